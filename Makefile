@@ -1,0 +1,63 @@
+# Needs Python 3.11 or newer and make; everything else comes into .venv, from requirements/*.lock.
+# An interpreter of your choice: make install PYTHON=/path/to/python3
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(ARGS)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo run test check docs bench lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+install: .venv/run.stamp ## .venv with the command .venv/bin/slowtok
+
+demo: .venv/demo.stamp ## a real engine, a real model, real slowdowns, each diagnosed; ARGS=--serve keeps it up
+	$(BIN)/slowtok demo $(ARGS)
+
+run: .venv/run.stamp ## the proxy; ARGS="--upstream http://127.0.0.1:8080"
+	$(BIN)/slowtok serve $(ARGS)
+
+test: .venv/dev.stamp ## all tests; ARGS="-m 'not engine'" leaves out those with a real engine
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/dev.stamp ## lint, format, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: .venv/dev.stamp ## docs/causes.md from the detectors
+	$(BIN)/python -m slowtok.detectors.docs
+
+bench: .venv/dev.stamp ## what the proxy costs against direct requests
+	$(BIN)/python bench/overhead.py $(ARGS)
+
+lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade takes newer versions
+	$(COMPILE) pyproject.toml --extra demo --group dev -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo -c requirements/dev.lock -o requirements/demo.lock
+	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
+	$(COMPILE) --group build -c requirements/dev.lock -o requirements/build.lock
+
+clean: ## remove .venv and whatever else is not source
+	rm -rf .venv .dev build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.NOTPARALLEL: # two installs at once into one .venv would disturb each other
+
+# One rule makes .venv/run.stamp, .venv/demo.stamp and .venv/dev.stamp: each lock holds all of the
+# smaller one, so they share one .venv.
+.venv/%.stamp: requirements/%.lock requirements/build.lock pyproject.toml hatch_build.py | $(BIN)/python
+	@echo "Installing requirements/$*.lock and slowtok into .venv ..."
+	@$(PIP) install --require-hashes -r requirements/build.lock -r requirements/$*.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "slowtok needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("slowtok needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }

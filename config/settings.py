@@ -1,0 +1,155 @@
+"""Settings: defaults < file < environment < arguments, every error with key, value and source.
+
+`load` is pure: text and mappings in, frozen `Settings` out. Only the command line touches the
+process's own arguments, environment and files.
+"""
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+ENVIRONMENT_PREFIX = "SLOWTOK_"
+_LISTS = ("upstream", "allow_origin", "allow_host", "disable")
+_UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)?)")
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used. The text is one line naming key, value and source."""
+
+
+def _upstream(value: str) -> str:
+    if not _UPSTREAM.fullmatch(value):
+        raise ValueError("expected URL or NAME=URL, like http://127.0.0.1:8080")
+    return value
+
+
+def _listen(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError("expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141")
+    return value
+
+
+class Settings(BaseModel):
+    """What can be set; `defaults.toml` explains each field and holds its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    upstream: tuple[Annotated[str, AfterValidator(_upstream)], ...]
+    listen: Annotated[str, AfterValidator(_listen)]
+    log: str
+    log_max_bytes: Annotated[int, Field(ge=10_000)]
+    log_backups: Annotated[int, Field(ge=0, le=1000)]
+    state_dir: str
+    record: str
+    json_lines: Annotated[bool, Field(alias="json")]
+    allow_origin: tuple[str, ...]
+    allow_host: tuple[str, ...]
+    disable: tuple[str, ...]
+    keep_requests: Annotated[int, Field(ge=1, le=100_000)]
+    connect_timeout_s: Annotated[float, Field(gt=0, le=600)]
+
+    @property
+    def host(self) -> str:
+        """The host part of `listen`, without the brackets of an IPv6 address."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port part of `listen`; 0 asks for any free one."""
+        return int(self.listen.rpartition(":")[2])
+
+    @property
+    def state_path(self) -> Path:
+        """The state directory, the user's own where none is set."""
+        return Path(self.state_dir).expanduser() if self.state_dir else _default_state_path()
+
+    @property
+    def log_path(self) -> Path | None:
+        """The log file; None means standard output."""
+        if self.log == "-":
+            return None
+        return Path(self.log).expanduser() if self.log else self.state_path / "log.jsonl"
+
+    def upstreams(self) -> list[tuple[str | None, str]]:
+        """Return (name, URL) of each upstream that was given."""
+        matches = (_UPSTREAM.fullmatch(value) for value in self.upstream)
+        return [(m.group(1), m.group(2).rstrip("/")) for m in matches if m]
+
+
+def load(
+    arguments: Mapping[str, Any], environ: Mapping[str, str], toml_text: str = "", toml_name: str = ""
+) -> Settings:
+    """Merge the four sources.
+
+    Args:
+        arguments: what the command line set; keys whose value is None were not given.
+        environ: the environment; names that start with `SLOWTOK_` count.
+        toml_text: the content of the configuration file.
+        toml_name: its name, for messages.
+
+    Raises:
+        SettingsError: an unknown key or a bad value.
+    """
+    values = tomllib.loads(_defaults_text())
+    sources = dict.fromkeys(values, "defaults")
+    layers = (
+        (_from_toml(toml_text, toml_name), toml_name or "file"),
+        (_from_environment(environ), "environment"),
+        ({k: v for k, v in arguments.items() if v is not None}, "arguments"),
+    )
+    for layer, source in layers:
+        for key, value in layer.items():
+            if key not in values:
+                raise SettingsError(_line(key, value, source, "unknown key"))
+            values[key] = value
+            sources[key] = source
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        said = str(first["msg"]).removeprefix("Value error, ")
+        raise SettingsError(_line(key, values[key], sources[key], said)) from None
+
+
+def _from_toml(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{name or 'file'}: not valid TOML: {error}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read `SLOWTOK_*`; lists are separated by commas."""
+    found: dict[str, Any] = {}
+    for name, text in environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+            found[key] = [part.strip() for part in text.split(",") if part.strip()] if key in _LISTS else text
+    return found
+
+
+def _line(key: str, value: object, source: str, said: str) -> str:
+    name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
+    shown = "".join(c if c.isprintable() else "?" for c in repr(value)[:120])
+    return f"{name} = {shown} (from {source}): {said}"
+
+
+def _defaults_text() -> str:
+    return resources.files("slowtok.config").joinpath("defaults.toml").read_text("utf-8")
+
+
+def _default_state_path() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "slowtok"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "slowtok"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "slowtok"

@@ -1,0 +1,1 @@
+"""Pure diagnosis: from a `Case` to a `Diagnosis`, no I/O, no clock."""

@@ -1,0 +1,1 @@
+"""Causes on the way from the proxy to the client."""

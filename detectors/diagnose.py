@@ -1,0 +1,161 @@
+"""From a case to a diagnosis: run every detector, keep what fits, rank it, budget the loss.
+
+Strategy: the verdict comes from times alone (phases.py). Detectors then explain it: each one
+predicts what its cause would have cost. A cause is named only in a phase that was slow, and in
+decode only where its predicted slowdown is near the observed one. The loss is handed out in the
+order of the ranking and never more than once; what nobody explains stays unexplained.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.finding import Detector, Diagnosis, Finding, Missing, PhaseLoss, Verdict
+from slowtok.detectors.phases import judge_decode, losses, slowdown
+
+MIN_CONFIDENCE = 0.5  # below this a cause is a guess
+MAX_CONTRIBUTING = 2
+FIT_WIDTH = 0.35  # of ln(observed / predicted slowdown), facts: ranking rule of the signatures
+MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor; no published source
+MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
+
+# Root before symptom: where the first is found, the second can only contribute.
+ROOTS: Mapping[str, tuple[str, ...]] = {
+    "threads-misconfigured": ("cpu-quota",),
+    "host-contention": ("cpu-quota", "threads-misconfigured"),
+    "batch-shared": ("host-contention", "threads-misconfigured", "cpu-quota"),
+    "queued": ("model-load",),
+    "storage-paging": ("model-too-big",),
+}
+
+
+@dataclass(slots=True)
+class _Examined:
+    """What the detectors said, sorted by kind of answer."""
+
+    found: dict[str, Finding] = field(default_factory=dict)
+    cleared: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def diagnose(
+    case: Case, *, catalog: tuple[Detector, ...] = CATALOG, disabled: Collection[str] = ()
+) -> Diagnosis:
+    """Judge one request and name the causes that explain it; never raises for a detector."""
+    examined = _examine(case, [d for d in catalog if cause_of(d) not in disabled])
+    decode = judge_decode(case)
+    candidates = {
+        cause: finding
+        for cause, finding in examined.found.items()
+        if not finding.informational and finding.confidence >= MIN_CONFIDENCE
+    }
+    lost = losses(case, decode, candidates)
+    slow = tuple(loss for loss in lost if loss.slow)
+    named, unexplained_s = _name(case, candidates, slow)
+    informing = {c: f for c, f in examined.found.items() if f.informational}
+    verdict: Verdict = "slow" if slow else "unknown" if decode.slow is None else "normal"
+    return Diagnosis(
+        verdict=verdict,
+        phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
+        reason="" if slow else decode.reason,
+        findings={**named, **informing},
+        losses=lost,
+        budget_ms_per_token=_budget(case, named, unexplained_s),
+        cleared=tuple(examined.cleared),
+        missing=examined.missing,
+        failed=examined.failed,
+    )
+
+
+def _examine(case: Case, detectors: list[Detector]) -> _Examined:
+    examined = _Examined()
+    for detector in detectors:
+        cause = cause_of(detector)
+        try:
+            finding = detector.detect(case)
+        except Missing as missing:
+            examined.missing[cause] = missing.fact
+        except Exception as error:  # noqa: BLE001 - one broken detector costs only itself
+            examined.failed[cause] = type(error).__name__
+        else:
+            if finding is None:
+                examined.cleared.append(cause)
+            else:
+                examined.found[cause] = finding
+    return examined
+
+
+def _name(
+    case: Case, candidates: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]
+) -> tuple[dict[str, Finding], float]:
+    """Return the causes to name, best first, each with its part of the loss, and what is left."""
+    left_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
+    worst_first = sorted(left_s, key=lambda phase: -left_s[phase])
+    named: dict[str, Finding] = {}
+    for phase in worst_first:
+        for cause, finding in _ranked(case, candidates, phase, left_s[phase]):
+            if len(named) > MAX_CONTRIBUTING:
+                break
+            part_s = min(finding.lost_s, left_s[phase])
+            if part_s <= 0:
+                continue
+            left_s[phase] -= part_s
+            named[cause] = replace(finding, lost_s=part_s)
+    return named, sum(left_s.values())
+
+
+def _ranked(
+    case: Case, candidates: Mapping[str, Finding], phase: Phase, lost_s: float
+) -> list[tuple[str, Finding]]:
+    """Order the causes of one phase: roots first, then by fit times confidence."""
+    observed = math.log(slowdown(case, lost_s, phase)) if phase in ("decode", "prefill") else None
+    fits: dict[str, float] = {}
+    for cause, finding in candidates.items():
+        if finding.phase == phase:
+            fits[cause] = 1.0 if observed is None else _fit(case, finding, observed)
+    fitting = {c: fit for c, fit in fits.items() if fit > 0}
+    if not any(_can_lead(case, candidates[c], observed) for c in fitting):
+        return []
+    scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
+
+    def order(cause: str) -> tuple[bool, bool, float]:
+        symptom = any(root in fitting for root in ROOTS.get(cause, ()))
+        return symptom, not _can_lead(case, candidates[cause], observed), -scores[cause]
+
+    return [(cause, candidates[cause]) for cause in sorted(fitting, key=order)]
+
+
+def _fit(case: Case, finding: Finding, observed: float) -> float:
+    """Return how well a predicted slowdown explains the observed one, 0 to 1.
+
+    Explaining a part counts for that part; predicting far more than happened contradicts.
+    """
+    predicted = math.log(slowdown(case, finding.lost_s, finding.phase))
+    if observed <= 0:
+        return 0.0
+    if predicted < observed:
+        share = predicted / observed
+        return share if share >= MIN_SHARE else 0.0
+    over = predicted - observed
+    return math.exp(-over / FIT_WIDTH) if over <= MAX_MISFIT else 0.0
+
+
+def _can_lead(case: Case, finding: Finding, observed: float | None) -> bool:
+    if observed is None:
+        return True
+    predicted = math.log(slowdown(case, finding.lost_s, finding.phase))
+    return abs(predicted - observed) <= MAX_MISFIT and predicted >= MIN_SHARE * observed
+
+
+def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> dict[str, float]:
+    tokens = case.timeline.tokens.completion
+    if not tokens or (not named and unexplained_s <= 0):
+        return {}
+    parts_s = {cause: finding.lost_s for cause, finding in named.items()}
+    return {
+        cause: lost_s * 1000 / tokens
+        for cause, lost_s in {**parts_s, "unexplained": unexplained_s}.items()
+    }

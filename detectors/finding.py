@@ -1,0 +1,105 @@
+"""What a detector may say, and the shape of a detector.
+
+A detector is a module: a docstring with the sections Signal, Not to be confused with, Remedy and
+Sources; `TITLE`; constants with their reasons; one function `detect`. A type checker accepts a
+module as a `Detector`, so there is no base class and no registration.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeVar
+
+from slowtok.detectors.case import Case, Phase
+
+T = TypeVar("T")
+Verdict = Literal["slow", "normal", "unknown"]
+
+
+class Missing(Exception):
+    """A fact that a detector needs was not measured. `fact` is its name, for `not_visible`."""
+
+    def __init__(self, fact: str) -> None:
+        super().__init__(fact)
+        self.fact = fact
+
+
+def need(value: T | None, fact: str) -> T:
+    """Return `value`, or stop the detector because `fact` is not known.
+
+    Raises:
+        Missing: `value` is None.
+    """
+    if value is None:
+        raise Missing(fact)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number that a finding rests on, with the limit it was held against."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause with its proof.
+
+    `lost_s` is what the detector predicts that its cause cost this request in `phase`. When
+    `informational`, the finding explains a normal request and never makes one slow.
+    """
+
+    phase: Phase
+    confidence: float
+    lost_s: float
+    summary: str
+    remedy: str
+    evidence: tuple[Evidence, ...]
+    informational: bool = False
+
+
+class Detector(Protocol):
+    """A module that knows one cause."""
+
+    __name__: str
+    TITLE: str
+
+    def detect(self, case: Case) -> Finding | None:
+        """Return a finding, or None when the cause is ruled out.
+
+        Raises:
+            Missing: a fact that the answer depends on is not known.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseLoss:
+    """Time lost in one phase against expectation; `slow` says that it is beyond the gate."""
+
+    phase: Phase
+    lost_s: float
+    slow: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The verdict on one request.
+
+    `findings` maps cause to finding, the primary one first. `cleared` are causes looked at and
+    ruled out, `missing` maps a cause to the fact it lacked, `failed` to the error it raised.
+    `budget_ms_per_token` sums to what each generated token lost, `unexplained` included.
+    """
+
+    verdict: Verdict
+    phase: Phase | None = None
+    reason: str = ""
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    losses: tuple[PhaseLoss, ...] = ()
+    budget_ms_per_token: Mapping[str, float] = field(default_factory=dict)
+    cleared: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Causes whose remedy is on the host."""

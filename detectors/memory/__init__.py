@@ -1,0 +1,1 @@
+"""Causes whose remedy is in how memory is used."""

@@ -1,0 +1,129 @@
+"""How much time each phase of a request lost against expectation, and whether that is slow.
+
+The gate of DESIGN section 3: a decode is slow only below the band's low edge or below 0.85 of its
+own baseline, with at least 32 tokens and 2 s; shorter ones are judged only when clearly inside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.finding import Finding, PhaseLoss
+
+MIN_DECODE_TOKENS = 32
+MIN_DECODE_S = 2.0
+BASELINE_RATIO = 0.85  # of the setup's own healthy median (DESIGN section 3)
+MIN_BASELINE_RATIO = 0.70  # however noisy the setup; no published source
+NOISE_RATIO = 0.95  # below what one healthy request in ten gave is noise no more; no source
+MIN_BASELINE_COUNT = 5
+MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
+MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeJudgement:
+    """The decode against its expectation. `slow` is None where it cannot be judged, for `reason`."""
+
+    slow: bool | None
+    lost_s: float
+    reason: str
+
+
+def judge_decode(case: Case) -> DecodeJudgement:
+    """Hold the decode rate against the band and against the setup's own past."""
+    rate, decode_s = case.phases.decode_tps, case.phases.decode_s
+    tokens = case.timeline.tokens.completion
+    if rate is None or decode_s is None or tokens is None:
+        return _cannot(_why_no_rate(case))
+    band, ceiling = case.envelope.decode, case.envelope.ceiling_tps
+    low = _low_edge(case)
+    if low is None:
+        because = "; ".join(case.envelope.because)
+        return _cannot(because or "no expectation for this model on this hardware")
+    if ceiling is not None and rate > ceiling:
+        return _cannot("faster than the memory allows: speculation, or a fact is wrong")
+    if rate >= low:
+        return DecodeJudgement(slow=False, lost_s=0.0, reason="")
+    if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
+        return _cannot(f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode")
+    expected = _expected(case) or (band.low if band else low)
+    lost_s = max(decode_s * (1 - rate / expected), 0.0)
+    return DecodeJudgement(slow=True, lost_s=lost_s, reason="")
+
+
+def losses(case: Case, decode: DecodeJudgement, findings: Mapping[str, Finding]) -> tuple[PhaseLoss, ...]:
+    """Return the loss of every phase that lost anything, decode by its gate, waits by their length.
+
+    A prefill has no band of its own here: it is slow when a finding shows what it lost.
+    """
+    p = case.phases
+    waits: dict[Phase, float] = {
+        "queue": p.queue_s or 0.0,
+        "load": p.load_s or 0.0,
+        "prefill": _found(findings, "prefill"),
+        "delivery": max(p.delivery_s or 0.0, _found(findings, "delivery")),
+    }
+    found = [
+        PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(lost_s, p.total_s))
+        for phase, lost_s in waits.items()
+        if lost_s > 0
+    ]
+    if decode.slow:
+        found.append(PhaseLoss(phase="decode", lost_s=decode.lost_s, slow=True))
+    return tuple(found)
+
+
+def slowdown(case: Case, lost_s: float, phase: Phase) -> float:
+    """Return how many times longer a phase took than it would have without `lost_s`."""
+    took_s = case.phases.decode_s if phase == "decode" else case.phases.prefill_s
+    if not took_s:
+        return 1.0
+    return took_s / max(took_s - lost_s, took_s * 0.01)
+
+
+def _low_edge(case: Case) -> float | None:
+    edges = []
+    if case.envelope.decode is not None:
+        edges.append(case.envelope.decode.low)
+    learned = case.baseline
+    if learned.count >= MIN_BASELINE_COUNT and learned.decode_tps is not None:
+        edges.append(_learned_low_edge(learned.decode_tps, learned.decode_p10_tps))
+    return max(edges, default=None)
+
+
+def _learned_low_edge(median_tps: float, p10_tps: float | None) -> float:
+    """0.85 of the median, lower on a setup whose healthy requests spread wider than that."""
+    edge = BASELINE_RATIO * median_tps
+    if p10_tps is not None:
+        edge = min(edge, NOISE_RATIO * p10_tps)
+    return max(edge, MIN_BASELINE_RATIO * median_tps)
+
+
+def _expected(case: Case) -> float | None:
+    learned = case.baseline
+    if learned.count >= MIN_BASELINE_COUNT and learned.decode_tps is not None:
+        return learned.decode_tps
+    return case.envelope.expected_tps
+
+
+def _why_no_rate(case: Case) -> str:
+    status = case.timeline.status
+    if status is not None and status >= 400:
+        return f"the engine answered {status}"
+    if case.timeline.tokens.completion is None:
+        return f"no token count: the request ended as {case.timeline.ended}"
+    if case.phases.source == "estimate":
+        return "the engine gave no timings and the reply was not streamed"
+    return "too short to judge: a single token"
+
+
+def _cannot(reason: str) -> DecodeJudgement:
+    return DecodeJudgement(slow=None, lost_s=0.0, reason=reason)
+
+
+def _found(findings: Mapping[str, Finding], phase: Phase) -> float:
+    return max((f.lost_s for f in findings.values() if f.phase == phase), default=0.0)
+
+
+def _is_long(lost_s: float, total_s: float) -> bool:
+    return lost_s >= MIN_WAIT_S and lost_s >= MIN_WAIT_RATIO * total_s

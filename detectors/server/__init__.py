@@ -1,0 +1,1 @@
+"""Causes whose remedy is in the inference server or its traffic."""

@@ -1,0 +1,143 @@
+"""The engine runs with too many CPU threads for its cores, or with far too few.
+
+Signal:
+Too many: more threads than cores (or than the quota allows), and the server's threads wait for
+each other on the run queue although other processes are quiet. Each token has many barriers, and
+one thread without a core stops all. Too few: fewer than half of the physical cores at work while
+the memory bandwidth is not reached.
+
+Not to be confused with:
+`host-contention`: other processes use the cores that the threads wait for.
+`cpu-quota`: the kernel throttles; with more threads than the quota both are true.
+Memory bandwidth reached: from three or four threads on more bring nothing, which is normal.
+
+Remedy:
+As many threads as physical cores (performance cores on hybrid CPUs), or as whole cores in the
+quota. In llama-server an explicit `--threads 0` or `-1` means all logical cores: leave it out.
+
+Sources:
+ggml-org/llama.cpp#20020 (8 cores, 16 threads: 2.5 tokens/s where 9 are possible), #842, #767,
+#12966 (no gain above 3-4 threads where bandwidth is the limit).
+Measured with llama-server on two cores, 1.5, 2, 4 and 8 threads per core: decode 3.3, 3.4, 4.3 and
+7.0 times slower than with one thread per core.
+"""
+
+import math
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.window import RunQueue, decode_s, decode_tps, mean, run_queue, runs_on_cpu
+
+TITLE = "Wrong number of CPU threads"
+
+MIN_OWN_WAIT_RATIO = 0.10
+"""Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
+
+MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
+"""From one thread too many on: measured 3.3 (three threads on two cores), 3.6 in llama.cpp#20020."""
+
+FEW_THREADS_RATIO = 0.5
+"""Proposed, no published source."""
+
+BANDWIDTH_REACHED_RATIO = 0.5
+"""Share of the measured RAM bandwidth above which more threads are not promised to help."""
+
+CONFIDENCE = 0.85
+FEW_CONFIDENCE = 0.6
+"""That more threads would help is inferred, not measured."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire on threads that wait for each other, or on cores left idle below the bandwidth."""
+    queue = run_queue(case, "decode")
+    own_ratio = queue.own_ratio + _throttled_ratio(queue)
+    cores = _cores(case)
+    if own_ratio >= MIN_OWN_WAIT_RATIO:
+        threads = need(case.server.threads, "number of CPU threads of the engine")
+        return _too_many(case, threads, cores, own_ratio) if threads > math.ceil(cores) else None
+    busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)
+    threads = need(case.server.threads or busy, "number of CPU threads of the engine")
+    if not runs_on_cpu(case) or threads >= FEW_THREADS_RATIO * cores:
+        return None
+    return _too_few(case, threads, cores)
+
+
+def _throttled_ratio(queue: RunQueue) -> float:
+    return queue.throttled_cores / queue.wanted_cores if queue.wanted_cores else 0.0
+
+
+def _cores(case: Case) -> float:
+    samples = case.host_during("decode")
+    allowed = mean(samples, lambda s: s.server_allowed_cores) or case.device.cpu_logical_cores
+    limits = (
+        need(allowed, "number of cores the server may use"),
+        case.device.cpu_physical_cores,
+        mean(samples, lambda s: s.server_quota_cores),
+    )
+    return min(limit for limit in limits if limit is not None)
+
+
+def _too_many(case: Case, threads: int, cores: float, own_ratio: float) -> Finding:
+    slowdown = max(threads / cores, MIN_OVERSUBSCRIBED_SLOWDOWN)
+    lost_s = decode_s(case) * (1 - 1 / slowdown)
+    return Finding(
+        phase="decode",
+        confidence=CONFIDENCE,
+        lost_s=lost_s,
+        summary=(
+            f"The engine runs {threads} CPU threads on {cores:g} cores, so its threads waited for "
+            f"each other {100 * own_ratio:.0f} % of the time; decode lost about {lost_s:.1f} s."
+        ),
+        remedy=_remedy(case, max(math.floor(cores), 1)),
+        evidence=(
+            Evidence(name="CPU threads", value=threads, unit="threads", limit=cores),
+            Evidence(
+                name="wait for each other",
+                value=100 * own_ratio,
+                unit="%",
+                limit=100 * MIN_OWN_WAIT_RATIO,
+            ),
+        ),
+    )
+
+
+def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
+    bandwidth = need(case.device.ram_bandwidth_bytes_per_s, "RAM bandwidth")
+    read_bytes = need(case.envelope.read_bytes, "bytes read per token")
+    used_ratio = (read_bytes + (case.envelope.kv_bytes or 0)) * decode_tps(case) / bandwidth
+    if used_ratio >= BANDWIDTH_REACHED_RATIO:
+        return None
+    speedup = min(cores / threads, 1 / used_ratio)
+    lost_s = decode_s(case) * (1 - 1 / speedup)
+    return Finding(
+        phase="decode",
+        confidence=FEW_CONFIDENCE,
+        lost_s=lost_s,
+        summary=(
+            f"The engine used {threads:.0f} of {cores:g} cores and {100 * used_ratio:.0f} % of the "
+            f"RAM bandwidth; with all cores decode could take about {lost_s:.1f} s less."
+        ),
+        remedy=_remedy(case, max(math.floor(cores), 1)),
+        evidence=(
+            Evidence(
+                name="CPU threads",
+                value=threads,
+                unit="threads",
+                limit=FEW_THREADS_RATIO * cores,
+            ),
+            Evidence(
+                name="RAM bandwidth used",
+                value=100 * used_ratio,
+                unit="%",
+                limit=100 * BANDWIDTH_REACHED_RATIO,
+            ),
+        ),
+    )
+
+
+def _remedy(case: Case, threads: int) -> str:
+    return {
+        "llama-server": f"Start llama-server with --threads {threads}.",
+        "ollama": f"Set num_thread to {threads} (PARAMETER in the Modelfile, or in options).",
+        "vllm": f"Set VLLM_CPU_OMP_THREADS_BIND to {threads} cores.",
+    }.get(case.server.kind, f"Give the engine {threads} CPU thread{'s' if threads > 1 else ''}.")

@@ -1,0 +1,100 @@
+"""Arithmetic on the samples of one phase, shared by detectors.
+
+Invariant: a reading that no sample holds is None here too; nothing is filled in.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case, GpuSample, HostSample, Phase
+from slowtok.detectors.finding import need
+
+
+def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
+    """Return the time-weighted mean of the readings that are known, None if there are none."""
+    weighted = [(value, s.span_s) for s in samples if (value := read(s)) is not None]
+    total_s = sum(span_s for _, span_s in weighted)
+    return sum(value * span_s for value, span_s in weighted) / total_s if total_s else None
+
+
+def gpu_mean(
+    samples: Iterable[GpuSample], read: Callable[[GpuSample], float | None]
+) -> float | None:
+    """Return the mean of the GPU readings that are known, None if there are none."""
+    values = [value for s in samples if (value := read(s)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def seconds(samples: Iterable[HostSample]) -> float:
+    """Return how many seconds the samples cover together."""
+    return sum(s.span_s for s in samples)
+
+
+def runs_on_cpu(case: Case) -> bool:
+    """Say whether the CPU decodes: there is no GPU, or the engine was told to use none."""
+    return not case.device.gpus or case.server.gpu_layers == 0
+
+
+def decode_tps(case: Case) -> float:
+    """Return the decode rate, or stop the detector."""
+    return need(case.phases.decode_tps, "decode rate")
+
+
+def decode_s(case: Case) -> float:
+    """Return the decode time, or stop the detector."""
+    return need(case.phases.decode_s, "decode time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQueue:
+    """Who had the cores while the server's threads wanted them, in cores (core-seconds per second).
+
+    A core that others use while a server thread waits is a core that they took from it, so the
+    wait that others explain is at most what they used. Measured on two cores with 1, 2 and 4 busy
+    loops beside a two-thread llama-server: waits of 0.68, 1.01 and 1.34 cores for 0.66, 1.00 and
+    1.34 cores used by others.
+    """
+
+    server_cores: float
+    waiting_cores: float
+    others_cores: float
+    throttled_cores: float
+
+    @property
+    def wanted_cores(self) -> float:
+        """Threads that were running or ready to run, on average."""
+        return self.server_cores + self.waiting_cores
+
+    @property
+    def taken_ratio(self) -> float:
+        """Share of the wanted time that went to other processes."""
+        waiting = max(self.waiting_cores - self.throttled_cores, 0.0)
+        return self._ratio(min(waiting, self.others_cores))
+
+    @property
+    def own_ratio(self) -> float:
+        """Share of the wanted time that the server's threads took from each other."""
+        return self._ratio(max(self.waiting_cores - self.others_cores - self.throttled_cores, 0.0))
+
+    def _ratio(self, cores: float) -> float:
+        return cores / self.wanted_cores if self.wanted_cores else 0.0
+
+
+def run_queue(case: Case, phase: Phase) -> RunQueue:
+    """Return the run queue of a phase.
+
+    Raises:
+        Missing: the server's CPU time, its wait for a core or the machine's load is not known.
+    """
+    samples = need(case.host_during(phase) or None, f"host samples during {phase}")
+    return RunQueue(
+        server_cores=need(mean(samples, lambda s: s.server_cpu_cores), "CPU time of the server"),
+        waiting_cores=need(
+            mean(samples, lambda s: s.server_run_delay_cores),
+            "time the server's threads waited for a core",
+        ),
+        others_cores=need(
+            mean(samples, lambda s: s.others_cpu_cores), "CPU time of the other processes"
+        ),
+        throttled_cores=mean(samples, lambda s: s.server_throttled_s_per_s) or 0.0,
+    )

@@ -1,0 +1,118 @@
+"""What each setup gave when it was healthy: the learned side of the expectation.
+
+Kept small on purpose: the last `KEEP` healthy rates of each setup, in one JSON file in the state
+directory, replaced as a whole so that a crash leaves the old one.
+"""
+
+import os
+import statistics
+from collections import OrderedDict
+from pathlib import Path
+
+import orjson
+
+from slowtok.detectors.case import Baseline, Case
+from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.phases import MIN_DECODE_TOKENS
+
+KEEP = 32
+MAX_SETUPS = 1000
+MIN_DECODE_S = 1.0  # a shorter decode says little about a rate
+MAX_NEIGHBOURS = 0.1  # learned from requests that had the engine to themselves
+
+
+class Baselines:
+    """Learned decode rates by setup. A file that cannot be read or written is counted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.errors = 0
+        self._rates: OrderedDict[str, list[float]] = OrderedDict(self._read())
+
+    def find(self, case: Case) -> Baseline:
+        """Return what the case's setup gave before."""
+        rates = self._rates.get(setup_of(case), [])
+        if not rates:
+            return Baseline()
+        ordered = sorted(rates)
+        return Baseline(
+            count=len(rates),
+            decode_tps=statistics.median(ordered),
+            decode_p10_tps=ordered[int(0.1 * (len(ordered) - 1))],
+        )
+
+    def learn(self, case: Case, diagnosis: Diagnosis) -> bool:
+        """Take a healthy request in; True when there is something to save."""
+        rate = case.phases.decode_tps
+        if diagnosis.verdict != "normal" or rate is None or not _is_telling(case):
+            return False
+        setup = setup_of(case)
+        self._rates[setup] = [*self._rates.get(setup, []), rate][-KEEP:]
+        self._rates.move_to_end(setup)
+        while len(self._rates) > MAX_SETUPS:
+            self._rates.popitem(last=False)
+        return True
+
+    def save(self) -> None:
+        """Write the file; called from a thread."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh = self._path.with_suffix(".new")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(orjson.dumps(dict(self._rates)))
+            fresh.replace(self._path)
+        except OSError:
+            self.errors += 1
+
+    def summary(self) -> list[dict[str, object]]:
+        """Return each setup with its count and median, for the status."""
+        return [
+            {"setup": setup, "count": len(rates), "decode_tps": round(statistics.median(rates), 2)}
+            for setup, rates in self._rates.items()
+        ]
+
+    def _read(self) -> dict[str, list[float]]:
+        try:
+            read = orjson.loads(self._path.read_bytes())
+            return {str(setup): [float(r) for r in rates] for setup, rates in read.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError):
+            self.errors += 1
+            return {}
+
+
+def setup_of(case: Case) -> str:
+    """Name the setup: device, model, engine build, KV type, context bucket, speculation."""
+    gpus = case.device.gpus or ()
+    device = ",".join(gpu.uuid or str(gpu.index) for gpu in gpus) or "cpu"
+    server, model = case.server, case.model
+    parts = (
+        device,
+        model.digest or model.name or case.timeline.model or "?",
+        f"{server.kind} {server.version or '?'}",
+        f"kv {server.kv_type_k or 'f16'}",
+        f"ctx {_bucket(case.envelope.context_tokens)}",
+        "speculative" if server.speculative else "plain",
+    )
+    return " | ".join(parts)
+
+
+def _bucket(context_tokens: int | None) -> str:
+    """Name the power of two that holds a context: "0-1k", "1k-2k", "2k-4k", ..."""
+    if context_tokens is None:
+        return "?"
+    power = (context_tokens // 1024).bit_length()
+    return "0-1k" if power == 0 else f"{1 << (power - 1)}k-{1 << power}k"
+
+
+def _is_telling(case: Case) -> bool:
+    completion, decode_s = case.timeline.tokens.completion, case.phases.decode_s
+    return (
+        completion is not None
+        and completion >= MIN_DECODE_TOKENS
+        and decode_s is not None
+        and decode_s >= MIN_DECODE_S
+        and case.neighbours.decode_mean <= MAX_NEIGHBOURS
+    )

@@ -1,0 +1,1 @@
+"""The demonstration: a real engine, a real model, real slowdowns."""

@@ -1,0 +1,233 @@
+"""What happens beside the relay: from a finished exchange to a case, a diagnosis and the sinks.
+
+Nothing here may harm a request: whatever breaks is counted in `failures` by its place.
+"""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.envelope import expect, refine
+from slowtok.detectors.finding import Diagnosis
+from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.engines import Engines
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.neighbours import count_neighbours
+from slowtok.proxy.outputs import headers
+from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.prompts import Prompts
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.phases import split
+
+SETTLE_S = 0.1  # lets the last samples of a stream arrive; its record is due within 0.25 s
+PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
+LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
+KEEP_RECENT = 256
+KEEP_PREVIOUS = 256
+MIN_SAMPLE_WINDOW_S = 1.0
+
+
+class Sink(Protocol):
+    """An output: takes a finished case with its diagnosis and its record, computes nothing."""
+
+    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
+        """Put it out."""
+        ...
+
+
+class Observer:
+    """Watches exchanges begin and end, and concludes each one."""
+
+    def __init__(
+        self,
+        *,
+        engines: Engines,
+        sampler: Sampler,
+        baselines: Baselines,
+        store: Store,
+        sinks: Mapping[str, Sink],
+        disabled: Collection[str] = (),
+    ) -> None:
+        self._engines = engines
+        self._sampler = sampler
+        self._baselines = baselines
+        self._store = store
+        self._sinks = sinks
+        self._disabled = disabled
+        self._prompts = Prompts()
+        self._live: dict[str, Exchange] = {}
+        self._recent: deque[Exchange] = deque(maxlen=KEEP_RECENT)
+        self._settling: dict[str, tuple[Exchange, asyncio.TimerHandle]] = {}
+        self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
+        self._previous: OrderedDict[str, str] = OrderedDict()
+        self.failures: Counter[str] = Counter()
+        self.requests = 0
+        self.diagnose_s = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way now."""
+        return len(self._live)
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come."""
+        self.requests += 1
+        self._live[exchange.request_id] = exchange
+        self._store.expect(exchange.request_id)
+        if exchange.api is not None:
+            self._sampler.set_active(True)
+
+    def end(self, exchange: Exchange) -> None:
+        """A request is over, however it ended."""
+        exchange.end(None, time.monotonic())
+        del self._live[exchange.request_id]
+        self._recent.append(exchange)
+        if not any(other.api for other in self._live.values()):
+            self._sampler.set_active(False)
+        if exchange.request_id in self._concluded or not exchange.stream:
+            self._publish(exchange)
+            return
+        timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settle, exchange.request_id)
+        self._settling[exchange.request_id] = (exchange, timer)
+
+    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+        """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
+        loop = asyncio.get_running_loop()
+        if size_bytes > LARGE_PROMPT_BYTES:
+            loop.call_later(
+                PRINT_AFTER_S, loop.run_in_executor, None, self._print, exchange, said
+            )
+        else:
+            loop.call_later(PRINT_AFTER_S, self._print, exchange, said)
+
+    def stream_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Return what the head of a stream can say: what is known so far, and the last verdict."""
+        found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
+        return found | self._previous_header(exchange)
+
+    def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Diagnose a reply that is here as a whole, and return its headers."""
+        try:
+            case, diagnosis = self._diagnose(exchange)
+            found = headers.diagnosis_headers(case, diagnosis)
+        except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
+            self.failures["diagnosis"] += 1
+            return {}
+        self._concluded[exchange.request_id] = (case, diagnosis)
+        return found | self._previous_header(exchange)
+
+    def settle_all(self) -> None:
+        """Conclude what is still waiting for its last samples: the proxy stops."""
+        for request_id in list(self._settling):
+            self._settle(request_id)
+
+    def _settle(self, request_id: str) -> None:
+        exchange, timer = self._settling.pop(request_id)
+        timer.cancel()
+        self._publish(exchange)
+
+    def _publish(self, exchange: Exchange) -> None:
+        try:
+            case, diagnosis = self._concluded.pop(exchange.request_id, (None, None))
+            if case is None or diagnosis is None:
+                case, diagnosis = self._conclude(exchange)
+            record = make_record(case, diagnosis)
+        except Exception:  # noqa: BLE001 - a request that cannot be explained is still counted
+            self.failures["diagnosis"] += 1
+            self._store.forget(exchange.request_id)
+            return
+        self._remember(exchange, case, diagnosis)
+        self._store.add(record)
+        for name, sink in self._sinks.items():
+            try:
+                sink(case, diagnosis, record)
+            except Exception:  # noqa: BLE001 - a failing sink costs only itself
+                self.failures[f"sink {name}"] += 1
+
+    def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
+        if exchange.api is None:
+            return self._case(exchange), None
+        return self._diagnose(exchange)
+
+    def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
+        begin_s = time.monotonic()
+        case = self._case(exchange)
+        diagnosis = diagnose(case, disabled=self._disabled)
+        self.diagnose_s += time.monotonic() - begin_s
+        return case, diagnosis
+
+    def _case(self, exchange: Exchange) -> Case:
+        timeline = exchange.timeline()
+        server, model = self._engines.facts(exchange.engine_name, timeline.model)
+        phases = split(
+            timeline,
+            choices=exchange.meter.reply.choices if exchange.meter else 1,
+            early_head=server.kind == "llama-server",
+            slept=bool(server.slept),
+        )
+        device = self._sampler.device()
+        begin_s = timeline.accepted_at_s
+        end_s = max(timeline.last_byte_at_s or begin_s, begin_s + MIN_SAMPLE_WINDOW_S)
+        port = self._engines.port_of(exchange.engine_name)
+        case = Case(
+            timeline=timeline,
+            phases=phases,
+            prompt=exchange.prefix,
+            neighbours=count_neighbours(
+                exchange, phases, (*self._live.values(), *self._recent), time.monotonic()
+            ),
+            host=self._sampler.host_window(port, begin_s, end_s),
+            gpu=self._sampler.gpu_window(begin_s, end_s),
+            server=server,
+            model=model,
+            device=device,
+            envelope=expect(model, device, server, _context(timeline.tokens.prompt, timeline.tokens.completion)),
+        )
+        baseline = self._baselines.find(case)
+        return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
+
+    def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
+        """Keep what later requests are compared with."""
+        if diagnosis is None:
+            return
+        if exchange.prompt is not None and case.timeline.status == 200:  # noqa: PLR2004
+            self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
+        self._previous[case.timeline.model or ""] = headers.previous(exchange.request_id, diagnosis)
+        self._previous.move_to_end(case.timeline.model or "")
+        while len(self._previous) > KEEP_PREVIOUS:
+            self._previous.popitem(last=False)
+        if self._baselines.learn(case, diagnosis):
+            asyncio.get_running_loop().run_in_executor(None, self._baselines.save)
+
+    def _previous_header(self, exchange: Exchange) -> dict[str, str]:
+        for request_id, (other, _) in list(self._settling.items()):
+            if other.model == exchange.model:
+                self._settle(request_id)
+        value = self._previous.get(exchange.model or "")
+        return {"slowtok-previous": value} if value else {}
+
+    def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
+        try:
+            exchange.prompt = print_prompt(said)
+            if exchange.prompt is not None:
+                exchange.prefix = self._prompts.compare(
+                    _served_by(exchange), exchange.prompt, exchange.accepted_at_s
+                )
+        except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
+            self.failures["prompt print"] += 1
+
+
+def _served_by(exchange: Exchange) -> str:
+    return f"{exchange.engine_name} {exchange.model or ''}"
+
+
+def _context(prompt: int | None, completion: int | None) -> int | None:
+    """Return the mean context of the decode: the prompt and half of the answer."""
+    return None if prompt is None else prompt + (completion or 0) // 2

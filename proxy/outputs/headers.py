@@ -1,0 +1,101 @@
+"""The response headers of DESIGN section 1, from a finished diagnosis. Pure."""
+
+from slowtok.detectors.case import Case, Phases
+from slowtok.detectors.finding import Diagnosis
+from slowtok.proxy.outputs.structured import inner_list, item, string
+
+_MS = 1000.0
+
+
+def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the headers of a reply whose own diagnosis is known when its head is sent."""
+    found = {
+        "server-timing": server_timing(case.phases, case.timeline.proxy_s),
+        "slowtok-verdict": item(diagnosis.verdict),
+        "slowtok-prefill": _prefill(case),
+        "slowtok-decode": _decode(case),
+        "slowtok-expected": _expected(case),
+    }
+    if diagnosis.verdict == "slow":
+        # The phase is one of five tokens of the contract, written without quotes.
+        found["slowtok-verdict"] = f"slow;phase={diagnosis.phase}"
+        found["slowtok-cause"] = _causes(diagnosis)
+        found["slowtok-hint"] = string(hint(diagnosis))
+    return {name: value for name, value in found.items() if value}
+
+
+def server_timing(phases: Phases | None, proxy_s: float) -> str:
+    """Return `Server-Timing` with the phases that are known, in milliseconds."""
+    known = {"proxy": proxy_s}
+    if phases is not None:
+        known = {
+            name: value
+            for name, value in {
+                "queue": phases.queue_s,
+                "load": phases.load_s,
+                "prefill": phases.prefill_s,
+                "decode": phases.decode_s,
+                "proxy": proxy_s,
+            }.items()
+            if value is not None
+        }
+    return ", ".join(f"{name};dur={round(value * _MS, 3):g}" for name, value in known.items())
+
+
+def previous(request_id: str, diagnosis: Diagnosis) -> str:
+    """Return `slowtok-previous`: the verdict on the last finished request of the same model."""
+    cause = next(iter(diagnosis.findings), None) if diagnosis.verdict == "slow" else None
+    return item(diagnosis.verdict, {"id": request_id, "cause": cause})
+
+
+def hint(diagnosis: Diagnosis) -> str:
+    """Return one sentence on what to do: the first cause's remedy, or that no cause fits."""
+    for finding in diagnosis.findings.values():
+        if not finding.informational:
+            return finding.remedy
+    ruled_out = len(diagnosis.cleared)
+    return f"Slow, and no known cause fits ({ruled_out} ruled out); see slowtok explain"
+
+
+def _causes(diagnosis: Diagnosis) -> str:
+    return ", ".join(
+        item(
+            cause,
+            {"confidence": round(f.confidence, 2), "lost-ms": round(f.lost_s * _MS)},
+        )
+        for cause, f in diagnosis.findings.items()
+        if not f.informational
+    )
+
+
+def _prefill(case: Case) -> str | None:
+    tokens, seconds = case.timeline.tokens, case.phases.prefill_s
+    if tokens.prompt is None:
+        return None
+    params = {"cached": tokens.cached, "ms": _ms(seconds), "rate": _rate(case.phases.prefill_tps)}
+    return item(str(tokens.prompt), params)
+
+
+def _decode(case: Case) -> str | None:
+    completion = case.timeline.tokens.completion
+    if completion is None:
+        return None
+    params = {"ms": _ms(case.phases.decode_s), "rate": _rate(case.phases.decode_tps)}
+    return item(str(completion), params)
+
+
+def _expected(case: Case) -> str | None:
+    band = case.envelope.decode
+    if band is None:
+        return None
+    edges = inner_list((float(round(band.low, 1)), float(round(band.high, 1))))
+    word = (case.envelope.basis or "").split(",")[0] or None
+    return item(edges, {"ceiling": _rate(case.envelope.ceiling_tps), "basis": word})
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * _MS, 1)
+
+
+def _rate(tokens_per_s: float | None) -> float | None:
+    return None if tokens_per_s is None else round(tokens_per_s, 2)

@@ -1,0 +1,215 @@
+"""The record: one request as the log, the API and the page show it. Schema 1, documented in
+docs/headers-and-records.md. Fields that are not known are absent. Pure."""
+
+import statistics
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from slowtok.detectors.case import Case, GpuSample, HostSample
+from slowtok.detectors.facts import how_to_enable
+from slowtok.detectors.finding import Diagnosis, Finding
+
+SCHEMA = 1
+_MS = 1000.0
+_HOST_FIELDS = (  # of HostSample, medians over the request
+    "cpu_cores",
+    "cpu_busy_cores",
+    "cpu_steal_cores",
+    "others_cpu_cores",
+    "server_cpu_cores",
+    "server_busy_threads",
+    "server_run_delay_cores",
+    "server_major_faults_per_s",
+    "server_read_bytes_per_s",
+    "server_quota_cores",
+    "server_throttled_ratio",
+    "psi_cpu_some_ratio",
+    "psi_io_full_ratio",
+    "psi_memory_full_ratio",
+    "available_bytes",
+    "swap_in_bytes_per_s",
+    "cpu_mhz",
+)
+_GPU_FIELDS = (
+    "busy_ratio",
+    "memory_busy_ratio",
+    "power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "free_bytes",
+)
+_REASONS = {  # NVML clocks-event bits (nvml.h)
+    0x1: "gpu-idle",
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+}
+
+
+def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    """Return the record of one request; without a diagnosis, of one that only passed through."""
+    record = _request(case)
+    if diagnosis is not None:
+        record |= _judged(case, diagnosis)
+    return _known(record)
+
+
+def _request(case: Case) -> dict[str, Any]:
+    timeline, phases, tokens = case.timeline, case.phases, case.timeline.tokens
+    return {
+        "event": "request",
+        "schema": SCHEMA,
+        "ts": datetime.fromtimestamp(timeline.started_unix_s, UTC).isoformat(timespec="milliseconds"),
+        "id": timeline.request_id,
+        "model": timeline.model,
+        "upstream": {
+            "name": case.server.name,
+            "kind": case.server.kind,
+            "url": case.server.url,
+            "version": case.server.version,
+        },
+        "path": timeline.path,
+        "stream": timeline.stream,
+        "status": timeline.status,
+        "ended": timeline.ended,
+        "timing": {
+            "queue_ms": _ms(phases.queue_s),
+            "load_ms": _ms(phases.load_s),
+            "prefill_ms": _ms(phases.prefill_s),
+            "decode_ms": _ms(phases.decode_s),
+            "total_ms": _ms(phases.total_s),
+            "ttft_ms": _ms(phases.ttft_s),
+            "itl_p50_ms": _ms(timeline.itl_p50_s),
+            "itl_p99_ms": _ms(timeline.itl_p99_s),
+            "delivery_ms": _ms(phases.delivery_s),
+            "proxy_ms": _ms(timeline.proxy_s),
+            "decode_stream_ms": _ms(phases.decode_stream_s),
+            "source": phases.source,
+        },
+        "tokens": {
+            "prompt": tokens.prompt,
+            "cached": tokens.cached,
+            "completion": tokens.completion,
+            "drafted": tokens.drafted,
+            "accepted": tokens.accepted,
+        },
+        "rate": {
+            "prefill_tps": _rate(phases.prefill_tps),
+            "decode_tps": _rate(phases.decode_tps),
+        },
+        "parse_errors": timeline.parse_errors or None,
+    }
+
+
+def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "expected": _expected(case),
+        "verdict": diagnosis.verdict,
+        "phase": diagnosis.phase,
+        "reason": diagnosis.reason or None,
+        "findings": [_finding(cause, f) for cause, f in diagnosis.findings.items()],
+        "budget_ms_per_token": {k: round(v, 3) for k, v in diagnosis.budget_ms_per_token.items()},
+        "cleared": list(diagnosis.cleared),
+        "not_visible": [
+            {"fact": fact, "how_to_enable": how_to_enable(fact)}
+            for fact in dict.fromkeys(diagnosis.missing.values())
+        ],
+        "failed": dict(diagnosis.failed) or None,
+        "gpu": [_gpu(case, index) for index in sorted({s.index for s in case.gpu})],
+        "host": _host(case.host),
+    }
+
+
+def _expected(case: Case) -> dict[str, Any]:
+    envelope = case.envelope
+    configured = envelope.as_configured
+    return {
+        "decode_low_tps": _rate(envelope.decode.low if envelope.decode else None),
+        "decode_high_tps": _rate(envelope.decode.high if envelope.decode else None),
+        "ceiling_tps": _rate(envelope.ceiling_tps),
+        "as_configured": None
+        if configured is None
+        else {"low_tps": _rate(configured.low), "high_tps": _rate(configured.high)},
+        "basis": envelope.basis,
+        "because": list(envelope.because),
+    }
+
+
+def _finding(cause: str, finding: Finding) -> dict[str, Any]:
+    return {
+        "cause": cause,
+        "confidence": round(finding.confidence, 2),
+        "lost_ms": round(finding.lost_s * _MS),
+        "phase": finding.phase,
+        "informational": finding.informational or None,
+        "summary": finding.summary,
+        "evidence": [
+            _known({"name": e.name, "value": _number(e.value), "unit": e.unit, "limit": e.limit})
+            for e in finding.evidence
+        ],
+        "remedy": finding.remedy,
+    }
+
+
+def _gpu(case: Case, index: int) -> dict[str, Any]:
+    samples = [s for s in case.gpu if s.index == index]
+    facts = next((g for g in case.device.gpus or () if g.index == index), None)
+    return {
+        "index": index,
+        "name": None if facts is None else facts.name,
+        **{name: _spread(_values(samples, name)) for name in _GPU_FIELDS},
+        "reasons": _reason_shares(samples),
+    }
+
+
+def _reason_shares(samples: list[GpuSample]) -> dict[str, float]:
+    masks = [s.reasons for s in samples if s.reasons is not None]
+    shares = {name: sum(bool(m & bit) for m in masks) for bit, name in _REASONS.items()}
+    return {name: round(count / len(masks), 3) for name, count in shares.items() if count}
+
+
+def _host(samples: tuple[HostSample, ...]) -> dict[str, Any]:
+    medians = {name: _values(samples, name) for name in _HOST_FIELDS}
+    found = {name: _number(statistics.median(v)) for name, v in medians.items() if v}
+    return {"samples": len(samples), **found}
+
+
+def _spread(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return {
+        "median": _number(statistics.median(ordered)),
+        "p10": _number(ordered[int(0.1 * (len(ordered) - 1))]),
+        "p90": _number(ordered[int(0.9 * (len(ordered) - 1))]),
+    }
+
+
+def _values(samples: Iterable[HostSample | GpuSample], name: str) -> list[float]:
+    return [value for s in samples if (value := getattr(s, name)) is not None]
+
+
+def _known(value: Any) -> Any:
+    """Leave out what is None, at every depth."""
+    if isinstance(value, dict):
+        return {k: _known(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_known(v) for v in value]
+    return value
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * _MS, 3)
+
+
+def _rate(tokens_per_s: float | None) -> float | None:
+    return None if tokens_per_s is None else round(tokens_per_s, 2)
+
+
+def _number(value: float) -> float:
+    return round(value, 3)

@@ -1,0 +1,45 @@
+"""The records that /slowtok/requests shows: a bounded ring with waiters."""
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+
+class Store:
+    """Keeps the newest records by id, and lets a reader wait for one that is about to come."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._records: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._pending: dict[str, asyncio.Event] = {}
+
+    def expect(self, request_id: str) -> None:
+        """Announce a record that will come soon."""
+        self._pending[request_id] = asyncio.Event()
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Keep a record; the oldest goes when there are too many."""
+        self._records[record["id"]] = record
+        while len(self._records) > self._keep:
+            self._records.popitem(last=False)
+        if event := self._pending.pop(record["id"], None):
+            event.set()
+
+    def newest_first(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the records, the newest first."""
+        records = list(reversed(self._records.values()))
+        return records[:limit]
+
+    async def get(self, request_id: str, timeout_s: float) -> dict[str, Any] | None:
+        """Return one record, waiting for it only if it was announced."""
+        if event := self._pending.get(request_id):
+            try:
+                await asyncio.wait_for(event.wait(), timeout_s)
+            except TimeoutError:
+                return None
+        return self._records.get(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """Take an announcement back: no record will come."""
+        if event := self._pending.pop(request_id, None):
+            event.set()

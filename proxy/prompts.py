@@ -1,0 +1,31 @@
+"""The prints of recent prompts, to tell what an engine's prompt cache could have kept."""
+
+from collections import OrderedDict, deque
+
+from slowtok.detectors.case import PromptPrefix
+from slowtok.proxy.stream.call import PromptPrint, compare
+
+KEEP_PER_MODEL = 8  # about the conversations that llama-server keeps apart by its slots and RAM
+KEEP_MODELS = 64
+MAX_AGE_S = 3600.0
+
+
+class Prompts:
+    """Remembers prompts by what served them, as hashes only."""
+
+    def __init__(self) -> None:
+        self._prints: OrderedDict[str, deque[tuple[float, PromptPrint]]] = OrderedDict()
+
+    def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
+        """Compare a prompt with the earlier one that it shares most with; None for the first."""
+        known = self._prints.get(served_by, ())
+        recent = [(at, old) for at, old in known if at_s - at <= MAX_AGE_S]
+        prefixes = [compare(new, old, at_s - at) for at, old in recent]
+        return max(prefixes, key=lambda p: (p.common_prefix_chars, p.shared_ratio), default=None)
+
+    def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
+        """Keep the print of a prompt that an engine has served."""
+        self._prints.setdefault(served_by, deque(maxlen=KEEP_PER_MODEL)).append((at_s, new))
+        self._prints.move_to_end(served_by)
+        while len(self._prints) > KEEP_MODELS:
+            self._prints.popitem(last=False)

@@ -1,0 +1,305 @@
+"""One request, from its first byte to its last: the hot path.
+
+Strategy: send the client's request on as it is, write each piece of the reply to the client the
+moment it comes, and only then look at it. The connection to the client is given a deep buffer, so
+that a slow client does not slow the reading, and with it the clock, of the engine's reply.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+from aiohttp import web
+
+from slowtok.proxy import headers, ids
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.observer import Observer
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
+from slowtok.proxy.upstream import Body, UpstreamError, send
+from slowtok.proxy.engines import Engine, Engines
+
+MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
+MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
+CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
+
+_UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+class Relay:
+    """Relays requests to the engines and shows each finished one to the observer."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, engines: Engines, observer: Observer
+    ) -> None:
+        self._session = session
+        self._engines = engines
+        self._observer = observer
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Relay one request. Cancelled when the client goes away."""
+        now_s = time.time()
+        exchange = Exchange(
+            request_id=ids.make_request_id(now_s),
+            method=request.method,
+            path=request.path,
+            started_unix_s=now_s,
+            accepted_at_s=time.monotonic(),
+            api=find_api(request.method, request.path),
+        )
+        self._observer.begin(exchange)
+        try:
+            return await self._relay(request, exchange)
+        except asyncio.CancelledError:
+            exchange.end("client-gone", time.monotonic())
+            raise
+        finally:
+            self._observer.end(exchange)
+
+    async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+        body, call = await _read_request(request, exchange.api)
+        read_at_s = time.monotonic()
+        engine = await self._engines.choose(call.model if call else None)
+        if engine is None:
+            return self._refuse(request, exchange, _no_engine(self._engines.looked_at))
+        outgoing = headers.to_upstream(
+            request.headers,
+            request_id=exchange.request_id,
+            traceparent=ids.make_traceparent(),
+        )
+        if call is not None:
+            body = self._prepare(call, engine, exchange, outgoing, body)
+        if isinstance(body, bytes):
+            outgoing.popall("Content-Length", None)
+        exchange.engine_name = engine.name
+        exchange.sent_at_s = time.monotonic()
+        exchange.proxy_s = exchange.sent_at_s - read_at_s
+        asking = send(
+            self._session, engine.url, request.method, _target(request), outgoing, body
+        )
+        if call is not None:
+            self._observer.note_prompt(exchange, call.said, len(body) if isinstance(body, bytes) else 0)
+        try:
+            reply = await asking
+        except UpstreamError as error:
+            return self._refuse(request, exchange, error)
+        exchange.headers_at_s = time.monotonic()
+        async with _closing(reply):
+            return await self._pass_on(request, reply, exchange)
+
+    def _prepare(
+        self, call: Call, engine: Engine, exchange: Exchange, outgoing: headers.Headers, body: Body
+    ) -> Body:
+        """Note what the call asks for, and ask for usage where its stream would tell none."""
+        exchange.model = call.model
+        exchange.stream = call.stream
+        if not (call.stream and call.api.takes_stream_options and isinstance(body, bytes)):
+            return body
+        if engine.kind == "llama-server":
+            return body  # its timings carry every count, and asking would move them
+        asked = ask_for_usage(body, call.said)
+        if asked is None:
+            return body
+        exchange.asked_for_usage = True
+        outgoing.popall("Accept-Encoding", None)  # the chunk has to be found again
+        return asked
+
+    async def _pass_on(
+        self, request: web.Request, reply: aiohttp.ClientResponse, exchange: Exchange
+    ) -> web.StreamResponse:
+        exchange.status = reply.status
+        passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
+        passed["slowtok-id"] = exchange.request_id
+        if exchange.api is None:
+            return await self._stream(request, reply, exchange, passed)
+        content_type = reply.headers.get("Content-Type", "").lower()
+        streamed = content_type.startswith(("text/event-stream", "application/x-ndjson"))
+        exchange.stream = streamed
+        if "Content-Encoding" not in reply.headers:
+            exchange.meter = Meter(exchange.api, content_type)
+        if streamed:
+            passed.update(self._observer.stream_headers(exchange))
+            return await self._stream(request, reply, exchange, passed)
+        return await self._whole(request, reply, exchange, passed)
+
+    async def _stream(
+        self,
+        request: web.Request,
+        reply: aiohttp.ClientResponse,
+        exchange: Exchange,
+        passed: headers.Headers,
+        first: bytes = b"",
+    ) -> web.StreamResponse:
+        """Pass the reply on piece by piece."""
+        response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=passed)
+        await response.prepare(request)
+        exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
+        transport = request.transport
+        if transport is None:
+            raise asyncio.CancelledError
+        transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
+        remover = UsageRemover() if exchange.asked_for_usage else None
+        content = reply.content
+        try:
+            if first:
+                await response.write(first)
+            while True:
+                try:
+                    chunk = await content.readany()
+                except _UPSTREAM_BROKE:
+                    exchange.end("upstream-error", time.monotonic())
+                    await _break_off(response, request, remover)
+                    return response
+                at_s = time.monotonic()
+                if not chunk:
+                    break
+                passing = chunk if remover is None else remover.feed(chunk)
+                if passing:
+                    await response.write(passing)
+                exchange.observe(chunk, at_s)
+                exchange.note_backlog(transport.get_write_buffer_size(), at_s)
+            exchange.last_byte_at_s = at_s
+            if remover is not None and (rest := remover.flush()):
+                await response.write(rest)
+            await response.write_eof()
+            await _delivered(transport, exchange)
+        except ConnectionError:  # the client's side; the engine's is caught above
+            exchange.end("client-gone", time.monotonic())
+            return response
+        exchange.delivered_at_s = time.monotonic()
+        exchange.end(None, exchange.delivered_at_s)
+        return response
+
+    async def _whole(
+        self,
+        request: web.Request,
+        reply: aiohttp.ClientResponse,
+        exchange: Exchange,
+        passed: headers.Headers,
+    ) -> web.StreamResponse:
+        """Wait for the whole reply, so that its head can carry its own diagnosis."""
+        pieces: list[bytes] = []
+        size_bytes = 0
+        try:
+            while chunk := await reply.content.readany():
+                pieces.append(chunk)
+                size_bytes += len(chunk)
+                if size_bytes > MAX_WHOLE_REPLY_BYTES:
+                    exchange.meter = None
+                    return await self._stream(request, reply, exchange, passed, b"".join(pieces))
+        except _UPSTREAM_BROKE:
+            return self._refuse(request, exchange, _broke_off(reply))
+        body = b"".join(pieces)
+        exchange.last_byte_at_s = time.monotonic()
+        exchange.observe(body, exchange.last_byte_at_s)
+        exchange.end(None, exchange.last_byte_at_s)
+        passed.update(self._observer.diagnosis_headers(exchange))
+        response = web.Response(
+            status=reply.status, reason=reply.reason, headers=passed, body=body
+        )
+        exchange.proxy_s += time.monotonic() - exchange.last_byte_at_s
+        return response
+
+    def _refuse(
+        self, request: web.Request, exchange: Exchange, error: UpstreamError
+    ) -> web.StreamResponse:
+        exchange.status = error.status
+        exchange.end(error.ended, time.monotonic())
+        response = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
+        response.headers["slowtok-id"] = exchange.request_id
+        if (origin := request.headers.get("Origin")) is not None:
+            response.headers["Access-Control-Allow-Origin"] = origin
+        return response
+
+
+async def _read_request(request: web.Request, api: Api | None) -> tuple[Body, Call | None]:
+    """Return the body to send, and what it asks for where it is a generation that we can read."""
+    if not request.body_exists:
+        return None, None
+    if api is None or "Content-Encoding" in request.headers:
+        return _pieces(request, []), None
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while chunk := await request.content.readany():
+        pieces.append(chunk)
+        size_bytes += len(chunk)
+        if size_bytes > MAX_READ_BODY_BYTES:
+            return _pieces(request, pieces), None
+    body = b"".join(pieces)
+    return body, read_call(api, body)
+
+
+async def _pieces(request: web.Request, read: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in read:
+        yield piece
+    while piece := await request.content.readany():
+        yield piece
+
+
+def _target(request: web.Request) -> str:
+    """Return path and query exactly as the client sent them."""
+    target = request.raw_path
+    return target if target.startswith("/") else request.rel_url.raw_path_qs
+
+
+class _closing:
+    """Gives the connection back after a complete reply; closes it when it was left early."""
+
+    def __init__(self, reply: aiohttp.ClientResponse) -> None:
+        self._reply = reply
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._reply.content.at_eof() and self._reply.content.exception() is None:
+            self._reply.release()
+        else:
+            self._reply.close()
+
+
+async def _break_off(
+    response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
+) -> None:
+    """End the client's stream visibly broken, after the last bytes that the engine sent."""
+    transport = request.transport
+    if remover is not None and (rest := remover.flush()):
+        await response.write(rest)
+    if transport is None:
+        return
+    if request.version < aiohttp.HttpVersion11 and (sock := transport.get_extra_info("socket")):
+        # Without chunks or a length a plain close would look like a clean end: reset instead.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.close()
+
+
+async def _delivered(transport: asyncio.WriteTransport, exchange: Exchange) -> None:
+    """Wait until the client has taken everything; returns at once for one that keeps up."""
+    while (waiting := transport.get_write_buffer_size()) and not transport.is_closing():
+        exchange.note_backlog(waiting, time.monotonic())
+        await asyncio.sleep(0.01)
+    exchange.note_backlog(0, time.monotonic())
+
+
+def _no_engine(looked_at: str) -> UpstreamError:
+    return UpstreamError(
+        status=502,
+        ended="upstream-refused",
+        failed=f"no inference server found ({looked_at})",
+        check="start llama-server, vLLM or Ollama, or name one with --upstream URL",
+    )
+
+
+def _broke_off(reply: aiohttp.ClientResponse) -> UpstreamError:
+    return UpstreamError(
+        status=502,
+        ended="upstream-error",
+        failed=f"{reply.url.origin()} broke off in the middle of its reply",
+        check="did the engine crash? its own log says more",
+    )

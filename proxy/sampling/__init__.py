@@ -1,0 +1,1 @@
+"""Host and GPU samples, taken in a process of their own."""

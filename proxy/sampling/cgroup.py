@@ -1,0 +1,164 @@
+"""The CPU quota that a process runs under, and how often it ran into it; cgroup v1 and v2.
+
+Strategy: the kernel enforces the quota of every group from the process's own up to the root, so
+the tightest one on that way counts, and its throttling counters are the ones to read. Where no
+group on the way has a quota, nothing can throttle: that is a measured zero, not an unknown.
+"""
+
+import time
+from typing import NamedTuple
+
+from slowtok.proxy.sampling.host import Fields, parse_field
+from slowtok.proxy.sampling.procfs import ProcFiles, Rate, read_whole
+
+
+class Mount(NamedTuple):
+    """One cgroup file system: `root` of the hierarchy is seen at `point`."""
+
+    version: int
+    root: str
+    point: str
+    controllers: frozenset[str]
+
+
+class Throttling(NamedTuple):
+    """Counters since the group was made."""
+
+    periods: int
+    throttled_periods: int
+    throttled_s: float
+
+
+class Quota(NamedTuple):
+    """The tightest quota on the way up; `folder` is the group that sets it."""
+
+    cores: float
+    folder: str
+
+
+def parse_mounts(mountinfo: str) -> list[Mount]:
+    """Read the cgroup mounts of /proc/<pid>/mountinfo (fields: proc_pid_mountinfo(5))."""
+    mounts = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or not kind or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        version = 2 if kind[0] == "cgroup2" else 1
+        options = frozenset(kind[-1].split(","))
+        mounts.append(Mount(version, fields[3], fields[4], options))
+    return mounts
+
+
+def find_folders(membership: str, mounts: list[Mount]) -> tuple[int, list[str]] | None:
+    """Return the cgroup version and the groups from the process's own up to the mount's top.
+
+    `membership` is /proc/<pid>/cgroup. A v1 hierarchy with the cpu controller has the say where
+    there is one: a controller is in one hierarchy only.
+    """
+    paths: dict[int, str] = {}
+    for line in membership.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "cpu" in controllers.split(","):
+            paths[1] = path
+        elif not controllers:
+            paths[2] = path
+    version = min(paths, default=0)
+    for mount in mounts:
+        if mount.version == version and (version == 2 or "cpu" in mount.controllers):
+            return version, _folders_up(paths[version], mount)
+    return None
+
+
+def _folders_up(path: str, mount: Mount) -> list[str]:
+    root = mount.root.rstrip("/")
+    if path == root or path.startswith(root + "/"):
+        path = path[len(root) :]
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts:  # outside of this cgroup namespace: nothing of it can be seen
+        parts = []
+    return ["/".join([mount.point, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+
+
+def parse_quota_v2(cpu_max: bytes) -> float | None:
+    """Return cores from `cpu.max`, such as `400000 100000`; None for `max`, no limit."""
+    words = cpu_max.split()
+    if len(words) != 2 or words[0] == b"max":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def parse_quota_v1(quota_us: bytes, period_us: bytes) -> float | None:
+    """Return cores from `cpu.cfs_quota_us` and `cpu.cfs_period_us`; -1 is no limit."""
+    quota, period = int(quota_us or -1), int(period_us or 0)
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def parse_throttling(cpu_stat: bytes) -> Throttling | None:
+    """Read `cpu.stat`: v2 counts microseconds in `throttled_usec`, v1 nanoseconds."""
+    periods = parse_field(cpu_stat, b"nr_periods ")
+    throttled = parse_field(cpu_stat, b"nr_throttled ")
+    if periods is None or throttled is None:
+        return None
+    usec = parse_field(cpu_stat, b"throttled_usec ")
+    if usec is not None:
+        return Throttling(periods, throttled, usec / 1e6)
+    return Throttling(periods, throttled, (parse_field(cpu_stat, b"throttled_time ") or 0) / 1e9)
+
+
+def read_quota(version: int, folder: str) -> float | None:
+    """Return the quota in cores that one group sets itself, or None."""
+    if version == 2:
+        return parse_quota_v2(read_whole(f"{folder}/cpu.max") or b"")
+    quota_us = read_whole(f"{folder}/cpu.cfs_quota_us") or b""
+    return parse_quota_v1(quota_us, read_whole(f"{folder}/cpu.cfs_period_us") or b"")
+
+
+def find_quota(pid: int) -> tuple[bool, Quota | None]:
+    """Return whether the groups of a process could be found, and their tightest quota."""
+    membership = read_whole(f"/proc/{pid}/cgroup")
+    mounts = read_whole("/proc/self/mountinfo")
+    if membership is None or mounts is None:
+        return False, None
+    found = find_folders(membership.decode(), parse_mounts(mounts.decode(errors="replace")))
+    if found is None:
+        return False, None
+    version, folders = found
+    quotas = [(read_quota(version, folder), folder) for folder in folders]
+    limits = [Quota(cores, folder) for cores, folder in quotas if cores is not None]
+    return True, min(limits, default=None)
+
+
+class CgroupReader:
+    """Reads the quota and the throttling of one process."""
+
+    def __init__(self, files: ProcFiles, pid: int) -> None:
+        self._files = files
+        self._pid = pid
+        self._known = False
+        self._quota: Quota | None = None
+        self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
+
+    def read(self, *, dear: bool) -> Fields:
+        """Return the fields as they are now; `dear` also looks for a changed quota."""
+        if dear:
+            self._known, self._quota = find_quota(self._pid)
+        if self._quota is None:
+            nothing = 0.0 if self._known else None
+            return {"server_throttled_ratio": nothing, "server_throttled_s_per_s": nothing}
+        return {"server_quota_cores": self._quota.cores} | self._read_throttling(self._quota)
+
+    def _read_throttling(self, quota: Quota) -> Fields:
+        counters = parse_throttling(self._files.read(f"{quota.folder}/cpu.stat") or b"")
+        if counters is None:
+            return {}
+        at_s = time.monotonic()
+        periods = self._periods.per_s(counters.periods, at_s)
+        throttled = self._throttled.per_s(counters.throttled_periods, at_s)
+        ratio = None
+        if periods is not None and throttled is not None:
+            # no period passes while the group has nothing to run, and then nothing waits either
+            ratio = min(throttled / periods, 1.0) if periods else 0.0
+        seconds = self._throttled_s.per_s(counters.throttled_s, at_s)
+        return {"server_throttled_ratio": ratio, "server_throttled_s_per_s": seconds}

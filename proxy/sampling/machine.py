@@ -1,0 +1,96 @@
+"""This machine and the servers behind the watched ports, sampled together.
+
+The parts come from /proc on Linux and from psutil elsewhere.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from slowtok.proxy.sampling.host import Fields
+
+Line = dict[str, Any]
+
+SHORTEST_SPAN_S = 0.05
+"""A shorter span holds less than five clock ticks of 10 ms: its shares would be noise."""
+
+
+class HostPart(Protocol):
+    """Reads the machine's fields of a host sample."""
+
+    def read(self, *, dear: bool) -> Fields:
+        """Return the fields as they are now; `dear` also looks at what changes slowly."""
+
+
+class PortPart(Protocol):
+    """Reads the server's fields of a host sample, for one port."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The server's processes; empty when there is none to be seen."""
+
+    def read(self, *, dear: bool) -> Fields:
+        """Return the server's fields; none of them while no process is known."""
+
+    def news(self) -> Line | None:
+        """Return the line about the process if it differs from the last one returned."""
+
+
+class Machine:
+    """Makes the lines about the host and its servers."""
+
+    def __init__(self, host: HostPart, make_port: Callable[[int], PortPart]) -> None:
+        self._host = host
+        self._make_port = make_port
+        self._ports: dict[int, PortPart] = {}
+        self._last_at_s: float | None = None
+
+    def watch(self, ports: list[int]) -> None:
+        """Follow these ports and no others."""
+        self._ports = {port: self._ports.get(port) or self._make_port(port) for port in ports}
+
+    def server_pids(self) -> set[int]:
+        """Return every process of every watched server."""
+        return {pid for port in self._ports.values() for pid in port.pids}
+
+    def since_last_s(self) -> float | None:
+        """Return how long ago the last sample was taken."""
+        return None if self._last_at_s is None else time.monotonic() - self._last_at_s
+
+    def sample(self, *, dear: bool) -> list[Line]:
+        """Return news of processes, then one host line for each watched port.
+
+        Without a port there is one line for the machine alone. The first call has no span and
+        gives no host line.
+        """
+        host = self._host.read(dear=dear)
+        at_s = time.monotonic()
+        servers = {number: port.read(dear=dear) for number, port in self._ports.items()}
+        lines = [news for port in self._ports.values() if (news := port.news())]
+        before_at_s, self._last_at_s = self._last_at_s, at_s
+        if before_at_s is None or at_s - before_at_s < SHORTEST_SPAN_S:
+            return lines
+        stamp = {"kind": "host", "at_s": at_s, "span_s": at_s - before_at_s}
+        if not servers:
+            return [*lines, {**stamp, "port": None, **host}]
+        return lines + [{**stamp, "port": p, **host, **server} for p, server in servers.items()]
+
+
+def make_machine() -> tuple[Machine, Line, Callable[[int], str | None]]:
+    """Return this machine, the line with its facts, and how to name a process on it."""
+    if sys.platform == "linux":
+        from slowtok.proxy.sampling import host, identity, port
+        from slowtok.proxy.sampling.procfs import ProcFiles
+
+        files = ProcFiles()
+        machine = Machine(host.HostReader(files), lambda number: port.PortReader(files, number))
+        return machine, _facts_line(host.read_host_facts(files)), identity.process_name
+    from slowtok.proxy.sampling import portable
+
+    machine = Machine(portable.PortableHostReader(), portable.PortablePort)
+    return machine, _facts_line(portable.read_host_facts()), portable.process_name
+
+
+def _facts_line(facts: Fields) -> Line:
+    return {"kind": "host_facts", **facts}

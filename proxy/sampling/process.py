@@ -1,0 +1,234 @@
+"""The server's process tree: its CPU, memory, faults, reads and threads.
+
+Strategy: every counter is differenced per process and then summed, so a child that ends takes
+nothing away and one that is found late does not bring its past with it. /proc/<pid>/schedstat is
+the main thread alone; the threads' own files are read instead.
+"""
+
+import os
+import time
+from typing import NamedTuple
+
+from slowtok.proxy.sampling.host import Fields, parse_kib
+from slowtok.proxy.sampling.procfs import ProcFiles, Rate, read_whole, total
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+BUSY_RATIO = 0.5
+"""A thread that ran for half of the time counts as busy. No published source."""
+
+MANY_THREADS = 64
+"""Above this the threads are looked at once a second only: reading one costs about 2 us, and
+vLLM has some hundreds."""
+
+
+class ProcessStat(NamedTuple):
+    """What /proc/<pid>/stat says; `started_ticks` is counted from boot and identifies the pid."""
+
+    name: str
+    parent: int
+    major_faults: int
+    cpu_s: float
+    threads: int
+    started_ticks: int
+
+
+def parse_stat(text: bytes) -> ProcessStat | None:
+    """Read /proc/<pid>/stat (fields: proc_pid_stat(5)); the name may hold blanks and brackets."""
+    head, bracket, tail = text.rpartition(b")")
+    fields = tail.split()
+    if not bracket or len(fields) < 20:
+        return None
+    return ProcessStat(
+        name=head.partition(b"(")[2].decode(errors="replace"),
+        parent=int(fields[1]),
+        major_faults=int(fields[9]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
+        threads=int(fields[17]),
+        started_ticks=int(fields[19]),
+    )
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return a process's stat, or None when there is no such process."""
+    return parse_stat(read_whole(f"/proc/{pid}/stat") or b"")
+
+
+def parse_read_bytes(io: bytes) -> int | None:
+    """Return what was fetched from storage, from /proc/<pid>/io; page-ins are counted too."""
+    rest = io.partition(b"\nread_bytes: ")[2]
+    return int(rest.split(None, 1)[0]) if rest else None
+
+
+def parse_schedstat(text: bytes) -> tuple[int, int] | None:
+    """Return nanoseconds on a core and nanoseconds waiting for one."""
+    fields = text.split()
+    return (int(fields[0]), int(fields[1])) if len(fields) == 3 else None
+
+
+class ThreadUse(NamedTuple):
+    """The threads of one process since the last look."""
+
+    busy: int
+    run_delay_cores: float
+
+
+class ThreadReader:
+    """Reads every thread's time on a core and its wait for one."""
+
+    def __init__(self, files: ProcFiles, pid: int) -> None:
+        self._files = files
+        self._folder = f"/proc/{pid}/task"
+        self._last: dict[str, tuple[int, int]] = {}
+        self._last_at_s: float | None = None
+
+    def read(self) -> ThreadUse | None:
+        """Return the use since the last call; None at first and where the kernel does not say."""
+        now = self._read_threads()
+        before, self._last = self._last, now
+        before_at_s, self._last_at_s = self._last_at_s, time.monotonic()
+        for ended in before.keys() - now.keys():
+            self._files.drop(f"{self._folder}/{ended}/schedstat")
+        if before_at_s is None or not any(ran_ns for ran_ns, _ in now.values()):
+            return None
+        return _thread_use(before, now, self._last_at_s - before_at_s)
+
+    def _read_threads(self) -> dict[str, tuple[int, int]]:
+        try:
+            threads = os.listdir(self._folder)
+        except OSError:
+            return {}
+        now = {}
+        for thread in threads:
+            text = self._files.read(f"{self._folder}/{thread}/schedstat")
+            values = parse_schedstat(text) if text else None
+            if values is not None:
+                now[thread] = values
+        return now
+
+
+def _thread_use(
+    before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]], elapsed_s: float
+) -> ThreadUse | None:
+    if elapsed_s <= 0:
+        return None
+    busy = 0
+    waited_ns = 0
+    for thread, (ran_ns, delay_ns) in now.items():
+        # a thread that was not there at the last look began after it, at zero
+        ran_before_ns, delay_before_ns = before.get(thread, (0, 0))
+        busy += (ran_ns - ran_before_ns) >= BUSY_RATIO * elapsed_s * 1e9
+        waited_ns += max(delay_ns - delay_before_ns, 0)
+    return ThreadUse(busy, waited_ns / 1e9 / elapsed_s)
+
+
+class ProcessReader:
+    """Reads one process; `stat` is None from the moment it is gone."""
+
+    def __init__(self, files: ProcFiles, pid: int, started_ticks: int) -> None:
+        self._files = files
+        self._folder = f"/proc/{pid}"
+        self._started_ticks = started_ticks
+        self._cpu, self._faults, self._reads = Rate(), Rate(), Rate()
+        self.threads = ThreadReader(files, pid)
+        self.stat: ProcessStat | None = None
+        self.rates: Fields = {}
+
+    def read(self) -> bool:
+        """Take a reading; False when the process has ended (its pid may be another's now)."""
+        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"")
+        at_s = time.monotonic()
+        if stat is None or stat.started_ticks != self._started_ticks:
+            self._files.drop_below(self._folder)
+            self.stat = None
+            return False
+        status = self._files.read(f"{self._folder}/status") or b""
+        read_bytes = parse_read_bytes(self._files.read(f"{self._folder}/io") or b"")
+        self.stat = stat
+        self.rates = {
+            "cpu": self._cpu.per_s(stat.cpu_s, at_s),
+            "faults": self._faults.per_s(stat.major_faults, at_s),
+            "reads": self._reads.per_s(read_bytes, time.monotonic()),
+            "anon": parse_kib(status, b"RssAnon"),
+            "file": parse_kib(status, b"RssFile"),
+        }
+        return True
+
+
+def find_tree(files: ProcFiles, root: int) -> list[int]:
+    """Return a process and all that descend from it, parents first."""
+    tree, seen = [root], {root}
+    for pid in tree:  # grows while it is walked
+        for child in _children(files, pid):
+            if child not in seen:
+                seen.add(child)
+                tree.append(child)
+    return tree
+
+
+def _children(files: ProcFiles, pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    # the kernel lists a child under the thread that made it
+    lists = (files.read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    return [int(child) for text in lists if text for child in text.split()]
+
+
+class TreeReader:
+    """Reads the tree below one process as one server."""
+
+    def __init__(self, files: ProcFiles, root: int, started_ticks: int) -> None:
+        self._files = files
+        self._root = root
+        self._allowed_cores: int | None = None
+        self.members = {root: ProcessReader(files, root, started_ticks)}
+
+    def read(self, *, dear: bool) -> Fields | None:
+        """Return the server's fields, or None when its root process has ended."""
+        if dear:
+            self._find_members()
+        self.members = {pid: member for pid, member in self.members.items() if member.read()}
+        if self._root not in self.members:
+            return None
+        stats = [member.stat for member in self.members.values() if member.stat]
+        threads = sum(stat.threads for stat in stats)
+        return self._sums() | {"server_threads": threads} | self._thread_fields(threads, dear)
+
+    def _find_members(self) -> None:
+        for pid in find_tree(self._files, self._root):
+            stat = None if pid in self.members else read_stat(pid)
+            if stat is not None:
+                self.members[pid] = ProcessReader(self._files, pid, stat.started_ticks)
+        try:
+            self._allowed_cores = len(os.sched_getaffinity(self._root))
+        except OSError:
+            self._allowed_cores = None
+
+    def _sums(self) -> Fields:
+        def column(name: str) -> list[float | None]:
+            return [member.rates[name] for member in self.members.values()]
+
+        # processes of one tree map the same files: summing would count those pages twice
+        file_bytes = [value for value in column("file") if value is not None]
+        return {
+            "server_cpu_cores": total(column("cpu")),
+            "server_anon_bytes": total(column("anon")),
+            "server_file_bytes": max(file_bytes, default=None),
+            "server_major_faults_per_s": total(column("faults")),
+            "server_read_bytes_per_s": total(column("reads")),
+            "server_allowed_cores": self._allowed_cores,
+        }
+
+    def _thread_fields(self, threads: int, dear: bool) -> Fields:
+        if threads > MANY_THREADS and not dear:
+            return {}
+        uses = [member.threads.read() for member in self.members.values()]
+        known = [use for use in uses if use is not None]
+        if not known:
+            return {}
+        return {
+            "server_busy_threads": sum(use.busy for use in known),
+            "server_run_delay_cores": sum(use.run_delay_cores for use in known),
+        }

@@ -1,0 +1,1 @@
+"""Facts about the inference servers, asked out of band."""

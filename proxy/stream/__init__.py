@@ -1,0 +1,1 @@
+"""Pure readers of what engines put on the wire: bytes in, facts out."""

@@ -1,0 +1,1 @@
+"""One module for each API's way to say tokens, usage and timings."""

@@ -1,0 +1,45 @@
+"""Ollama's native `/api/chat` and `/api/generate`; its durations are nanoseconds.
+
+`load_duration` holds the scheduler's queue as well as the load and is about 100 ms even when the
+model is there (Ollama `server/routes.go`), so it is a load only where it is long.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slowtok.proxy.stream.reply import Reply, count_of, number_of, text_of
+
+_NS = 1e9
+
+
+def read(event: Mapping[str, Any], reply: Reply) -> bool:
+    """Note what one line (or one whole body) says; True when it carried a token."""
+    if event.get("error"):
+        reply.failed = True
+    reply.model = reply.model or text_of(event.get("model"))
+    if event.get("done"):
+        _read_end(event, reply)
+    message = event.get("message") or {}
+    said = (
+        event.get("response"),
+        event.get("thinking"),
+        message.get("content"),
+        message.get("thinking"),
+        message.get("tool_calls"),
+    )
+    return any(said)
+
+
+def _read_end(event: Mapping[str, Any], reply: Reply) -> None:
+    reply.finish = text_of(event.get("done_reason")) or "stop"
+    reply.prompt_tokens = count_of(event.get("prompt_eval_count"))
+    reply.cached_tokens = count_of(event.get("prompt_eval_cached_count"))
+    reply.completion_tokens = count_of(event.get("eval_count"))
+    reply.load_s = _seconds(event.get("load_duration"))
+    reply.prefill_s = _seconds(event.get("prompt_eval_duration"))
+    reply.decode_s = _seconds(event.get("eval_duration"))
+
+
+def _seconds(nanoseconds: Any) -> float | None:
+    number = number_of(nanoseconds)
+    return None if number is None else number / _NS

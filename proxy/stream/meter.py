@@ -1,0 +1,114 @@
+"""The meter: the bytes of one reply and when they came, turned into counts and times.
+
+It is given each chunk after the chunk has gone to the client, knows no clock (`at_s` comes in),
+and never raises for what a server sends: what cannot be read is counted.
+"""
+
+from array import array
+from typing import Any
+
+import orjson
+
+from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.stream.ndjson import NdjsonReader
+from slowtok.proxy.stream.reply import Reply
+from slowtok.proxy.stream.sse import SseReader
+
+MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to every second one
+
+
+class Whole:
+    """The framing of a reply that is one JSON document: nothing is complete before its end."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.dropped = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Keep the piece; a document is complete only at its end."""
+        self._pieces.append(chunk)
+        return []
+
+    def flush(self) -> list[bytes]:
+        """Return the document."""
+        document = b"".join(self._pieces)
+        self._pieces.clear()
+        return [document] if document.strip() else []
+
+
+def make_reader(content_type: str) -> SseReader | NdjsonReader | Whole:
+    """Return the reader for a reply's framing, by its `Content-Type`."""
+    if content_type.startswith("text/event-stream"):
+        return SseReader()
+    if content_type.startswith("application/x-ndjson"):
+        return NdjsonReader()
+    return Whole()
+
+
+class Meter:
+    """Feeds one reply through its framing and dialect; `first_at_s` is the first token's arrival."""
+
+    def __init__(self, api: Api, content_type: str) -> None:
+        self.reply = Reply()
+        self.parse_errors = 0
+        self.first_at_s: float | None = None
+        self.last_at_s: float | None = None
+        self.done = False
+        self._read = api.read
+        self._reader = make_reader(content_type)
+        self._steps = array("d")
+        self._stride = 1
+        self._skipped = 0
+
+    def feed(self, chunk: bytes, at_s: float) -> None:
+        """Look at bytes that arrived from the engine at `at_s`."""
+        self._note(self._reader.feed(chunk), at_s)
+
+    def finish(self, at_s: float) -> None:
+        """Look at what was left when the reply ended at `at_s`."""
+        self._note(self._reader.flush(), at_s)
+        self.parse_errors += self._reader.dropped
+
+    @property
+    def token_at_s(self) -> tuple[float, ...]:
+        """Arrival of each read that carried tokens, thinned beyond `MAX_STEPS`."""
+        return tuple(self._steps)
+
+    def gaps_s(self) -> list[float]:
+        """Return the times between token-bearing reads, sorted."""
+        steps = self._steps
+        gaps = (later - earlier for earlier, later in zip(steps, steps[1:], strict=False))
+        return sorted(gap / self._stride for gap in gaps)
+
+    def _note(self, events: list[bytes], at_s: float) -> None:
+        carried = False
+        for event in events:
+            carried |= self._note_event(event)
+        if carried:
+            self._step(at_s)
+
+    def _note_event(self, event: bytes) -> bool:
+        if event == b"[DONE]":
+            self.done = True
+            return False
+        if not event:  # a comment: pings of llama-server, keep-alives of vLLM
+            return False
+        try:
+            said: Any = orjson.loads(event)
+            return self._read(said, self.reply)
+        except (orjson.JSONDecodeError, AttributeError, TypeError):
+            self.parse_errors += 1  # not JSON, or JSON of another shape: the bytes have passed
+            return False
+
+    def _step(self, at_s: float) -> None:
+        if self.first_at_s is None:
+            self.first_at_s = at_s
+        self.last_at_s = at_s
+        self._skipped += 1
+        if self._skipped < self._stride:
+            return
+        self._skipped = 0
+        self._steps.append(at_s)
+        if len(self._steps) >= MAX_STEPS:
+            del self._steps[1::2]
+            self._stride *= 2

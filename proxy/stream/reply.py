@@ -1,0 +1,102 @@
+"""What one reply has said of itself so far: counts, timings, how it ended.
+
+Dialects write into a `Reply`; the meter reads it once at the end. Values are the engine's own,
+in the units of our records (seconds, tokens).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from slowtok.detectors.case import EngineTimings, Tokens
+
+
+@dataclass(slots=True)
+class ChoiceTimings:
+    """llama-server's `timings` of one choice; `prompt_tokens` counts the cached ones too."""
+
+    prompt_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int
+    prefill_s: float
+    decode_s: float
+    drafted: int | None
+    accepted: int | None
+
+
+@dataclass(slots=True)
+class Reply:
+    """Everything a reply's events told, whatever the dialect; None where it did not tell."""
+
+    model: str | None = None
+    finish: str | None = None
+    failed: bool = False
+    fingerprint: str | None = None
+    choices: int = 1
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    queue_s: float | None = None
+    load_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    last_choice: int = 0
+    timings: dict[int, ChoiceTimings] = field(default_factory=dict)
+
+    def tokens(self) -> Tokens:
+        """Return the counts; the engine's timings win over the usage object."""
+        if not self.timings:
+            return Tokens(
+                prompt=self.prompt_tokens,
+                cached=self.cached_tokens,
+                completion=self.completion_tokens,
+            )
+        every = list(self.timings.values())
+        cached = every[0].cached_tokens
+        return Tokens(
+            prompt=every[0].prompt_tokens,
+            cached=self.cached_tokens if cached is None else cached,
+            completion=sum(t.completion_tokens for t in every),
+            drafted=_sum([t.drafted for t in every]),
+            accepted=_sum([t.accepted for t in every]),
+        )
+
+    def engine(self) -> EngineTimings | None:
+        """Return the engine's own timings, or None where it gave none.
+
+        Choices of one request (n > 1) share the prefill of the first and decode side by side.
+        """
+        if self.timings:
+            every = list(self.timings.values())
+            return EngineTimings(
+                prefill_s=every[0].prefill_s, decode_s=max(t.decode_s for t in every)
+            )
+        if self.prefill_s is None and self.decode_s is None:
+            return None
+        return EngineTimings(
+            queue_s=self.queue_s,
+            load_s=self.load_s,
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+        )
+
+
+def count_of(value: Any) -> int | None:
+    """Narrow a JSON value to a count: a non-negative whole number, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def number_of(value: Any) -> float | None:
+    """Narrow a JSON value to a non-negative number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return None
+    return float(value)
+
+
+def text_of(value: Any) -> str | None:
+    """Narrow a JSON value to a non-empty string, or None."""
+    return value if isinstance(value, str) and value else None
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,106 @@
+"""Asking for usage on a client's behalf, and taking the answer out again.
+
+A stream tells its token counts only when `stream_options.include_usage` asks for it. Where the
+client did not ask, the request is sent with it and the one extra chunk (`"choices":[]` with a
+`usage`) is removed, so that the client sees the bytes it would have seen without the proxy.
+llama-server is never asked: its `timings` carry every count anyway, and asking would move them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+MAX_USAGE_EVENT_BYTES = 16_384  # a usage chunk is under 2 KiB; anything longer is not one
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_MAX_END_BYTES = 3  # of an end that may still be incomplete
+_CHOICE = (b'"choices":[{', b'"choices": [{')
+
+
+def ask_for_usage(body: bytes, said: Mapping[str, Any]) -> bytes | None:
+    """Return `body` with include_usage set, or None where the client asked for it itself.
+
+    The field is put in front of the others, every other byte stays; only a `stream_options` that
+    is there already has to be written anew.
+    """
+    options = said.get("stream_options")
+    if options is None and "stream_options" not in said:
+        start = body.index(b"{") + 1
+        comma = b"," if said else b""
+        return body[:start] + b'"stream_options":{"include_usage":true}' + comma + body[start:]
+    if isinstance(options, dict) and options.get("include_usage"):
+        return None
+    kept = options if isinstance(options, dict) else {}
+    return orjson.dumps({**said, "stream_options": {**kept, "include_usage": True}})
+
+
+class UsageRemover:
+    """Passes SSE bytes on and leaves out the usage chunk that only we asked for.
+
+    Whole events pass at once. Of an event that is not complete yet, bytes are held only while it
+    could still be the usage chunk: until a choice shows in it, or until it is too long for one.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._passing = False  # inside an event that is known not to be the usage chunk
+        self._passed_tail = b""  # its last bytes: the end of an event may come in pieces
+        self._server_insists = False  # usage on ordinary chunks: the client would have seen it
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the bytes that may go to the client now."""
+        passed = b""
+        if self._passing:
+            cut = self._end_of_passing_event(chunk)
+            if cut is None:
+                return chunk
+            passed, chunk = chunk[:cut], chunk[cut:]
+        text = self._held + chunk
+        ends = [match.end() for match in _EVENT_END.finditer(text)]
+        whole, rest = (text[: ends[-1]], text[ends[-1] :]) if ends else (b"", text)
+        if b'"usage"' in whole:
+            events = zip([0, *ends], ends, strict=False)
+            whole = b"".join(event for a, b in events if not self._is_ours(event := text[a:b]))
+        return passed + whole + self._hold(rest)
+
+    def flush(self) -> bytes:
+        """Return what was held when the stream ended inside an event."""
+        held, self._held = self._held, b""
+        return held
+
+    def _hold(self, rest: bytes) -> bytes:
+        """Keep the start of an event while it may be the usage chunk; return it otherwise."""
+        if len(rest) <= MAX_USAGE_EVENT_BYTES and not any(mark in rest for mark in _CHOICE):
+            self._held = rest
+            return b""
+        self._held = b""
+        self._passing = True
+        self._passed_tail = rest[-_MAX_END_BYTES:]
+        return rest
+
+    def _end_of_passing_event(self, chunk: bytes) -> int | None:
+        text = self._passed_tail + chunk
+        match = _EVENT_END.search(text)
+        if match is None or match.end() <= len(self._passed_tail):
+            self._passed_tail = text[-_MAX_END_BYTES:]
+            return None
+        self._passing = False
+        return match.end() - len(self._passed_tail)
+
+    def _is_ours(self, event: bytes) -> bool:
+        if not event.startswith(b"data:") or b'"usage"' not in event:
+            return False
+        try:
+            said = orjson.loads(event[5:])
+        except orjson.JSONDecodeError:
+            return False
+        usage = said.get("usage") if isinstance(said, dict) else None
+        if not isinstance(usage, dict):
+            return False
+        if said.get("choices"):
+            # Ollama's text completions carry zeros on every chunk; real counts mean that the
+            # server sends usage unasked (vLLM --enable-force-include-usage).
+            self._server_insists |= bool(usage.get("prompt_tokens"))
+            return False
+        return not self._server_insists

@@ -1,0 +1,121 @@
+"""The way to one engine: its client session, and foreign exceptions mapped to `UpstreamError`."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from slowtok.proxy.headers import Headers
+
+# llama-server and vLLM drop idle connections after 5 s (facts read in their sources): ours go first.
+KEEPALIVE_S = 4.0
+READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
+MAX_HEAD_BYTES = 64 * 1024
+
+Body = bytes | AsyncIterator[bytes] | None
+
+
+@dataclass(eq=False, kw_only=True)
+class UpstreamError(Exception):
+    """The engine could not be asked, or did not answer.
+
+    `status` is ours towards the client: 502 where the engine refused or broke, 504 where it kept
+    silent. `ended` is the record's word, `check` what the user should look at.
+    """
+
+    status: int
+    ended: str
+    failed: str
+    check: str
+
+
+def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
+    """Return the session that all upstreams share: nothing decoded, followed, kept or added."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=60, enable_cleanup_closed=False
+        ),
+        # No total time-out: a long prefill is silent for minutes and that is no fault.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        trust_env=False,
+        read_bufsize=READ_BUFFER_BYTES,
+        max_line_size=MAX_HEAD_BYTES,
+        max_field_size=MAX_HEAD_BYTES,
+    )
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    base_url: str,
+    method: str,
+    target: str,
+    headers: Headers,
+    body: Body,
+) -> aiohttp.ClientResponse:
+    """Send one request and return the reply once its head is there.
+
+    `target` is the client's own path and query, passed without being decoded. A connection that
+    the engine had just dropped is replaced once, where the body can be sent again: not one byte
+    of a reply had come, as Go's HTTP transport does.
+
+    Raises:
+        UpstreamError: the engine refused, broke or timed out before its head was complete.
+    """
+    url = URL(base_url.rstrip("/") + target, encoded=True)
+    again = isinstance(body, bytes) or body is None
+    while True:
+        try:
+            return await session.request(
+                method, url, headers=headers, data=body or None, allow_redirects=False
+            )
+        except aiohttp.ServerDisconnectedError as error:
+            if not again:
+                raise _error_for(error, base_url) from error
+            again = False
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+            raise _error_for(error, base_url) from error
+
+
+def _error_for(error: BaseException, base_url: str) -> UpstreamError:
+    if isinstance(error, asyncio.TimeoutError):
+        return UpstreamError(
+            status=504,
+            ended="timeout",
+            failed=f"{base_url} did not accept the connection in time",
+            check="is the machine reachable, and does a firewall drop the connection?",
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        refused = error.os_error.errno == errno.ECONNREFUSED
+        what = "refused the connection" if refused else f"cannot be reached ({_words(error)})"
+        return UpstreamError(
+            status=502,
+            ended="upstream-refused",
+            failed=f"{base_url} {what}",
+            check="is the engine running, and is this its address? (slowtok --upstream URL)",
+        )
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
+        return UpstreamError(
+            status=502,
+            ended="upstream-error",
+            failed=f"{base_url} closed the connection before it answered",
+            check="did the engine crash or restart? its own log says more",
+        )
+    return UpstreamError(
+        status=502,
+        ended="upstream-error",
+        failed=f"{base_url} sent no valid HTTP reply ({_words(error)})",
+        check="is this address an inference server?",
+    )
+
+
+def _words(error: BaseException) -> str:
+    """Name an error without its text, which may hold bytes that the engine sent."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        return error.os_error.strerror[:80]
+    return type(error).__name__

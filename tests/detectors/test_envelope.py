@@ -1,0 +1,403 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slowtok.detectors.case import (
+    Baseline,
+    DeviceFacts,
+    Envelope,
+    GpuFacts,
+    ModelFacts,
+    Range,
+    ServerFacts,
+)
+from slowtok.detectors.envelope import REFINE_AFTER, expect, refine
+
+GIB = 2**30
+LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")
+
+
+def model(read_gb: float, layers: int, kv_kib: float, **more: object) -> ModelFacts:
+    facts = ModelFacts(
+        read_bytes=int(read_gb * 1e9), layers=layers, kv_bytes_per_token=kv_kib * 1024
+    )
+    return replace(facts, **more)  # type: ignore[arg-type]
+
+
+# Bytes read per token: tensor tables of the published GGUF files (Q4_K_M, MXFP4); for Qwen3-32B and
+# 30B-A3B active parameters x bits per weight.
+LLAMA_3_8B = model(4.62, 32, 128)
+QWEN3_8B = model(4.68, 36, 144)
+QWEN3_32B = model(19.3, 64, 256)
+QWEN3_30B_A3B = model(1.86, 48, 96, experts=128, experts_used=8, file_bytes=int(18.6e9))
+GPT_OSS_120B = model(
+    3.63, 36, 36, experts=128, experts_used=4,
+    kv_window_tokens=128, kv_window_bytes_per_token=36 * 1024.0,
+)  # fmt: skip
+SMOLLM2 = model(0.0966, 30, 22.5, bits_per_weight=5.74)
+
+
+def card(name: str, gb_s: float | None) -> DeviceFacts:
+    bandwidth = None if gb_s is None else gb_s * 1e9
+    return DeviceFacts(gpus=(GpuFacts(index=0, name=name, bandwidth_bytes_per_s=bandwidth),))
+
+
+RTX_5090 = card("NVIDIA GeForce RTX 5090", 1792)
+RTX_4090 = card("NVIDIA GeForce RTX 4090", 1008)
+RTX_3090 = card("NVIDIA GeForce RTX 3090", 936)
+RTX_3060 = card("NVIDIA GeForce RTX 3060", 360)
+GB10 = card("NVIDIA GB10", None)
+STRIX_HALO = card("AMD Radeon 8060S", None)
+H100 = card("NVIDIA H100 80GB HBM3", 3351)
+M4_MAX = card("Apple M4 Max (40-core)", None)
+TWO_CORES = DeviceFacts(gpus=(), cpu_physical_cores=2, ram_bandwidth_bytes_per_s=50e9)
+
+
+def band(envelope: Envelope) -> Range:
+    assert envelope.decode is not None, envelope.because
+    return envelope.decode
+
+
+# No band, and why.
+
+
+def unjudged(envelope: Envelope, word: str) -> None:
+    assert envelope.decode is None
+    assert envelope.expected_tps is None
+    assert envelope.as_configured is None
+    assert word in envelope.because[0]
+
+
+def test_speculation_reads_the_weights_once_for_several_tokens() -> None:
+    server = replace(LLAMA_CPP, speculative=True)
+    unjudged(expect(LLAMA_3_8B, RTX_4090, server, 100), "speculative")
+
+
+@pytest.mark.parametrize("facts", [{"quantisation": "IQ1_S"}, {"bits_per_weight": 1.7}])
+def test_one_bit_weights_are_not_a_matter_of_bandwidth(facts: dict[str, str]) -> None:
+    unjudged(expect(model(2, 32, 128, **facts), RTX_4090, LLAMA_CPP, 100), "2 bits")
+
+
+@pytest.mark.parametrize("gap", ["read_bytes", "layers", "kv_bytes_per_token"])
+def test_an_unknown_model_has_no_band(gap: str) -> None:
+    unknown = replace(LLAMA_3_8B, **{gap: None})  # type: ignore[arg-type]
+    unjudged(expect(unknown, RTX_4090, LLAMA_CPP, 100), "not known")
+
+
+def test_an_unknown_context_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, None), "context")
+
+
+def test_an_unknown_kv_type_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, kv_type_k="tq3"), 100), "tq3")
+
+
+def test_an_engine_elsewhere_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, local=False), 100), "another machine")
+
+
+def test_a_card_without_a_bandwidth_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 4090", None), LLAMA_CPP, 9), "bandwidth")
+
+
+def test_ram_that_was_not_measured_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, DeviceFacts(gpus=()), LLAMA_CPP, 100), "RAM")
+
+
+def test_a_card_that_is_not_among_those_seen_has_no_band() -> None:
+    unjudged(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 9, gpu_indices=(3,)), "not among")
+
+
+def test_a_card_nobody_measured_has_a_ceiling_but_no_band() -> None:
+    envelope = expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 6090", 3000), LLAMA_CPP, 0)
+    unjudged(envelope, "RTX 6090")
+    assert envelope.ceiling_tps == pytest.approx(3000 / 4.62)
+
+
+# GPUs: predicted rate and high edge worked by hand from the fit, at short context and at 32 K.
+
+WORKED = [
+    (RTX_5090, QWEN3_8B, (212, 356), (120, 175)),
+    (RTX_4090, LLAMA_3_8B, (150, 202), (81, 105)),
+    (RTX_4090, QWEN3_32B, (41, 48), (28, 34)),
+    (RTX_3090, QWEN3_30B_A3B, (140, 470), (85, 172)),
+    (RTX_3060, QWEN3_8B, (62, 71), (29, 35)),
+    (GB10, GPT_OSS_120B, (53, 70), (40, 52)),
+    (STRIX_HALO, GPT_OSS_120B, (43, 66), (32, 49)),
+    (H100, LLAMA_3_8B, (245, 673), (146, 349)),
+    (M4_MAX, LLAMA_3_8B, (69, 110), (34, 57)),
+]
+
+
+@pytest.mark.parametrize(("device", "facts", "short", "deep"), WORKED)
+def test_the_worked_envelopes(
+    device: DeviceFacts,
+    facts: ModelFacts,
+    short: tuple[float, float],
+    deep: tuple[float, float],
+) -> None:
+    for context, (predicted, high) in ((0, short), (32768, deep)):
+        envelope = expect(facts, device, LLAMA_CPP, context)
+        assert envelope.expected_tps == pytest.approx(predicted, rel=0.04)
+        assert band(envelope).high == pytest.approx(high, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "context", "measured_tps"),
+    [
+        (RTX_5090, QWEN3_8B, 64, 221.7),  # CambrianTech/continuum PR 1627, WSL2
+        (GB10, GPT_OSS_120B, 64, 59.0),  # llama.cpp docs, dgx-spark
+        (GB10, GPT_OSS_120B, 32768, 41.4),  # the same
+    ],
+)
+def test_published_healthy_rates_are_inside_the_band(
+    device: DeviceFacts, facts: ModelFacts, context: int, measured_tps: float
+) -> None:
+    edges = band(expect(facts, device, LLAMA_CPP, context))
+    assert edges.low < measured_tps < edges.high
+
+
+def test_17000_tokens_per_second_on_one_card_are_impossible() -> None:
+    envelope = expect(QWEN3_8B, RTX_5090, LLAMA_CPP, 64)
+    assert envelope.ceiling_tps is not None
+    assert 17000 / envelope.ceiling_tps > 40
+
+
+def test_the_low_edge_is_tighter_for_the_classes_that_scatter_less() -> None:
+    for device, ratio in ((RTX_4090, 0.70), (H100, 0.65), (M4_MAX, 0.65)):
+        envelope = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
+        assert envelope.expected_tps is not None
+        assert band(envelope).low == pytest.approx(ratio * envelope.expected_tps)
+
+
+def test_a_quantised_kv_cache_is_read_in_less_time() -> None:
+    server = ServerFacts(kind="llama-server", kv_type_k="q8_0", kv_type_v="q4_0")
+    kv_bytes = expect(LLAMA_3_8B, RTX_4090, server, 8192).kv_bytes
+    assert kv_bytes == pytest.approx(GIB * (0.531 + 0.281) / 2)
+
+
+def test_an_unknown_kv_type_is_counted_as_16_bit_and_said_so() -> None:
+    envelope = expect(LLAMA_3_8B, RTX_4090, ServerFacts(), 8192)
+    assert envelope.kv_bytes == GIB
+    assert any("16-bit" in note for note in envelope.because)
+
+
+def test_a_sliding_window_stops_growing() -> None:
+    shallow, deep = (expect(GPT_OSS_120B, GB10, LLAMA_CPP, n).kv_bytes for n in (100, 1000))
+    assert shallow == 100 * 72 * 1024
+    assert deep == 1000 * 36 * 1024 + 128 * 36 * 1024
+
+
+def test_an_engine_outside_the_fit_gets_a_wider_band() -> None:
+    llama = band(expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100))
+    vllm = band(expect(LLAMA_3_8B, RTX_3090, ServerFacts(kind="vllm"), 100))
+    assert vllm.low < 0.7 * llama.low
+    assert vllm.high == llama.high
+
+
+def test_layers_on_two_cards_are_held_to_the_slower_and_bounded_by_both() -> None:
+    both = DeviceFacts(
+        gpus=(
+            GpuFacts(index=0, name="NVIDIA GeForce RTX 3090", bandwidth_bytes_per_s=936e9),
+            GpuFacts(index=1, name="NVIDIA GeForce RTX 3060", bandwidth_bytes_per_s=360e9),
+        )
+    )
+    envelope = expect(LLAMA_3_8B, both, LLAMA_CPP, 100)
+    alone = expect(LLAMA_3_8B, RTX_3060, LLAMA_CPP, 100)
+    assert band(envelope).low == band(alone).low
+    assert envelope.ceiling_tps == pytest.approx(1296e9 / (4.62e9 + 100 * 128 * 1024))
+    first = expect(LLAMA_3_8B, both, LLAMA_CPP, 100, gpu_indices=(0,))
+    assert first.decode == expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100).decode
+
+
+# CPU.
+
+
+def test_a_healthy_small_model_on_two_cores_is_inside() -> None:
+    """SmolLM2-135M Q4_1 gave 147 tokens/s with two threads and 136 with one on that machine."""
+    envelope = expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64)
+    for measured_tps in (136, 147):
+        assert band(envelope).low < measured_tps < band(envelope).high
+    assert envelope.expected_tps == pytest.approx(147, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("gb_s", "cores", "facts", "context", "measured_tps"),
+    [
+        # geerlingguy's benchmarks: Raspberry Pi 5 and N150, Llama-3.2-3B Q4_K_M
+        (17.1, 4, model(2.02, 28, 112), 64, 4.88),
+        (25.6, 4, model(2.02, 28, 112), 64, 9.06),
+        # llama.cpp PR 34: i9-13900K, Llama-2-7B Q4_0
+        (102.4, 24, model(3.75, 32, 512), 64, 18.27),
+        # ik_llama.cpp 357: Ryzen 7950X, Qwen3-30B-A3B IQ4_XS mix, three kernels at 16 K
+        (64.0, 16, model(1.66, 48, 96, experts=128), 64, 25.3),
+        (64.0, 16, model(1.66, 48, 96, experts=128), 15936, 5.48),
+        (64.0, 16, model(1.66, 48, 96, experts=128), 15936, 12.51),
+        (64.0, 16, model(1.66, 48, 96, experts=128), 15936, 18.0),
+        # ik_llama.cpp 164: M2 Max CPU against its measured 115 GB/s, Llama-3-8B
+        (115.0, 12, model(4.37, 32, 128, bits_per_weight=4.7), 64, 17.55),
+        (115.0, 12, model(2.85, 32, 128, bits_per_weight=3.3), 64, 6.26),
+        (115.0, 12, model(3.2, 32, 128, bits_per_weight=3.7), 64, 5.34),
+    ],
+)
+def test_published_cpu_rates_are_inside(
+    gb_s: float, cores: int, facts: ModelFacts, context: int, measured_tps: float
+) -> None:
+    device = DeviceFacts(cpu_physical_cores=cores, ram_bandwidth_bytes_per_s=gb_s * 1e9)
+    edges = band(expect(facts, device, LLAMA_CPP, context))
+    assert edges.low < measured_tps < edges.high
+
+
+def test_an_engine_told_to_use_no_gpu_is_held_to_ram() -> None:
+    device = replace(
+        RTX_4090, cpu_physical_cores=16, ram_bandwidth_bytes_per_s=60e9
+    )
+    told = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=0), 100)
+    free = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=-1), 100)
+    assert band(told).high < 13 < band(free).low
+    assert "RAM" in told.because[0]
+
+
+def test_half_the_cores_of_a_wide_machine_do_not_raise_the_reference() -> None:
+    few = replace(TWO_CORES, cpu_physical_cores=1)
+    assert band(expect(SMOLLM2, few, LLAMA_CPP, 64)).low < band(
+        expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64)
+    ).low
+
+
+# As configured.
+
+
+def test_a_whole_model_alone_has_nothing_beside_its_reference() -> None:
+    for layers in (None, -1, 32, 999):
+        server = replace(LLAMA_CPP, gpu_layers=layers)
+        assert expect(LLAMA_3_8B, RTX_4090, server, 100).as_configured is None
+
+
+def test_a_tenth_in_ram_costs_most_of_the_time() -> None:
+    device = replace(RTX_4090, ram_bandwidth_bytes_per_s=50e9)
+    split = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=30), 100)
+    whole = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
+    assert split.decode == whole.decode
+    assert split.as_configured is not None
+    assert split.as_configured.high < band(whole).low
+    assert split.as_configured.low < split.as_configured.high
+
+
+def test_a_split_without_a_measured_ram_is_not_guessed() -> None:
+    split = expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, gpu_layers=20), 100)
+    assert split.as_configured is None
+    assert split.decode is not None
+
+
+@pytest.mark.parametrize(("facts", "device"), [(LLAMA_3_8B, RTX_4090), (QWEN3_30B_A3B, RTX_3090)])
+def test_a_share_of_a_batch_moves_only_what_is_configured(
+    facts: ModelFacts, device: DeviceFacts
+) -> None:
+    alone = expect(facts, device, LLAMA_CPP, 4096)
+    shared = expect(facts, device, LLAMA_CPP, 4096, sequences=4)
+    assert shared.decode == alone.decode
+    assert shared.as_configured is not None
+    assert shared.as_configured.low < band(alone).low
+    assert shared.as_configured.high < band(alone).high
+
+
+def test_a_batch_on_a_cpu_shares_the_cores() -> None:
+    shared = expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64, sequences=2).as_configured
+    alone = band(expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64))
+    assert shared is not None
+    assert shared.low == pytest.approx(alone.low / 2, rel=0.03)
+
+
+# Always.
+
+CONTEXTS = st.integers(0, 131072)
+DEVICES = st.sampled_from([RTX_5090, RTX_3060, H100, GB10, TWO_CORES])
+MODELS = st.sampled_from([LLAMA_3_8B, QWEN3_30B_A3B, GPT_OSS_120B, SMOLLM2])
+
+
+@given(facts=MODELS, device=DEVICES, context=CONTEXTS, more=CONTEXTS)
+def test_more_context_is_never_faster(
+    facts: ModelFacts, device: DeviceFacts, context: int, more: int
+) -> None:
+    near = expect(facts, device, LLAMA_CPP, context)
+    far = expect(facts, device, LLAMA_CPP, context + more)
+    assert band(far).low <= band(near).low
+    assert band(far).high <= band(near).high
+    assert (far.expected_tps or 0) <= (near.expected_tps or 0)
+
+
+@given(facts=MODELS, context=CONTEXTS, gb_s=st.floats(20, 5000), times=st.floats(1, 10))
+def test_more_bandwidth_is_never_slower(
+    facts: ModelFacts, context: int, gb_s: float, times: float
+) -> None:
+    for bandwidth_of in (
+        lambda gb: card("NVIDIA GeForce RTX 4090", gb),
+        lambda gb: replace(TWO_CORES, ram_bandwidth_bytes_per_s=gb * 1e9),
+    ):
+        slow = band(expect(facts, bandwidth_of(gb_s), LLAMA_CPP, context))
+        fast = band(expect(facts, bandwidth_of(gb_s * times), LLAMA_CPP, context))
+        assert fast.low >= slow.low
+        assert fast.high >= slow.high
+
+
+@given(facts=MODELS, device=DEVICES, context=CONTEXTS)
+def test_the_middle_lies_inside_and_the_ceiling_above(
+    facts: ModelFacts, device: DeviceFacts, context: int
+) -> None:
+    envelope = expect(facts, device, LLAMA_CPP, context)
+    assert envelope.expected_tps is not None
+    assert envelope.ceiling_tps is not None
+    assert band(envelope).low < envelope.expected_tps < band(envelope).high < envelope.ceiling_tps
+
+
+def test_the_basis_is_one_readable_sentence() -> None:
+    envelope = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 2048)
+    assert envelope.basis == (
+        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.49-0.93"
+    )
+
+
+# Refinement.
+
+FIRST = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100)
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        Baseline(),
+        Baseline(count=REFINE_AFTER - 1, decode_tps=140.0),
+        Baseline(count=50, decode_tps=None),
+    ],
+)
+def test_a_short_history_narrows_nothing(baseline: Baseline) -> None:
+    assert refine(FIRST, baseline) == FIRST
+
+
+def test_no_band_is_not_made_of_a_history() -> None:
+    assert refine(Envelope(), Baseline(count=9, decode_tps=5.0)) == Envelope()
+
+
+@pytest.mark.parametrize("usual_tps", [30.0, 500.0])
+def test_a_machine_that_was_always_slow_does_not_become_normal(usual_tps: float) -> None:
+    refined = refine(FIRST, Baseline(count=50, decode_tps=usual_tps))
+    assert refined.decode == FIRST.decode
+    assert refined.expected_tps == FIRST.expected_tps
+    assert "not used" in refined.because[-1]
+
+
+def test_a_history_narrows_the_band_around_itself() -> None:
+    refined = refine(FIRST, Baseline(count=9, decode_tps=140.0))
+    assert band(refined) == Range(low=pytest.approx(119.0), high=pytest.approx(175.0))
+    assert refined.expected_tps == 140.0
+    assert refined.ceiling_tps == FIRST.ceiling_tps
+    assert any("first principles" in note for note in refined.because)
+
+
+@given(usual=st.floats(1, 1000))
+def test_refinement_only_ever_narrows(usual: float) -> None:
+    edges, first = band(refine(FIRST, Baseline(count=9, decode_tps=usual))), band(FIRST)
+    assert first.low <= edges.low <= edges.high <= first.high

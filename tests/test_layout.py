@@ -1,0 +1,161 @@
+"""The house rules that no tool checks by itself: sizes, directions, purity."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("proxy", "detectors", "config")
+MAY_IMPORT = {
+    "config": ("slowtok.config",),
+    "detectors": ("slowtok.detectors", "slowtok.config"),
+    "proxy": ("slowtok.proxy", "slowtok.detectors", "slowtok.config"),
+    "proxy/stream": ("slowtok.proxy.stream", "slowtok.detectors.case"),
+}
+PURE_FOLDERS = ("detectors", "proxy/stream")
+IMPURE_LINES = (
+    "import time",
+    "import datetime; datetime.datetime.now()",
+    "import random",
+    "import asyncio",
+    "import threading",
+    "import concurrent.futures",
+    "import multiprocessing",
+    "import subprocess",
+    "import aiohttp",
+    "import ctypes",
+    "import gguf",
+    "import http.client",
+    "import io",
+    "import os.path",
+    "import pathlib",
+    "import psutil",
+    "import pynvml",
+    "import shutil",
+    "import socket",
+    "import tempfile",
+    "import urllib.request",
+    "import logging",
+    "import rich",
+    "import structlog",
+    "import warnings",
+    "import proxy.app",
+    "import detectors.case",
+    "import config.settings",
+)
+
+
+def modules(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield every imported name in full: `from a.b import c` gives `a.b.c`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{a.name}" for a in node.names)
+
+
+def is_within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def banned_lines(source: str, path: str) -> set[int]:
+    """Lines of `source` that ruff's banned-api rule flags when the file lies at `path`."""
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "TID251"]
+    command += ["--output-format", "json", "--stdin-filename", path, "-"]
+    done = subprocess.run(
+        command, input=source, capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return {finding["location"]["row"] for finding in json.loads(done.stdout)}
+
+
+def test_no_module_is_too_long_to_read() -> None:
+    long = {
+        str(path.relative_to(ROOT)): line_count(path)
+        for path in modules(*FOLDERS, "tests", "bench")
+        if line_count(path) > 400
+    }
+
+    assert long == {}
+
+
+def test_no_detector_is_too_long_to_read() -> None:
+    detectors = [path for path in modules("detectors") if path.parent.parent.name == "detectors"]
+    long = {path.name: line_count(path) for path in detectors if line_count(path) > 160}
+
+    assert detectors
+    assert long == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in modules(*FOLDERS)
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_dependencies_point_one_way(folder: str) -> None:
+    wrong = [
+        (str(path.relative_to(ROOT)), name)
+        for path in modules(folder)
+        for name in imports(path)
+        if is_within(name, ("slowtok",)) and not is_within(name, MAY_IMPORT[folder])
+    ]
+
+    assert wrong == []
+
+
+def test_imports_are_absolute() -> None:
+    relative = [
+        (str(path.relative_to(ROOT)), name)
+        for path in modules(*FOLDERS, "tests")
+        for name in imports(path)
+        if name.startswith(".")
+    ]
+
+    assert relative == []
+
+
+@pytest.mark.parametrize("folder", PURE_FOLDERS)
+def test_purity_rule_leaves_pure_imports_alone(folder: str) -> None:
+    source = "import dataclasses, math, re, statistics, orjson\nimport slowtok.detectors.case\n"
+
+    assert banned_lines(source, f"{folder}/example.py") == set()
+
+
+@pytest.mark.parametrize("folder", PURE_FOLDERS)
+def test_purity_rule_bites_at_every_impure_import(folder: str) -> None:
+    flagged = banned_lines("\n".join(IMPURE_LINES), f"{folder}/example.py")
+
+    missed = [line for row, line in enumerate(IMPURE_LINES, 1) if row not in flagged]
+    assert missed == []
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("import slowtok.proxy.relay", "detectors/gpu/example.py"),
+        ("import slowtok.config.settings", "proxy/stream/dialects/example.py"),
+        ("import proxy.app", "proxy/example.py"),
+        ("import detectors.case", "tests/example.py"),
+    ],
+)
+def test_wrong_way_imports_are_banned(line: str, path: str) -> None:
+    assert banned_lines(line, path) == {1}
