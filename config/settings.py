@@ -85,7 +85,10 @@ class Settings(BaseModel):
 
 
 def load(
-    arguments: Mapping[str, Any], environ: Mapping[str, str], toml_text: str = "", toml_name: str = ""
+    arguments: Mapping[str, Any],
+    environ: Mapping[str, str],
+    toml_text: str = "",
+    toml_name: str = "",
 ) -> Settings:
     """Merge the four sources.
 
@@ -133,7 +136,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     for name, text in environ.items():
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-            found[key] = [part.strip() for part in text.split(",") if part.strip()] if key in _LISTS else text
+            found[key] = (
+                [part.strip() for part in text.split(",") if part.strip()]
+                if key in _LISTS
+                else text
+            )
     return found
 
 

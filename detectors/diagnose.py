@@ -8,11 +8,19 @@ order of the ranking and never more than once; what nobody explains stays unexpl
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.finding import Detector, Diagnosis, Finding, Missing, PhaseLoss, Verdict
+from slowtok.detectors.finding import (
+    Detector,
+    Diagnosis,
+    Finding,
+    Missing,
+    PhaseLoss,
+    Verdict,
+    charge,
+)
 from slowtok.detectors.phases import judge_decode, losses, slowdown
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
@@ -103,7 +111,7 @@ def _name(
             if part_s <= 0:
                 continue
             left_s[phase] -= part_s
-            named[cause] = replace(finding, lost_s=part_s)
+            named[cause] = charge(finding, part_s)
     return named, sum(left_s.values())
 
 

@@ -33,10 +33,10 @@ def _section(detector: Detector) -> str:
 def _markdown(docstring: str) -> Iterator[str]:
     for line in docstring.splitlines():
         if line in SECTIONS:
-            yield f"**{line.removesuffix(':')}**"
+            yield f"### {line.removesuffix(':')}"
             yield ""
         else:
-            yield line and line + "  "  # two blanks: a line of its own in Markdown
+            yield line
 
 
 def main() -> None:

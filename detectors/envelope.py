@@ -74,7 +74,7 @@ REFINE_LOW_RATIO = 0.85  # DESIGN: below 0.85 of its own baseline a decode is sl
 REFINE_HIGH_RATIO = 1.25  # no published source
 
 
-class _NoBasisError(Exception):
+class _NoBasis(Exception):
     """No band can be stated; the text says why."""
 
 
@@ -125,7 +125,7 @@ def expect(
     try:
         reads = _reads(model, server, context_tokens)
         memory = _reference(model, device, server, gpu_indices)
-    except _NoBasisError as reason:
+    except _NoBasis as reason:
         return Envelope(because=(str(reason),), context_tokens=context_tokens)
     known = Envelope(
         ceiling_tps=memory.peak_bytes_per_s / (reads.weights + reads.kv),
@@ -174,15 +174,15 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
 
 def _reads(model: ModelFacts, server: ServerFacts, context_tokens: int | None) -> _Reads:
     if server.local is False:
-        raise _NoBasisError("the engine runs on another machine, whose hardware is not visible")
+        raise _NoBasis("the engine runs on another machine, whose hardware is not visible")
     if server.speculative:
-        raise _NoBasisError("speculative decoding: one read of the weights gives several tokens")
+        raise _NoBasis("speculative decoding: one read of the weights gives several tokens")
     if _is_one_bit(model):
-        raise _NoBasisError("weights of less than 2 bits: decode is limited by computing")
+        raise _NoBasis("weights of less than 2 bits: decode is limited by computing")
     if model.read_bytes is None or model.layers is None or model.kv_bytes_per_token is None:
-        raise _NoBasisError("the model's weights, layers or KV bytes are not known")
+        raise _NoBasis("the model's weights, layers or KV bytes are not known")
     if context_tokens is None:
-        raise _NoBasisError("the context of this request is not known")
+        raise _NoBasis("the context of this request is not known")
     window_tokens = min(context_tokens, model.kv_window_tokens or 0)
     f16_bytes = context_tokens * model.kv_bytes_per_token
     f16_bytes += window_tokens * (model.kv_window_bytes_per_token or 0)
@@ -203,7 +203,7 @@ def _is_one_bit(model: ModelFacts) -> bool:
 def _kv_ratio(name: str | None) -> float:
     ratio = KV_RATIO.get((name or "f16").lower())
     if ratio is None:
-        raise _NoBasisError(f"the size of the KV cache type {name} is not known")
+        raise _NoBasis(f"the size of the KV cache type {name} is not known")
     return ratio
 
 
@@ -215,7 +215,7 @@ def _reference(
         return _ram(model, device)
     serving = [_vram(gpu, model, server) for gpu in gpus if indices is None or gpu.index in indices]
     if not serving:
-        raise _NoBasisError("the GPU that serves the model is not among those seen")
+        raise _NoBasis("the GPU that serves the model is not among those seen")
     # Layers on several cards are read one card after the other, so the slowest is the safe
     # reference; only all of them together bound what tensor parallelism could give.
     slowest = min(serving, key=lambda memory: memory.read_bytes_per_s)
@@ -230,7 +230,7 @@ def _vram(gpu: GpuFacts, model: ModelFacts, server: ServerFacts) -> _Memory:
     spec = find_gpu(gpu.name)
     peak = gpu.bandwidth_bytes_per_s or (spec and spec.bandwidth_bytes_per_s)
     if not peak:
-        raise _NoBasisError(f"the memory bandwidth of {gpu.name or 'the GPU'} is not known")
+        raise _NoBasis(f"the memory bandwidth of {gpu.name or 'the GPU'} is not known")
     efficiency, low_ratio = (spec.efficiency_ratio, spec.low_ratio) if spec else (1.0, 0.0)
     if server.kind not in FITTED_ENGINES:
         efficiency, low_ratio = min(efficiency, OTHER_ENGINE_EFFICIENCY), OTHER_ENGINE_LOW_RATIO
@@ -251,7 +251,7 @@ def _ram(model: ModelFacts, device: DeviceFacts) -> _Memory:
     peak = device.ram_bandwidth_bytes_per_s
     cores = device.cpu_physical_cores or (device.cpu_logical_cores or 0) // 2
     if not peak or not cores:
-        raise _NoBasisError("the RAM bandwidth or the number of cores is not known")
+        raise _NoBasis("the RAM bandwidth or the number of cores is not known")
     low_bit = model.bits_per_weight is not None and model.bits_per_weight < CPU_LOW_BIT
     return _Memory(
         label="RAM",

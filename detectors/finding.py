@@ -6,7 +6,7 @@ module as a `Detector`, so there is no base class and no registration.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
 
 from slowtok.detectors.case import Case, Phase
@@ -48,8 +48,10 @@ class Evidence:
 class Finding:
     """One cause with its proof.
 
-    `lost_s` is what the detector predicts that its cause cost this request in `phase`. When
-    `informational`, the finding explains a normal request and never makes one slow.
+    `lost_s` is what the detector predicts that its cause cost this request in `phase`; diagnosis
+    turns it into the part that this cause is charged with, and writes that in place of `{lost}`
+    in `summary`. When `informational`, the finding explains a normal request and never makes one
+    slow.
     """
 
     phase: Phase
@@ -59,6 +61,12 @@ class Finding:
     remedy: str
     evidence: tuple[Evidence, ...]
     informational: bool = False
+
+
+def charge(finding: Finding, lost_s: float) -> Finding:
+    """Return the finding charged with its part of the loss, said in its summary, too."""
+    said = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"
+    return replace(finding, lost_s=lost_s, summary=finding.summary.replace("{lost}", said))
 
 
 class Detector(Protocol):

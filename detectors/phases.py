@@ -22,7 +22,7 @@ MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no publish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeJudgement:
-    """The decode against its expectation. `slow` is None where it cannot be judged, for `reason`."""
+    """The decode against its expectation; `slow` is None where it cannot be judged: `reason`."""
 
     slow: bool | None
     lost_s: float
@@ -51,7 +51,9 @@ def judge_decode(case: Case) -> DecodeJudgement:
     return DecodeJudgement(slow=True, lost_s=lost_s, reason="")
 
 
-def losses(case: Case, decode: DecodeJudgement, findings: Mapping[str, Finding]) -> tuple[PhaseLoss, ...]:
+def losses(
+    case: Case, decode: DecodeJudgement, findings: Mapping[str, Finding]
+) -> tuple[PhaseLoss, ...]:
     """Return the loss of every phase that lost anything, decode by its gate, waits by their length.
 
     A prefill has no band of its own here: it is slow when a finding shows what it lost.

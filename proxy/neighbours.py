@@ -6,7 +6,9 @@ from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
 
 
-def count_neighbours(mine: Exchange, phases: Phases, others: Iterable[Exchange], now_s: float) -> Neighbours:
+def count_neighbours(
+    mine: Exchange, phases: Phases, others: Iterable[Exchange], now_s: float
+) -> Neighbours:
     """Count the other generations that `mine` met at its engine.
 
     A neighbour counts in my decode from its own first token on (from its sending where it was not

@@ -6,11 +6,11 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 import asyncio
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, DeviceFacts
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.envelope import expect, refine
 from slowtok.detectors.finding import Diagnosis
@@ -26,7 +26,7 @@ from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.call import print_prompt
 from slowtok.proxy.stream.phases import split
 
-SETTLE_S = 0.1  # lets the last samples of a stream arrive; its record is due within 0.25 s
+SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
 LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_RECENT = 256
@@ -49,6 +49,7 @@ class Observer:
         self,
         *,
         engines: Engines,
+        device: Callable[[], DeviceFacts],
         sampler: Sampler,
         baselines: Baselines,
         store: Store,
@@ -56,6 +57,7 @@ class Observer:
         disabled: Collection[str] = (),
     ) -> None:
         self._engines = engines
+        self._device = device
         self._sampler = sampler
         self._baselines = baselines
         self._store = store
@@ -64,11 +66,12 @@ class Observer:
         self._prompts = Prompts()
         self._live: dict[str, Exchange] = {}
         self._recent: deque[Exchange] = deque(maxlen=KEEP_RECENT)
-        self._settling: dict[str, tuple[Exchange, asyncio.TimerHandle]] = {}
+        self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._previous: OrderedDict[str, str] = OrderedDict()
         self.failures: Counter[str] = Counter()
         self.requests = 0
+        self.diagnosed = 0
         self.diagnose_s = 0.0
 
     @property
@@ -94,16 +97,14 @@ class Observer:
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publish(exchange)
             return
-        timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settle, exchange.request_id)
-        self._settling[exchange.request_id] = (exchange, timer)
+        waiting = asyncio.create_task(self._settle_when_sampled(exchange.request_id))
+        self._settling[exchange.request_id] = (exchange, waiting)
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
         loop = asyncio.get_running_loop()
         if size_bytes > LARGE_PROMPT_BYTES:
-            loop.call_later(
-                PRINT_AFTER_S, loop.run_in_executor, None, self._print, exchange, said
-            )
+            loop.call_later(PRINT_AFTER_S, loop.run_in_executor, None, self._print, exchange, said)
         else:
             loop.call_later(PRINT_AFTER_S, self._print, exchange, said)
 
@@ -129,9 +130,13 @@ class Observer:
             self._settle(request_id)
 
     def _settle(self, request_id: str) -> None:
-        exchange, timer = self._settling.pop(request_id)
-        timer.cancel()
-        self._publish(exchange)
+        settling = self._settling.pop(request_id, None)
+        if settling is not None:
+            self._publish(settling[0])
+
+    async def _settle_when_sampled(self, request_id: str) -> None:
+        await self._sampler.fresh(SETTLE_S)
+        self._settle(request_id)
 
     def _publish(self, exchange: Exchange) -> None:
         try:
@@ -160,6 +165,7 @@ class Observer:
         begin_s = time.monotonic()
         case = self._case(exchange)
         diagnosis = diagnose(case, disabled=self._disabled)
+        self.diagnosed += 1
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
@@ -172,7 +178,7 @@ class Observer:
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
         )
-        device = self._sampler.device()
+        device = self._device()
         begin_s = timeline.accepted_at_s
         end_s = max(timeline.last_byte_at_s or begin_s, begin_s + MIN_SAMPLE_WINDOW_S)
         port = self._engines.port_of(exchange.engine_name)
@@ -188,7 +194,9 @@ class Observer:
             server=server,
             model=model,
             device=device,
-            envelope=expect(model, device, server, _context(timeline.tokens.prompt, timeline.tokens.completion)),
+            envelope=expect(
+                model, device, server, _context(timeline.tokens.prompt, timeline.tokens.completion)
+            ),
         )
         baseline = self._baselines.find(case)
         return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
@@ -197,7 +205,7 @@ class Observer:
         """Keep what later requests are compared with."""
         if diagnosis is None:
             return
-        if exchange.prompt is not None and case.timeline.status == 200:  # noqa: PLR2004
+        if exchange.prompt is not None and case.timeline.status == 200:
             self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
         self._previous[case.timeline.model or ""] = headers.previous(exchange.request_id, diagnosis)
         self._previous.move_to_end(case.timeline.model or "")

@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from slowtok.proxy import headers, ids
+from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
 from slowtok.proxy.outputs.errors import error_response
@@ -23,7 +24,6 @@ from slowtok.proxy.stream.call import Call, read_call
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
 from slowtok.proxy.upstream import Body, UpstreamError, send
-from slowtok.proxy.engines import Engine, Engines
 
 MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
 MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
@@ -80,17 +80,17 @@ class Relay:
         exchange.engine_name = engine.name
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - read_at_s
-        asking = send(
-            self._session, engine.url, request.method, _target(request), outgoing, body
-        )
+        asking = send(self._session, engine.url, request.method, _target(request), outgoing, body)
         if call is not None:
-            self._observer.note_prompt(exchange, call.said, len(body) if isinstance(body, bytes) else 0)
+            self._observer.note_prompt(
+                exchange, call.said, len(body) if isinstance(body, bytes) else 0
+            )
         try:
             reply = await asking
         except UpstreamError as error:
             return self._refuse(request, exchange, error)
         exchange.headers_at_s = time.monotonic()
-        async with _closing(reply):
+        async with _Closing(reply):
             return await self._pass_on(request, reply, exchange)
 
     def _prepare(
@@ -200,9 +200,7 @@ class Relay:
         exchange.observe(body, exchange.last_byte_at_s)
         exchange.end(None, exchange.last_byte_at_s)
         passed.update(self._observer.diagnosis_headers(exchange))
-        response = web.Response(
-            status=reply.status, reason=reply.reason, headers=passed, body=body
-        )
+        response = web.Response(status=reply.status, reason=reply.reason, headers=passed, body=body)
         exchange.proxy_s += time.monotonic() - exchange.last_byte_at_s
         return response
 
@@ -248,7 +246,7 @@ def _target(request: web.Request) -> str:
     return target if target.startswith("/") else request.rel_url.raw_path_qs
 
 
-class _closing:
+class _Closing:
     """Gives the connection back after a complete reply; closes it when it was left early."""
 
     def __init__(self, reply: aiohttp.ClientResponse) -> None:

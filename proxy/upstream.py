@@ -10,7 +10,7 @@ from yarl import URL
 
 from slowtok.proxy.headers import Headers
 
-# llama-server and vLLM drop idle connections after 5 s (facts read in their sources): ours go first.
+# llama-server and vLLM drop idle connections after 5 s (read in their sources): ours go first.
 KEEPALIVE_S = 4.0
 READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
 MAX_HEAD_BYTES = 64 * 1024
@@ -78,7 +78,7 @@ async def send(
             if not again:
                 raise _error_for(error, base_url) from error
             again = False
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise _error_for(error, base_url) from error
 
 

@@ -5,16 +5,16 @@ Writing to the client blocked for at least half a second and a fifth of the deco
 rest of the answer was still on its way to the client that long after the engine's last byte.
 
 Not to be confused with:
-`slow-network`: the way from the engine to this proxy.
-`kv-preemption`, `host-contention`: the tokens themselves came late from the engine.
-A slow page: a client that reads fast and draws slowly does not block.
+- `slow-network`: the way from the engine to this proxy.
+- `kv-preemption`, `host-contention`: the tokens themselves came late from the engine.
+- A slow page: a client that reads fast and draws slowly does not block.
 
 Remedy:
 Read the stream in the client without work between the reads; hand the text to another thread or
 task. Over a slow link, ask for a non-streamed answer.
 
 Sources:
-TCP flow control: a full receive window stops the writer (RFC 9293, section 3.8.6).
+- TCP flow control: a full receive window stops the writer (RFC 9293, section 3.8.6).
 """
 
 from slowtok.detectors.case import Case

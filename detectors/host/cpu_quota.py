@@ -6,9 +6,9 @@ threads stood still meanwhile. Averages look harmless: the CPU use stays below t
 machine has idle cores.
 
 Not to be confused with:
-`host-contention`: the cores are busy with other processes, nothing is throttled.
-`threads-misconfigured`: more threads than cores without any quota. Engines count the cores that
-they see, not the quota, so under a quota the default thread count is often also wrong.
+- `host-contention`: the cores are busy with other processes, nothing is throttled.
+- `threads-misconfigured`: more threads than cores without any quota. Engines count the cores that
+  they see, not the quota, so under a quota the default thread count is often also wrong.
 
 Remedy:
 Raise or remove the limit (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota), or start the
@@ -16,10 +16,10 @@ engine with as many threads as the quota has whole cores: under a quota of one c
 took 20.2 ms per token where one took 7.0.
 
 Sources:
-Linux Documentation/scheduler/sched-bwc.rst (nr_periods, nr_throttled, throttled time).
-kubernetes/kubernetes#67577 (throttled far below the limit on average).
-tobocop2/lilbee#660 (96 visible cores, quota 7.65, 48 threads: generation collapses).
-Measured with llama-server (SmolLM2-135M, Q4_1) on a two-core virtual machine.
+- Linux Documentation/scheduler/sched-bwc.rst (nr_periods, nr_throttled, throttled time).
+- kubernetes/kubernetes#67577 (throttled far below the limit on average).
+- tobocop2/lilbee#660 (96 visible cores, quota 7.65, 48 threads: generation collapses).
+- Measured with llama-server (SmolLM2-135M, Q4_1) on a two-core virtual machine.
 """
 
 import math
@@ -55,7 +55,11 @@ def detect(case: Case) -> Finding | None:
         return None
     quota = mean(samples, lambda s: s.server_quota_cores)
     lost_s = decode_s(case) * _lost_ratio(stopped_ratio, stopped_cores + used_cores)
-    limit = "Its CPU quota" if quota is None else f"The CPU quota of {quota:g} cores"
+    limit = (
+        "Its CPU quota"
+        if quota is None
+        else f"The CPU quota of {quota:g} core{'s' if quota != 1 else ''}"
+    )
     return Finding(
         phase="decode",
         confidence=CONFIDENCE,
@@ -63,7 +67,7 @@ def detect(case: Case) -> Finding | None:
         summary=(
             f"{limit} stopped the server's threads in {100 * ratio:.0f} % of the scheduling "
             f"periods, {100 * stopped_ratio:.0f} % of the time that they wanted to run; "
-            f"decode lost about {lost_s:.1f} s."
+            f"decode lost about {{lost}}."
         ),
         remedy=_remedy(case, quota),
         evidence=(

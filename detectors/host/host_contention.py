@@ -8,10 +8,10 @@ token, and a token moves on only while all of them run together: on two cores wi
 one busy loop beside the server made decode 3 to 7 times slower, four made it 17 to 22 times slower.
 
 Not to be confused with:
-`threads-misconfigured`: the threads wait for each other, other processes are quiet.
-`cpu-quota`: the kernel's throttling counter moves; the machine has idle cores.
-`batch-shared`: another request of the same server.
-A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
+- `threads-misconfigured`: the threads wait for each other, other processes are quiet.
+- `cpu-quota`: the kernel's throttling counter moves; the machine has idle cores.
+- `batch-shared`: another request of the same server.
+- A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
 
 Remedy:
 Stop the other processes, move them to other cores, or lower their priority. If they must stay,
@@ -19,8 +19,8 @@ give the server as many threads as there are cores left: with one busy loop on t
 thread decoded a token in 7.4 ms where two threads took 20 to 41 ms.
 
 Sources:
-Linux Documentation/scheduler/sched-stats.rst (run delay: time spent waiting on a run queue).
-Measured with llama-server (SmolLM2-135M, Q4_1) on a two-core virtual machine.
+- Linux Documentation/scheduler/sched-stats.rst (run delay: time spent waiting on a run queue).
+- Measured with llama-server (SmolLM2-135M, Q4_1) on a two-core virtual machine.
 """
 
 import math
@@ -36,6 +36,11 @@ MIN_TAKEN_RATIO = 0.05
 
 MIN_OTHERS_CORES = 0.1
 """No published source. Less is a desktop's background noise."""
+
+REGAIN_EXPONENT = 0.7
+"""Measured: with two threads, r of 0.66, 0.50 and 0.33 made decode 3.0, 6.4 and 19.6 times slower
+(r to the power of 2.7); with one thread, r of 0.68 made it 1.4 times slower (power of 0.9). Threads
+that meet again wait for the others' time slices too. More than two threads were not measured."""
 
 CPU_CONFIDENCE = 0.9
 GPU_CONFIDENCE = 0.6
@@ -60,16 +65,17 @@ def _contended(queue: RunQueue) -> bool:
 
 
 def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
-    """Estimate the loss as if the threads' waits were independent of each other.
+    """Estimate what the waits cost, from the share r of the time that a thread had its core.
 
-    With n threads that each have a core for the share r of the time, all have one for r to the
-    power of n. One thread measured so (1.40 for 1.48 predicted), two threads up to twice worse.
+    Prefill works long between barriers and loses at least 1 - r. In decode n threads run together
+    for about r to the power of n, as if their waits were independent, and somewhat less.
     """
     duration_s = need(
         case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
     )
-    together_ratio = (1 - queue.taken_ratio) ** max(queue.wanted_cores, 1.0)
-    return float(duration_s * (1 - together_ratio))
+    threads = max(queue.wanted_cores, 1.0)
+    exponent = threads + REGAIN_EXPONENT * min(threads - 1, 1) if phase == "decode" else 1.0
+    return float(duration_s * (1 - (1 - queue.taken_ratio) ** exponent))
 
 
 def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
@@ -83,7 +89,7 @@ def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
         summary=(
             f"The server's threads were ready to run but waited {100 * queue.taken_ratio:.0f} % "
             f"of the time because other processes used {queue.others_cores:.1f} {of_cores}; "
-            f"{phase} lost about {lost_s:.1f} s."
+            f"{phase} lost about {{lost}}."
         ),
         remedy=_remedy(case, queue, cores),
         evidence=(

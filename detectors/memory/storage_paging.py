@@ -5,20 +5,20 @@ All through decode the server reads tens of megabytes per second from the disk a
 page faults, and it never stops. Each token waits for a part of the weights.
 
 Not to be confused with:
-A cold start: the first tokens after a load read the file once, then reading ends.
-`model-load`: reading before the first token.
-`partial-offload`: weights in RAM, nothing is read.
+- A cold start: the first tokens after a load read the file once, then reading ends.
+- `model-load`: reading before the first token.
+- `partial-offload`: weights in RAM, nothing is read.
 
 Remedy:
 A smaller quantisation or model, more RAM, or fewer other programs in it. Where the model fits, load
 it without memory mapping or lock it, so that the kernel cannot drop it.
 
 Sources:
-ggml-org/llama.cpp#702 (7B on 8 GB: 160 MB/s read all the time, 180 s per token instead of 0.6).
-ollama/ollama#3054 (140 MB/s all the time; cured by use_mmap false).
-Measured with llama-server under a memory limit: 714 MB/s, 68 faults/s, 17 times slower, while the
-stall counters showed 15 % (I/O) and 35 % (memory): threads that spin, and the kernel's own work
-on pages, count as running. So the counters are a lower bound here.
+- ggml-org/llama.cpp#702 (7B on 8 GB: 160 MB/s read all the time, 180 s per token instead of 0.6).
+- ollama/ollama#3054 (140 MB/s all the time; cured by use_mmap false).
+- Measured with llama-server under a memory limit: 714 MB/s, 68 faults/s, 17 times slower, while the
+  stall counters showed 15 % (I/O) and 35 % (memory): threads that spin, and the kernel's own work
+  on pages, count as running. So the counters are a lower bound here.
 """
 
 from slowtok.detectors.case import Case, HostSample
@@ -40,7 +40,7 @@ MIN_PAGING_RATIO = 0.5
 """No published source: paging that lasts covers the decode, a cold start does not."""
 
 MIN_WEIGHTS_RATIO = 0.10
-"""Above this share of the weights per token the disk, ten and more times slower than RAM, decides."""
+"""Above this share of the weights per token the disk decides: RAM is ten and more times faster."""
 
 CONFIDENCE = 0.95
 
@@ -66,7 +66,7 @@ def detect(case: Case) -> Finding | None:
         summary=(
             f"The server read {read_bytes_per_s / 1e6:.0f} MB/s from the disk for "
             f"{seconds(paging):.0f} s of the decode because its weights do not stay in memory; "
-            f"decode lost about {lost_s:.1f} s."
+            f"decode lost about {{lost}}."
         ),
         remedy=_remedy(case),
         evidence=_evidence(paging, read_bytes_per_s),

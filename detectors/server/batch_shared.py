@@ -5,19 +5,19 @@ On average at least half another request was decoding at the same engine while t
 The rate steps when a neighbour starts or ends; the sum over all requests is normal.
 
 Not to be confused with:
-`queued`: the wait before the engine begins.
-`host-contention`, `gpu-shared`: another process, not another request.
-`kv-preemption`: a stream stops for seconds although it was let in.
+- `queued`: the wait before the engine begins.
+- `host-contention`, `gpu-shared`: another process, not another request.
+- `kv-preemption`: a stream stops for seconds although it was let in.
 
 Remedy:
 None is needed: this is what sharing costs, not a fault. One request alone is faster if fewer are
 sent at once; a smaller limit of parallel requests makes the others wait instead.
 
 Sources:
-On a GPU the weights are read once for the whole batch, so a stream slows only by the neighbours'
-KV cache (ggml-org/llama.cpp#13627: two streams at 8.5 tokens/s where one has 9.05).
-On a CPU arithmetic is the limit. Measured with llama-server (SmolLM2-135M, Q4_1, two cores): 2, 3
-and 4 streams at 2.0, 2.9 and 3.2 times the time per token of one.
+- On a GPU the weights are read once for the whole batch, so a stream slows only by the neighbours'
+  KV cache (ggml-org/llama.cpp#13627: two streams at 8.5 tokens/s where one has 9.05).
+- On a CPU arithmetic is the limit. Measured with llama-server (SmolLM2-135M, Q4_1, two cores): 2, 3
+  and 4 streams at 2.0, 2.9 and 3.2 times the time per token of one.
 """
 
 from slowtok.detectors.case import Case
@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
         summary=(
             f"The engine decoded {others:.1f} other requests at the same time on average, so this "
             f"one got {rate_tps:.1f} tokens/s where it would get about {rate_tps * slowdown:.1f} "
-            f"alone; sharing cost it about {lost_s:.1f} s, which is its price and not a fault."
+            f"alone; sharing cost it about {{lost}}, which is its price and not a fault."
         ),
         remedy=_remedy(case),
         evidence=(

@@ -5,17 +5,17 @@ During decode the GPU idles, the server holds no memory there that could be the 
 more of its CPU threads are busy for at least two seconds.
 
 Not to be confused with:
-An engine that was told to use no GPU (`--n-gpu-layers 0`), or one on another machine.
-`partial-offload`: a part of the model is on the GPU.
-`model-load`: the model is not there yet.
-`ollama ps` is no witness: old versions show 100 % GPU on the CPU.
+- An engine that was told to use no GPU (`--n-gpu-layers 0`), or one on another machine.
+- `partial-offload`: a part of the model is on the GPU.
+- `model-load`: the model is not there yet.
+- `ollama ps` is no witness: old versions show 100 % GPU on the CPU.
 
 Remedy:
 A build of the engine with GPU support, a driver that it accepts, a container that sees the GPU
 (`--gpus all`), and no CUDA_VISIBLE_DEVICES that hides it.
 
 Sources:
-ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882.
+- ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882.
 """
 
 from slowtok.detectors.case import Case, GpuSample
@@ -77,7 +77,7 @@ def _finding(case: Case, busy_ratio: float, threads: int) -> Finding:
         summary=(
             f"The engine decoded on {threads} CPU threads while {gpu} was {100 * busy_ratio:.0f} % "
             f"busy and held none of the model: {rate_tps:.1f} tokens/s instead of about "
-            f"{expected_tps:.0f}; decode lost about {lost_s:.1f} s."
+            f"{expected_tps:.0f}; decode lost about {{lost}}."
         ),
         remedy=_remedy(case),
         evidence=(

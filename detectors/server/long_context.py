@@ -5,17 +5,17 @@ The KV cache that each token reads at this context adds at least 20 % to the byt
 The rate falls smoothly while an answer grows, and from turn to turn of a conversation.
 
 Not to be confused with:
-`context-oversized`: memory reserved for a context that is not used.
-`flash-attention-off`: the rate falls more steeply than the bytes explain.
-`vram-spill`: a step, not a slope.
+- `context-oversized`: memory reserved for a context that is not used.
+- `flash-attention-off`: the rate falls more steeply than the bytes explain.
+- `vram-spill`: a step, not a slope.
 
 Remedy:
 None is needed. A shorter history, a quantised KV cache, or a model with fewer KV heads or with
 sliding-window attention makes long contexts cheaper.
 
 Sources:
-Bytes per token = weights + KV cache of the context (roofline of memory-bound decode).
-unslothai/unsloth#11349 (220, 201, 161 and 126 tokens/s at 0, 4k, 16k and 32k tokens).
+- Bytes per token = weights + KV cache of the context (roofline of memory-bound decode).
+- unslothai/unsloth#11349 (220, 201, 161 and 126 tokens/s at 0, 4k, 16k and 32k tokens).
 """
 
 from slowtok.detectors.case import Case
@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
         summary=(
             f"At {context} tokens of context each token reads {100 * added_ratio:.0f} % more than "
             f"the weights, so {rate_tps:.1f} tokens/s here stand for about "
-            f"{rate_tps * (1 + added_ratio):.1f} at an empty context; that is normal."
+            f"{rate_tps * (1 + added_ratio):.1f} at a short context; that is normal."
         ),
         remedy=_remedy(case),
         evidence=(

@@ -5,17 +5,17 @@ The engine reports a load time of a second or more, or it had put the model away
 request and the time until prefill began is that long. Only the time to the first token suffers.
 
 Not to be confused with:
-`queued`: the model was there, other requests were in the way.
-`prompt-cache-miss`, `slow-prefill`: the engine was already computing.
-The tens of milliseconds that Ollama reports as load time when the model is loaded.
+- `queued`: the model was there, other requests were in the way.
+- `prompt-cache-miss`, `slow-prefill`: the engine was already computing.
+- The tens of milliseconds that Ollama reports as load time when the model is loaded.
 
 Remedy:
 Keep the model loaded, load it before it is needed, and let all clients ask for the same context
 length: in Ollama another `num_ctx` loads the model again.
 
 Sources:
-ollama/ollama#12443 (load time of a warm model), Aider-AI/aider#4687 (num_ctx in each request),
-llama-server README (`--sleep-idle-seconds`).
+- ollama/ollama#12443 (load time of a warm model), Aider-AI/aider#4687 (num_ctx in each request),
+  llama-server README (`--sleep-idle-seconds`).
 """
 
 from slowtok.detectors.case import Case

@@ -6,9 +6,9 @@ engine lost it. Or most of the prompt is known, but it differs early on, so that
 the first difference has to be computed again: the client changed its beginning.
 
 Not to be confused with:
-`slow-prefill`: the same tokens, each one slower.
-`model-load`: after a load the cache is empty, which is named there.
-A chat template or a cache block at the end of the prompt, which are never taken from the cache.
+- `slow-prefill`: the same tokens, each one slower.
+- `model-load`: after a load the cache is empty, which is named there.
+- A chat template or a cache block at the end of the prompt, which are never taken from the cache.
 
 Remedy:
 Client: keep the beginning of the prompt the same from call to call; times, counters and session
@@ -16,9 +16,9 @@ numbers belong at its end. Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0.
 Engine: as many slots as conversations, prompt caching on, enough memory for it.
 
 Sources:
-llama-server README (`cache_n`, `--cache-ram`, `--cache-reuse`, `id_slot`).
-musistudio/claude-code-router#1220, tale-project/tale#3400 (74-93 s per turn, differs at character
-79), jundot/omlx#2881 (8-12 minutes per turn).
+- llama-server README (`cache_n`, `--cache-ram`, `--cache-reuse`, `id_slot`).
+- musistudio/claude-code-router#1220, tale-project/tale#3400 (74-93 s per turn, differs at character
+  79), jundot/omlx#2881 (8-12 minutes per turn).
 """
 
 from slowtok.detectors.case import Case, PromptPrefix
@@ -44,7 +44,9 @@ CONFIDENCE = 0.95
 
 def detect(case: Case) -> Finding | None:
     """Fire when known text was computed again, and say which side could have avoided it."""
-    prompt = need(case.prompt, "the prompts of earlier requests")
+    if case.prompt is None:
+        return None  # the first prompt of its kind: there is nothing that it could have missed
+    prompt = case.prompt
     total = need(case.timeline.tokens.prompt, "number of prompt tokens")
     if total < MIN_LOST_TOKENS or max(prompt.shared_ratio, _prefix_ratio(prompt)) < min(
         MIN_PREFIX_RATIO, MIN_SHARED_RATIO
@@ -52,6 +54,8 @@ def detect(case: Case) -> Finding | None:
         return None
     cached = need(case.timeline.tokens.cached, "prompt tokens taken from the cache")
     kept = _prefix_ratio(prompt)
+    if _engine_is_new(case, prompt):
+        return None
     if kept >= MIN_PREFIX_RATIO and cached <= MAX_CACHED_RATIO * kept * total:
         return _finding(case, kept * total - cached, _lost_by_engine(prompt), _engine_remedy(case))
     if (
@@ -76,6 +80,13 @@ def _prefix_ratio(prompt: PromptPrefix) -> float:
     return prompt.common_prefix_chars / prompt.chars if prompt.chars else 0.0
 
 
+def _engine_is_new(case: Case, prompt: PromptPrefix) -> bool:
+    """Say whether the engine lost its cache by a restart or a load since the earlier prompt."""
+    uptime_s, age_s = case.server.uptime_s, prompt.previous_age_s
+    restarted = uptime_s is not None and age_s is not None and uptime_s < age_s
+    return restarted or bool(case.server.slept)
+
+
 def _finding(case: Case, lost_tokens: float, why: str, remedy: str) -> Finding | None:
     if lost_tokens < MIN_LOST_TOKENS:
         return None
@@ -88,7 +99,7 @@ def _finding(case: Case, lost_tokens: float, why: str, remedy: str) -> Finding |
         lost_s=lost_s,
         summary=(
             f"About {lost_tokens:.0f} of {tokens.prompt} prompt tokens were computed again "
-            f"although they were known: {why}; prefill lost about {lost_s:.1f} s."
+            f"although they were known: {why}; prefill lost about {{lost}}."
         ),
         remedy=remedy,
         evidence=(
@@ -114,10 +125,11 @@ def _lost_by_engine(prompt: PromptPrefix) -> str:
 def _changed_by_client(prompt: PromptPrefix) -> str:
     place = "early on"
     if prompt.first_difference is not None and prompt.difference_message is not None:
+        near = "at" if prompt.granularity_chars == 1 else "near"
         role = f", role {prompt.difference_role}" if prompt.difference_role else ""
         place = (
-            f"at character {prompt.first_difference} of message {prompt.difference_message + 1}"
-            f"{role}"
+            f"{near} character {prompt.first_difference} of message "
+            f"{prompt.difference_message + 1}{role}"
         )
     return f"the prompt first differs from an earlier one {place}, and a cache ends there"
 

@@ -6,17 +6,17 @@ the same engine: as many as it has slots, or any where the number of slots is no
 engine itself reports time in its queue.
 
 Not to be confused with:
-`model-load`: the engine woke up or loaded a model in that time.
-`slow-prefill`, `prompt-cache-miss`: the engine worked on this prompt in that time.
-`batch-shared`: the request was let in, and then shared the engine.
+- `model-load`: the engine woke up or loaded a model in that time.
+- `slow-prefill`, `prompt-cache-miss`: the engine worked on this prompt in that time.
+- `batch-shared`: the request was let in, and then shared the engine.
 
 Remedy:
 More slots, if the memory is there (each one takes its share of the context), fewer requests at
 once, or a second engine. Waiting is what a full engine does; it is not a fault.
 
 Sources:
-llama-server README (`--parallel`, `/slots`), vLLM metrics (`vllm:request_queue_time_seconds`),
-Ollama FAQ (`OLLAMA_NUM_PARALLEL`).
+- llama-server README (`--parallel`, `/slots`), vLLM metrics (`vllm:request_queue_time_seconds`),
+  Ollama FAQ (`OLLAMA_NUM_PARALLEL`).
 """
 
 from slowtok.detectors.case import Case
@@ -44,7 +44,7 @@ def detect(case: Case) -> Finding | None:
         phase="queue",
         confidence=CONFIDENCE if others else ENGINE_ONLY_CONFIDENCE,
         lost_s=waited_s,
-        summary=f"The request waited {waited_s:.1f} s before the engine began with it, {_why(case)}.",
+        summary=f"The request waited {waited_s:.1f} s before the engine began, {_why(case)}.",
         remedy=_remedy(case),
         evidence=(
             Evidence(name="wait in the queue", value=waited_s, unit="s", limit=MIN_QUEUE_S),

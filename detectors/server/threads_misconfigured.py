@@ -7,19 +7,20 @@ one thread without a core stops all. Too few: fewer than half of the physical co
 the memory bandwidth is not reached.
 
 Not to be confused with:
-`host-contention`: other processes use the cores that the threads wait for.
-`cpu-quota`: the kernel throttles; with more threads than the quota both are true.
-Memory bandwidth reached: from three or four threads on more bring nothing, which is normal.
+- `host-contention`: other processes use the cores that the threads wait for.
+- `cpu-quota`: the kernel throttles; with more threads than the quota both are true.
+- Memory bandwidth reached: from three or four threads on more bring nothing, which is normal.
 
 Remedy:
 As many threads as physical cores (performance cores on hybrid CPUs), or as whole cores in the
 quota. In llama-server an explicit `--threads 0` or `-1` means all logical cores: leave it out.
 
 Sources:
-ggml-org/llama.cpp#20020 (8 cores, 16 threads: 2.5 tokens/s where 9 are possible), #842, #767,
-#12966 (no gain above 3-4 threads where bandwidth is the limit).
-Measured with llama-server on two cores, 1.5, 2, 4 and 8 threads per core: decode 3.3, 3.4, 4.3 and
-7.0 times slower than with one thread per core.
+- ggml-org/llama.cpp#20020 (8 cores, 16 threads: 2.5 tokens/s where 9 are possible), #842, #767,
+  #12966 (no gain above 3-4 threads where bandwidth is the limit).
+- Measured with llama-server on two cores, 1.5, 2, 4 and 8 threads per core: decode 3.3, 3.4, 4.3
+  and 7.0 times slower than with one thread per core. Under a quota of one core: two threads took
+  20.2 ms per token where one took 7.0.
 """
 
 import math
@@ -34,7 +35,7 @@ MIN_OWN_WAIT_RATIO = 0.10
 """Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
 
 MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
-"""From one thread too many on: measured 3.3 (three threads on two cores), 3.6 in llama.cpp#20020."""
+"""From one thread too many on: three threads on two cores measured 3.3, llama.cpp#20020 has 3.6."""
 
 FEW_THREADS_RATIO = 0.5
 """Proposed, no published source."""
@@ -56,10 +57,10 @@ def detect(case: Case) -> Finding | None:
         threads = need(case.server.threads, "number of CPU threads of the engine")
         return _too_many(case, threads, cores, own_ratio) if threads > math.ceil(cores) else None
     busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)
-    threads = need(case.server.threads or busy, "number of CPU threads of the engine")
-    if not runs_on_cpu(case) or threads >= FEW_THREADS_RATIO * cores:
+    working = need(case.server.threads or busy, "number of CPU threads of the engine")
+    if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * cores:
         return None
-    return _too_few(case, threads, cores)
+    return _too_few(case, working, cores)
 
 
 def _throttled_ratio(queue: RunQueue) -> float:
@@ -85,14 +86,15 @@ def _too_many(case: Case, threads: int, cores: float, own_ratio: float) -> Findi
         confidence=CONFIDENCE,
         lost_s=lost_s,
         summary=(
-            f"The engine runs {threads} CPU threads on {cores:g} cores, so its threads waited for "
-            f"each other {100 * own_ratio:.0f} % of the time; decode lost about {lost_s:.1f} s."
+            f"The engine runs {threads} CPU threads on {cores:g} core{'s' if cores != 1 else ''}, "
+            f"so its threads waited for a core {100 * own_ratio:.0f} % of the time; "
+            f"decode lost about {{lost}}."
         ),
         remedy=_remedy(case, max(math.floor(cores), 1)),
         evidence=(
             Evidence(name="CPU threads", value=threads, unit="threads", limit=cores),
             Evidence(
-                name="wait for each other",
+                name="wait for a core",
                 value=100 * own_ratio,
                 unit="%",
                 limit=100 * MIN_OWN_WAIT_RATIO,
@@ -115,7 +117,7 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
         lost_s=lost_s,
         summary=(
             f"The engine used {threads:.0f} of {cores:g} cores and {100 * used_ratio:.0f} % of the "
-            f"RAM bandwidth; with all cores decode could take about {lost_s:.1f} s less."
+            f"RAM bandwidth; with all cores decode could take about {{lost}} less."
         ),
         remedy=_remedy(case, max(math.floor(cores), 1)),
         evidence=(

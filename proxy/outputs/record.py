@@ -1,5 +1,7 @@
-"""The record: one request as the log, the API and the page show it. Schema 1, documented in
-docs/headers-and-records.md. Fields that are not known are absent. Pure."""
+"""The record: one request as the log, the API and the page show it. Pure.
+
+Schema 1, documented in docs/headers-and-records.md. Fields that are not known are absent.
+"""
 
 import statistics
 from collections.abc import Iterable
@@ -56,7 +58,8 @@ def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
     record = _request(case)
     if diagnosis is not None:
         record |= _judged(case, diagnosis)
-    return _known(record)
+    known: dict[str, Any] = _known(record)
+    return known
 
 
 def _request(case: Case) -> dict[str, Any]:
@@ -64,7 +67,9 @@ def _request(case: Case) -> dict[str, Any]:
     return {
         "event": "request",
         "schema": SCHEMA,
-        "ts": datetime.fromtimestamp(timeline.started_unix_s, UTC).isoformat(timespec="milliseconds"),
+        "ts": datetime.fromtimestamp(timeline.started_unix_s, UTC).isoformat(
+            timespec="milliseconds"
+        ),
         "id": timeline.request_id,
         "model": timeline.model,
         "upstream": {

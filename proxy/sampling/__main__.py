@@ -31,6 +31,8 @@ GPU_S = 0.1
 DEAR_S = 1.0
 IDLE_S = 2.0
 OVERHEAD_S = 5.0
+NEAR_S = 0.01
+"""Grids that began together may differ by a rounding error: what is this near counts as due."""
 LAST_WORD_S = 2.0
 """How long the loop may take to end after stdin closed; a lost GPU can hang a call for good."""
 
@@ -76,78 +78,80 @@ class Loop:
         self._failures: set[str] = set()
         self._overhead = Overhead()
         now_s = time.monotonic()
-        self._host, self._gpu = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
-        self._dear, self._report = Every(IDLE_S, now_s), Every(OVERHEAD_S, now_s + OVERHEAD_S)
+        self._report = Every(OVERHEAD_S, now_s + OVERHEAD_S)
+        self._host, self._host_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
+        self._gpu, self._gpu_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         if isinstance(gpus, str):
-            emit([{"kind": "gpus", "gpus": None, "reason": gpus}])
+            emit([{"kind": "gpus", "reason": gpus}])
 
     def next_at_s(self) -> float:
-        """Return when the next thing is due."""
-        tiers = [self._host, self._dear, self._report]
-        if isinstance(self._gpus, Gpus):
-            tiers.append(self._gpu)
-        return min(tier.next_at_s for tier in tiers)
+        """Return when the next thing is due; the dear tiers ride along with the cheap ones."""
+        return min(self._host.next_at_s, self._gpu.next_at_s, self._report.next_at_s)
 
     def obey(self, command: Line) -> None:
         """Carry out one command; watching or waking up begins with a sample at once."""
+        if command.get("now"):
+            self._sample_now()
+            return
         if "ports" in command:
             self._machine.watch([int(port) for port in command["ports"]])
-        if "active" in command:
-            self._active = bool(command["active"])
-        since_last_s = self._machine.since_last_s()
-        if command.get("now") and (since_last_s or 0.0) < SHORTEST_SPAN_S:
-            return
-        if command.get("now"):
-            self._tick_host(dear=False)
-            return
+        self._active = bool(command.get("active", self._active))
         now_s = time.monotonic()
+        dear_s = DEAR_S if self._active else IDLE_S
         self._host.restart(HOST_S if self._active else IDLE_S, now_s)
+        self._host_dear.restart(dear_s, now_s)
         self._gpu.restart(self._gpu_period_s(), now_s)
-        self._dear.restart(DEAR_S if self._active else IDLE_S, now_s)
+        self._gpu_dear.restart(dear_s, now_s)
 
     def tick(self) -> None:
         """Take whatever is due now."""
         begun_s = time.perf_counter()
         now_s = time.monotonic()
-        dear = self._dear.due(now_s)
-        if self._host.due(now_s) or dear:
-            self._tick_host(dear=dear)
-        if isinstance(self._gpus, Gpus) and (self._gpu.due(now_s) or dear):
-            self._tick_gpus(self._gpus, dear=dear)
-        self._overhead.add(time.perf_counter() - begun_s)
+        host_due, gpu_due = self._host.due(now_s), self._gpu.due(now_s)
+        if host_due:
+            self._attempt("host", self._sample_host, self._host_dear.due(now_s + NEAR_S))
+        if gpu_due:
+            self._attempt("gpu", self._sample_gpus, self._gpu_dear.due(now_s + NEAR_S))
+        if host_due or gpu_due:
+            self._overhead.add(time.perf_counter() - begun_s)
         if self._report.due(now_s):
-            missed = self._host.missed + self._gpu.missed
-            self._emit([self._overhead.line(missed)])
+            self._emit([self._overhead.line(self._host.missed + self._gpu.missed)])
+
+    def _sample_now(self) -> None:
+        since_last_s = self._machine.since_last_s()
+        if since_last_s is None or since_last_s > SHORTEST_SPAN_S:
+            self._attempt("host", self._sample_host, False)
+            self._attempt("gpu", self._sample_gpus, False)
 
     def _gpu_period_s(self) -> float:
         # without a GPU to look at there is no reason to wake up ten times a second
         fast = self._active and isinstance(self._gpus, Gpus) and len(self._gpus) > 0
         return GPU_S if fast else IDLE_S
 
-    def _tick_host(self, *, dear: bool) -> None:
-        try:
-            self._emit(self._machine.sample(dear=dear))
-        except BrokenPipeError:
-            raise
-        except Exception as error:  # one sensor's fault must not end the others
-            self._fail("host", error)
+    def _sample_host(self, dear: bool) -> None:
+        self._emit(self._machine.sample(dear=dear))
 
-    def _tick_gpus(self, gpus: Gpus, *, dear: bool) -> None:
+    def _sample_gpus(self, dear: bool) -> None:
+        if isinstance(self._gpus, str):
+            return
+        servers = self._machine.server_pids()
+        if self._active:
+            lines = self._gpus.sample(dear=dear, servers=servers)
+        else:
+            lines = self._gpus.sample_idle(servers)
+        news = self._gpus.news()
+        if news is not None:  # there may be GPUs now that there were not, or the other way round
+            lines = [news, *lines]
+            self._gpu.restart(self._gpu_period_s(), time.monotonic() + GPU_S)
+        self._emit(lines)
+
+    def _attempt(self, where: str, sample: Callable[[bool], None], dear: bool) -> None:
         try:
-            servers = self._machine.server_pids()
-            if self._active:
-                lines = gpus.sample(dear=dear, servers=servers)
-            else:
-                lines = gpus.sample_idle(servers)
-            news = gpus.news()
-            if news is not None:
-                lines = [news, *lines]
-                self._gpu.restart(self._gpu_period_s(), time.monotonic() + GPU_S)
-            self._emit(lines)
+            sample(dear)
         except BrokenPipeError:
             raise
-        except Exception as error:  # one sensor's fault must not end the others
-            self._fail("gpu", error)
+        except Exception as error:  # noqa: BLE001  one sensor's fault must not end the others
+            self._fail(where, error)
 
     def _fail(self, where: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
@@ -190,19 +194,22 @@ def read_commands(source: BinaryIO, commands: "queue.SimpleQueue[Line | None]") 
     os._exit(0)
 
 
+def next_command(commands: "queue.SimpleQueue[Line | None]", until_s: float) -> Line | None:
+    """Wait for a command; an empty one says that it is time for the next tick."""
+    try:
+        return commands.get(timeout=max(until_s - time.monotonic(), 0.0))
+    except queue.Empty:
+        return {}
+
+
 def run(loop: Loop, commands: "queue.SimpleQueue[Line | None]") -> None:
     """Sample until the commands end. Nothing is sampled before the first one."""
     command = commands.get()
     while command is not None:
-        loop.obey(command)
-        while command is not None:
-            loop.tick()
-            wait_s = max(loop.next_at_s() - time.monotonic(), 0.0)
-            try:
-                command = commands.get(timeout=wait_s)
-                break
-            except queue.Empty:
-                continue
+        if command:
+            loop.obey(command)
+        loop.tick()
+        command = next_command(commands, loop.next_at_s())
 
 
 def main() -> None:
@@ -218,8 +225,7 @@ def main() -> None:
         run(Loop(machine, open_gpus(process_name), emit), commands)
     except BrokenPipeError:
         pass  # the proxy has gone
-    sys.stdout = None  # type: ignore[assignment]  # nothing to flush into a closed pipe at exit
-    os._exit(0)
+    os._exit(0)  # an orderly end would wait for the lock of stdin, which the thread holds
 
 
 if __name__ == "__main__":

@@ -124,10 +124,13 @@ def find_quota(pid: int) -> tuple[bool, Quota | None]:
     found = find_folders(membership.decode(), parse_mounts(mounts.decode(errors="replace")))
     if found is None:
         return False, None
-    version, folders = found
+    return True, find_tightest(*found)
+
+
+def find_tightest(version: int, folders: list[str]) -> Quota | None:
+    """Return the smallest quota that any of the groups sets, or None when none does."""
     quotas = [(read_quota(version, folder), folder) for folder in folders]
-    limits = [Quota(cores, folder) for cores, folder in quotas if cores is not None]
-    return True, min(limits, default=None)
+    return min((Quota(cores, name) for cores, name in quotas if cores is not None), default=None)
 
 
 class CgroupReader:

@@ -1,7 +1,7 @@
 """Which process listens on a port: /proc/net/tcp names the socket, a process's files its owner.
 
-Strategy: reading the socket table is cheap; looking through the open files of all processes costs
-tens of milliseconds, so that is done only for a socket that was not seen before.
+Strategy: reading the socket table costs milliseconds, looking through the open files of all
+processes tens of them, so that is done only for a socket that was not seen before.
 """
 
 import os
@@ -63,11 +63,7 @@ def find_sockets(port: int) -> tuple[Socket, ...]:
 
 
 def find_listener(sockets: tuple[Socket, ...]) -> Listener | str:
-    """Return the process that owns one of the sockets, or why it cannot be told.
-
-    Workers inherit the socket of the process that made them, so of several owners the one that
-    started first is the server; process 1 comes last, as it may only have passed the socket on.
-    """
+    """Return the process that owns one of the sockets, or why it cannot be told."""
     if not sockets:
         return NO_LISTENER
     links = {f"socket:[{socket.inode}]" for socket in sockets}
@@ -81,6 +77,15 @@ def find_listener(sockets: tuple[Socket, ...]) -> Listener | str:
             owners.append(Listener(pid, stat.name, stat.started_ticks))
     if not owners:
         return NO_PERMISSION if refused else NOT_VISIBLE
+    return choose_owner(owners)
+
+
+def choose_owner(owners: list[Listener]) -> Listener | str:
+    """Return the server among those that have the socket open, or the forwarder's name.
+
+    Workers inherit the socket of the process that made them, so the one that started first is the
+    server; process 1 comes last, as it may only have passed the socket on.
+    """
     first = min(owners, key=lambda owner: (owner.pid == 1, owner.started_ticks, owner.pid))
     return FORWARDERS.get(first.name, first)
 

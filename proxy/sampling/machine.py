@@ -80,13 +80,14 @@ class Machine:
 def make_machine() -> tuple[Machine, Line, Callable[[int], str | None]]:
     """Return this machine, the line with its facts, and how to name a process on it."""
     if sys.platform == "linux":
-        from slowtok.proxy.sampling import host, identity, port
-        from slowtok.proxy.sampling.procfs import ProcFiles
+        # one platform's modules alone are loaded: the others cost memory or are not there
+        from slowtok.proxy.sampling import host, identity, port  # noqa: PLC0415
+        from slowtok.proxy.sampling.procfs import ProcFiles  # noqa: PLC0415
 
         files = ProcFiles()
         machine = Machine(host.HostReader(files), lambda number: port.PortReader(files, number))
         return machine, _facts_line(host.read_host_facts(files)), identity.process_name
-    from slowtok.proxy.sampling import portable
+    from slowtok.proxy.sampling import portable  # noqa: PLC0415
 
     machine = Machine(portable.PortableHostReader(), portable.PortablePort)
     return machine, _facts_line(portable.read_host_facts()), portable.process_name

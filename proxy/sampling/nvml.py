@@ -5,6 +5,7 @@ reported, and tried again after a pause that doubles from 5 to 60 s; a GPU that 
 out while the others go on. Nothing here raises into the sampling loop.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -94,10 +95,9 @@ class Gpus:
     def close(self) -> None:
         """Shut NVML down, as far as it lets us."""
         self._devices = {}
-        try:
+        # a failure means it was not initialised or is lost: nothing is left to give back
+        with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            pass  # it was not initialised, or is lost: nothing is left to give back
 
     def _read(
         self, device: Device, readings: Iterable[Any], dear: bool, servers: set[int]
@@ -182,7 +182,7 @@ def _why(error: Any) -> str:
 def open_gpus(process_name: Callable[[int], str | None]) -> Gpus | str:
     """Return the GPUs, or why this installation cannot look at any."""
     try:
-        import pynvml
+        import pynvml  # noqa: PLC0415  costs 4 MiB, and need not be installed
     except ImportError:
         return "Python package nvidia-ml-py is not installed"
     return Gpus(pynvml, process_name)

@@ -91,7 +91,7 @@ class ThreadReader:
             self._files.drop(f"{self._folder}/{ended}/schedstat")
         if before_at_s is None or not any(ran_ns for ran_ns, _ in now.values()):
             return None
-        return _thread_use(before, now, self._last_at_s - before_at_s)
+        return thread_use(before, now, self._last_at_s - before_at_s)
 
     def _read_threads(self) -> dict[str, tuple[int, int]]:
         try:
@@ -107,9 +107,10 @@ class ThreadReader:
         return now
 
 
-def _thread_use(
+def thread_use(
     before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]], elapsed_s: float
 ) -> ThreadUse | None:
+    """Compare two looks at (nanoseconds on a core, nanoseconds waiting) of each thread."""
     if elapsed_s <= 0:
         return None
     busy = 0

@@ -9,7 +9,8 @@ import re
 HIDDEN = "***"
 
 _SECRET_NAME = re.compile(
-    r"key|token(?!i[sz])|secret|passw|passphrase|credential|auth|bearer|cookie|^-hft$", re.IGNORECASE
+    r"key|token(?!i[sz])|secret|passw|passphrase|credential|auth|bearer|cookie|^-hft$",
+    re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(
     r"""\b(?:hf_|sk-|ghp_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_\-]{8,}  # well-known prefixes

@@ -60,8 +60,8 @@ class HeaderReader(GGUFReader):
     ) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
         if raw_type != GGUFValueType.ARRAY:
             return super()._get_field_parts(orig_offs, raw_type)
-        item = GGUFValueType(int.from_bytes(self.data[orig_offs : orig_offs + 4].tobytes(), "little"))
-        count = int.from_bytes(self.data[orig_offs + 4 : orig_offs + 12].tobytes(), "little")
+        item_number, count = struct.unpack_from("<IQ", self.data.data, orig_offs)
+        item = GGUFValueType(item_number)
         if self.byte_order == "S" or item == GGUFValueType.ARRAY:
             return super()._get_field_parts(orig_offs, raw_type)
         begin, types = orig_offs + 12, [GGUFValueType.ARRAY, item]
@@ -71,7 +71,7 @@ class HeaderReader(GGUFReader):
         return 12 + int(values.nbytes), [values], [0], types
 
     def _past_strings(self, offset: int, count: int) -> int:
-        whole = memoryview(self.data)
+        whole = self.data.data
         length_at = struct.Struct("<Q").unpack_from
         for _ in range(count):
             offset += 8 + length_at(whole, offset)[0]
@@ -113,7 +113,9 @@ def shards(path: Path) -> list[Path]:
     if found is None:
         return [path]
     stem, count = found[1], found[2]
-    return [path.with_name(f"{stem}-{part:05}-of-{count}.gguf") for part in range(1, int(count) + 1)]
+    return [
+        path.with_name(f"{stem}-{part:05}-of-{count}.gguf") for part in range(1, int(count) + 1)
+    ]
 
 
 def model_facts(
@@ -141,9 +143,9 @@ def model_facts(
         layers=layers,
         experts=experts or None,
         experts_used=used or None,
-        kv_bytes_per_token=kv and kv.growing,
-        kv_window_tokens=kv and kv.window_tokens,
-        kv_window_bytes_per_token=kv and kv.windowed,
+        kv_bytes_per_token=None if kv is None else kv.growing,
+        kv_window_tokens=None if kv is None else kv.window_tokens,
+        kv_window_bytes_per_token=None if kv is None else kv.windowed,
         bits_per_weight=total_bytes * 8 / parameters if parameters else None,
     )
 
@@ -187,7 +189,7 @@ def _recurrent_layers(tensors: Iterable[Tensor]) -> frozenset[int]:
 def _quantisation(file_type: int | None, tensors: Iterable[Tensor]) -> str | None:
     """Return the file's own name for its mix, else the type that holds most of its bytes."""
     try:
-        name = LlamaFileType(file_type).name
+        name = LlamaFileType(-1 if file_type is None else file_type).name
     except ValueError:
         size_of: dict[str, int] = {}
         for tensor in tensors:
@@ -210,12 +212,12 @@ def _fields(fields: Mapping[str, ReaderField]) -> Callable[[str], Any]:
 def main(argv: list[str]) -> int:
     """Print the facts of the file named in `argv`."""
     if len(argv) != 1:
-        print("usage: python -m slowtok.proxy.servers.gguf_facts FILE", file=sys.stderr)
+        sys.stderr.write("usage: python -m slowtok.proxy.servers.gguf_facts FILE\n")
         return 2
     try:
         facts = read(Path(argv[0]))
-    except Exception as error:  # whatever a foreign file can raise: the parent wants one line
-        print(f"{argv[0]}: {type(error).__name__}: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
+        sys.stderr.write(f"{argv[0]}: {type(error).__name__}: {error}\n")
         return 1
     sys.stdout.buffer.write(orjson.dumps(facts) + b"\n")
     return 0

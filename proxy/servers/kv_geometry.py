@@ -92,10 +92,12 @@ def _slides(field: Callable[[str], Any], layers: int) -> list[bool]:
     pattern = field("{arch}.attention.sliding_window_pattern")
     if isinstance(pattern, list) and pattern:
         return [bool(pattern[layer % len(pattern)]) for layer in range(layers)]
-    period = pattern or FULL_ATTENTION_PERIOD.get(field("general.architecture"))
+    period = (
+        FULL_ATTENTION_PERIOD.get(field("general.architecture")) if pattern is None else pattern
+    )
     if not isinstance(period, int):
         return [False] * layers
-    return [layer % period < period - 1 for layer in range(layers)]
+    return [period == 0 or layer % period < period - 1 for layer in range(layers)]
 
 
 def _at(value: Any, layer: int) -> int | None:

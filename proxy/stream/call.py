@@ -19,6 +19,7 @@ FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
 FINE_CHARS = 16_384
 COARSE_BLOCK_CHARS = 256
 MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
 
 
@@ -75,18 +76,18 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     """Take the print of a request's prompt; None where it has none that we understand."""
     spans: list[Span] = []
     texts: list[str] = []
-    chars = 0
+    begin = 0
     for role, text in _messages(said):
-        spans.append(Span(role, chars))
+        spans.append(Span(role, begin))
         texts.append(text)
-        chars += len(text)
+        begin += len(text)
     whole = "".join(texts)[:MAX_PRINTED_CHARS]
     if not whole:
         return None
     pieces = Counter[int]()
     for piece in _PIECE.findall(whole):
         pieces[hash(piece)] += len(piece)
-    return PromptPrint(chars, tuple(_blocks(whole)), pieces, tuple(spans))
+    return PromptPrint(len(whole), tuple(_blocks(whole)), pieces, tuple(spans))
 
 
 def compare(new: PromptPrint, old: PromptPrint, age_s: float) -> PromptPrefix:
@@ -123,7 +124,8 @@ def _messages(said: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             if isinstance(message, dict):
                 extra = {k: v for k, v in message.items() if k not in ("role", "content") and v}
                 text = _text(message.get("content")) + (_text(extra) if extra else "")
-                yield str(message.get("role", ""))[:16], text
+                role = message.get("role")
+                yield role if role in _ROLES else "other", text  # a role could be any text
     elif "prompt" in said:
         yield "prompt", _text(said["prompt"])
 
@@ -152,4 +154,3 @@ def _block_at(index: int) -> tuple[int, int]:
 
 def _message_at(spans: tuple[Span, ...], offset: int) -> int | None:
     return max((i for i, span in enumerate(spans) if span.begin <= offset), default=None)
-

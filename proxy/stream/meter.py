@@ -5,6 +5,7 @@ and never raises for what a server sends: what cannot be read is counted.
 """
 
 from array import array
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -46,7 +47,7 @@ def make_reader(content_type: str) -> SseReader | NdjsonReader | Whole:
 
 
 class Meter:
-    """Feeds one reply through its framing and dialect; `first_at_s` is the first token's arrival."""
+    """Reads one reply by its framing and dialect; `first_at_s` is when the first token came."""
 
     def __init__(self, api: Api, content_type: str) -> None:
         self.reply = Reply()
@@ -76,8 +77,7 @@ class Meter:
 
     def gaps_s(self) -> list[float]:
         """Return the times between token-bearing reads, sorted."""
-        steps = self._steps
-        gaps = (later - earlier for earlier, later in zip(steps, steps[1:], strict=False))
+        gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
     def _note(self, events: list[bytes], at_s: float) -> None:
@@ -111,4 +111,5 @@ class Meter:
         self._steps.append(at_s)
         if len(self._steps) >= MAX_STEPS:
             del self._steps[1::2]
+            self._skipped = self._stride  # the last of them, so that the next one keeps the beat
             self._stride *= 2

@@ -1,24 +1,33 @@
 """From a time line to phases: the engine's own timings first, the stream's arrivals otherwise."""
 
+from dataclasses import replace
+
 from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
 
+MAX_CLOCK_RATIO = 1.01
+MAX_ROUNDING_S = 0.005
+"""No published source: two machines' clocks differ, engines round to whole milliseconds. Timings
+that claim more than that beyond the time that passed are not of this request (a cached answer)."""
 
-def split(timeline: Timeline, *, choices: int = 1, early_head: bool = False, slept: bool = False) -> Phases:
+
+def split(
+    timeline: Timeline, *, choices: int = 1, early_head: bool = False, slept: bool = False
+) -> Phases:
     """Say where the time of one request went.
 
     Args:
         timeline: the request.
-        choices: answers generated side by side (n > 1): rates are those of one of them.
+        choices: answers that the counts cover (n > 1): rates are those of one of them.
         early_head: the engine sends the head when it starts on the prompt (llama-server since
             b9425), so that what comes before is the queue.
         slept: the engine had to load the model again first: the wait was a load, not a queue.
     """
-    prefill_s, decode_s, source = _prefill_and_decode(timeline, early_head)
-    queue_s, load_s = _queue_and_load(timeline, prefill_s, decode_s, source, early_head)
+    engine = _believed(timeline)
+    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, early_head)
+    queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
-    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s)
-    end_at_s = timeline.delivered_at_s or timeline.last_byte_at_s or end_s or timeline.accepted_at_s
+    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source)
     return Phases(
         source=source,
         queue_s=queue_s,
@@ -27,7 +36,7 @@ def split(timeline: Timeline, *, choices: int = 1, early_head: bool = False, sle
         decode_s=decode_s,
         delivery_s=_difference(timeline.delivered_at_s, timeline.last_byte_at_s),
         ttft_s=_difference(timeline.first_token_at_s, timeline.accepted_at_s),
-        total_s=max(end_at_s - timeline.accepted_at_s, 0.0),
+        total_s=_latest_at_s(timeline) - timeline.accepted_at_s,
         decode_stream_s=_stream_decode(timeline),
         prefill_tps=_rate(timeline.tokens.processed, prefill_s),
         decode_tps=_decode_rate(timeline.tokens.completion, choices, decode_s),
@@ -37,11 +46,25 @@ def split(timeline: Timeline, *, choices: int = 1, early_head: bool = False, sle
     )
 
 
+def _believed(timeline: Timeline) -> EngineTimings:
+    """Return the engine's timings, fitted into the time that passed; none where they cannot fit."""
+    engine = timeline.engine or EngineTimings()
+    parts = (engine.queue_s, engine.load_s, engine.prefill_s, engine.decode_s)
+    claimed_s = sum(part for part in parts if part is not None)
+    passed_s = _difference(_answered_at_s(timeline), timeline.sent_at_s)
+    if passed_s is None or claimed_s <= passed_s:
+        return engine
+    if claimed_s > passed_s * MAX_CLOCK_RATIO + MAX_ROUNDING_S:
+        return EngineTimings()
+    fit = passed_s / claimed_s
+    queue_s, load_s, prefill_s, decode_s = (p if p is None else p * fit for p in parts)
+    return replace(engine, queue_s=queue_s, load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
+
+
 def _prefill_and_decode(
-    timeline: Timeline, early_head: bool
+    timeline: Timeline, engine: EngineTimings, early_head: bool
 ) -> tuple[float | None, float | None, Source]:
-    engine = timeline.engine
-    if engine is not None and (engine.prefill_s is not None or engine.decode_s is not None):
+    if engine.prefill_s is not None or engine.decode_s is not None:
         return engine.prefill_s, engine.decode_s, "engine"
     if not timeline.stream:
         return None, None, "estimate"
@@ -49,39 +72,63 @@ def _prefill_and_decode(
     return _difference(timeline.first_token_at_s, begin), _stream_decode(timeline), "stream"
 
 
-def _queue_and_load(
-    timeline: Timeline,
-    prefill_s: float | None,
-    decode_s: float | None,
-    source: Source,
-    early_head: bool,
-) -> tuple[float | None, float | None]:
-    """The engine's word, else what is left of the wait when its prefill and decode are known."""
-    engine = timeline.engine or EngineTimings()
-    load_s = engine.load_s
+def _queue(
+    timeline: Timeline, engine: EngineTimings, source: Source, early_head: bool
+) -> float | None:
+    """The engine's word, else the shortest wait that its own work leaves room for.
+
+    The first visible token alone would not do: while an engine collects a tool call it decodes,
+    and shows nothing.
+    """
     if engine.queue_s is not None:
-        return engine.queue_s, load_s
+        return engine.queue_s
+    before_head_s = None
+    if early_head and timeline.stream:
+        before_head_s = _difference(timeline.headers_at_s, timeline.sent_at_s)
     if source != "engine":
-        return (_difference(timeline.headers_at_s, timeline.sent_at_s) if early_head else None), load_s
-    if timeline.stream:
-        waited_s = _difference(timeline.first_token_at_s, timeline.sent_at_s)
-        known_s = (prefill_s or 0.0) + (load_s or 0.0)
-    else:
-        waited_s = _difference(timeline.last_byte_at_s, timeline.sent_at_s)
-        known_s = (prefill_s or 0.0) + (decode_s or 0.0) + (load_s or 0.0)
-    return (None if waited_s is None else max(waited_s - known_s, 0.0)), load_s
+        return before_head_s
+    first_at_s = timeline.first_token_at_s if timeline.stream else None
+    prepared_s = (engine.load_s or 0.0) + (engine.prefill_s or 0.0)
+    to_first_s = _difference(first_at_s, timeline.sent_at_s, prepared_s)
+    worked_s = prepared_s + (engine.decode_s or 0.0)
+    to_end_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, worked_s)
+    waits_s = [wait for wait in (before_head_s, to_first_s, to_end_s) if wait is not None]
+    return min(waits_s, default=None)
 
 
 def _bounds(
-    timeline: Timeline, prefill_s: float | None, decode_s: float | None
+    timeline: Timeline, prefill_s: float | None, decode_s: float | None, source: Source
 ) -> tuple[float | None, float | None, float | None]:
     """Begin of prefill, first token and last token, on the proxy's clock."""
-    end = timeline.last_token_at_s if timeline.stream else timeline.last_byte_at_s
+    answered = _answered_at_s(timeline)
     first = timeline.first_token_at_s if timeline.stream else None
-    if first is None and end is not None and decode_s is not None:
-        first = end - decode_s
+    if source == "engine" and answered is not None and decode_s is not None:
+        # The first tokens may not have shown: those of a tool call, or of a hidden thought.
+        first = answered - decode_s if first is None else min(first, answered - decode_s)
     begin = None if first is None or prefill_s is None else first - prefill_s
-    return begin, first, end
+    if begin is not None and timeline.sent_at_s is not None:
+        begin = max(begin, timeline.sent_at_s)
+    end = timeline.last_token_at_s if timeline.stream else None
+    return begin, first, answered if end is None else end
+
+
+def _answered_at_s(timeline: Timeline) -> float | None:
+    """When the engine was done with the request; its last token where the stream was cut."""
+    if timeline.last_byte_at_s is not None:
+        return timeline.last_byte_at_s
+    return timeline.last_token_at_s
+
+
+def _latest_at_s(timeline: Timeline) -> float:
+    known = (
+        timeline.accepted_at_s,
+        timeline.sent_at_s,
+        timeline.headers_at_s,
+        timeline.last_token_at_s,
+        timeline.last_byte_at_s,
+        timeline.delivered_at_s,
+    )
+    return max(at_s for at_s in known if at_s is not None)
 
 
 def _stream_decode(timeline: Timeline) -> float | None:
@@ -90,8 +137,8 @@ def _stream_decode(timeline: Timeline) -> float | None:
     return _difference(timeline.last_token_at_s, timeline.first_token_at_s)
 
 
-def _difference(later: float | None, earlier: float | None) -> float | None:
-    return None if later is None or earlier is None else max(later - earlier, 0.0)
+def _difference(later: float | None, earlier: float | None, less_s: float = 0.0) -> float | None:
+    return None if later is None or earlier is None else max(later - earlier - less_s, 0.0)
 
 
 def _rate(tokens: int | None, seconds: float | None) -> float | None:

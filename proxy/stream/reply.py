@@ -25,13 +25,16 @@ class ChoiceTimings:
 
 @dataclass(slots=True)
 class Reply:
-    """Everything a reply's events told, whatever the dialect; None where it did not tell."""
+    """Everything a reply's events told, whatever the dialect; None where it did not tell.
+
+    `choices_seen` counts the answers that showed.
+    """
 
     model: str | None = None
     finish: str | None = None
     failed: bool = False
     fingerprint: str | None = None
-    choices: int = 1
+    choices_seen: int = 1
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
@@ -41,6 +44,11 @@ class Reply:
     decode_s: float | None = None
     last_choice: int = 0
     timings: dict[int, ChoiceTimings] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> int:
+        """Answers that the counts cover; llama-server's whole reply counts only the first."""
+        return len(self.timings) or self.choices_seen
 
     def tokens(self) -> Tokens:
         """Return the counts; the engine's timings win over the usage object."""
@@ -70,14 +78,13 @@ class Reply:
             return EngineTimings(
                 prefill_s=every[0].prefill_s, decode_s=max(t.decode_s for t in every)
             )
-        if self.prefill_s is None and self.decode_s is None:
-            return None
-        return EngineTimings(
+        timings = EngineTimings(
             queue_s=self.queue_s,
             load_s=self.load_s,
             prefill_s=self.prefill_s,
             decode_s=self.decode_s,
         )
+        return None if timings == EngineTimings() else timings
 
 
 def count_of(value: Any) -> int | None:

@@ -22,16 +22,19 @@ def ask_for_usage(body: bytes, said: Mapping[str, Any]) -> bytes | None:
     """Return `body` with include_usage set, or None where the client asked for it itself.
 
     The field is put in front of the others, every other byte stays; only a `stream_options` that
-    is there already has to be written anew.
+    is there already has to be written anew. One that no server can read is left to the server.
     """
-    options = said.get("stream_options")
-    if options is None and "stream_options" not in said:
+    if "stream_options" not in said:
         start = body.index(b"{") + 1
         comma = b"," if said else b""
         return body[:start] + b'"stream_options":{"include_usage":true}' + comma + body[start:]
-    if isinstance(options, dict) and options.get("include_usage"):
+    options = said["stream_options"]
+    if options is None:
+        options = {}
+    if not isinstance(options, dict) or options.get("include_usage"):
         return None
-    kept = options if isinstance(options, dict) else {}
+    # vLLM ignores continuous_usage_stats without include_usage; with it each chunk would change.
+    kept = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
     return orjson.dumps({**said, "stream_options": {**kept, "include_usage": True}})
 
 
@@ -67,7 +70,7 @@ class UsageRemover:
     def flush(self) -> bytes:
         """Return what was held when the stream ended inside an event."""
         held, self._held = self._held, b""
-        return held
+        return b"" if self._is_ours(held) else held
 
     def _hold(self, rest: bytes) -> bytes:
         """Keep the start of an event while it may be the usage chunk; return it otherwise."""
@@ -98,7 +101,7 @@ class UsageRemover:
         usage = said.get("usage") if isinstance(said, dict) else None
         if not isinstance(usage, dict):
             return False
-        if said.get("choices"):
+        if said.get("choices") != []:
             # Ollama's text completions carry zeros on every chunk; real counts mean that the
             # server sends usage unasked (vLLM --enable-force-include-usage).
             self._server_insists |= bool(usage.get("prompt_tokens"))

@@ -251,9 +251,7 @@ def test_published_cpu_rates_are_inside(
 
 
 def test_an_engine_told_to_use_no_gpu_is_held_to_ram() -> None:
-    device = replace(
-        RTX_4090, cpu_physical_cores=16, ram_bandwidth_bytes_per_s=60e9
-    )
+    device = replace(RTX_4090, cpu_physical_cores=16, ram_bandwidth_bytes_per_s=60e9)
     told = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=0), 100)
     free = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=-1), 100)
     assert band(told).high < 13 < band(free).low
@@ -262,9 +260,10 @@ def test_an_engine_told_to_use_no_gpu_is_held_to_ram() -> None:
 
 def test_half_the_cores_of_a_wide_machine_do_not_raise_the_reference() -> None:
     few = replace(TWO_CORES, cpu_physical_cores=1)
-    assert band(expect(SMOLLM2, few, LLAMA_CPP, 64)).low < band(
-        expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64)
-    ).low
+    assert (
+        band(expect(SMOLLM2, few, LLAMA_CPP, 64)).low
+        < band(expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64)).low
+    )
 
 
 # As configured.

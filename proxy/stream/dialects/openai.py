@@ -31,8 +31,8 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
         carried |= _read_choice(choice, reply)
     if isinstance(usage := event.get("usage"), dict):
         _read_usage(usage, reply)
-    if isinstance(timings := event.get("timings"), dict):
-        _read_timings(timings, reply)
+    if isinstance(timings := event.get("timings"), dict) and "prompt_progress" not in event:
+        _read_timings(timings, reply)  # those of a progress report are of a prefill half done
     if isinstance(metrics := event.get("metrics"), dict):
         _read_vllm_metrics(metrics, reply)
     return carried
@@ -40,7 +40,7 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
 
 def _read_choice(choice: Mapping[str, Any], reply: Reply) -> bool:
     reply.last_choice = count_of(choice.get("index")) or 0
-    reply.choices = max(reply.choices, reply.last_choice + 1)
+    reply.choices_seen = max(reply.choices_seen, reply.last_choice + 1)
     reply.finish = text_of(choice.get("finish_reason")) or reply.finish
     if choice.get("text"):
         return True
@@ -61,8 +61,9 @@ def _read_usage(usage: Mapping[str, Any], reply: Reply) -> None:
 
 def _read_timings(timings: Mapping[str, Any], reply: Reply) -> None:
     """llama-server's object; Ollama's has no `cache_n` and counts the cached in `prompt_n`."""
-    prompt_ms, predicted_ms = number_of(timings.get("prompt_ms")), number_of(
-        timings.get("predicted_ms")
+    prompt_ms, predicted_ms = (
+        number_of(timings.get("prompt_ms")),
+        number_of(timings.get("predicted_ms")),
     )
     prompt_n, predicted_n = count_of(timings.get("prompt_n")), count_of(timings.get("predicted_n"))
     if prompt_ms is None or predicted_ms is None or prompt_n is None or predicted_n is None:

@@ -1,0 +1,58 @@
+"""Facts that detectors ask for by name, and how to make each one visible where it is not."""
+
+from collections.abc import Mapping
+
+_SAMPLES = "the sampling process gave none in that time: see overhead.sampling in /slowtok/status"
+_PROCESS = (
+    "slowtok must see the server's process: run it on the same machine, as the same user, and not "
+    "behind a container's port forwarding"
+)
+_SCHEDSTAT = f"{_PROCESS}; and the kernel needs CONFIG_SCHEDSTATS"
+_TIMINGS = (
+    "the engine's own timings: llama-server and Ollama give them, vLLM with "
+    "--enable-per-request-metrics; streamed requests are timed without"
+)
+_MODEL_FILE = "slowtok must be able to read the model file that the server has loaded"
+_GPU = "NVIDIA: the driver's libnvidia-ml must be loadable here"
+
+HOW_TO_ENABLE: Mapping[str, str] = {
+    "CPU throttling of the server": f"{_PROCESS}; Linux only",
+    "CPU time of the other processes": _SAMPLES,
+    "CPU time of the server": _PROCESS,
+    "GPU memory of the server": f"{_GPU}; inside a container also --pid=host",
+    "GPU samples during decode": _GPU,
+    "GPU utilisation": f"{_GPU}; not available on MIG slices",
+    "KV bytes read per token": _MODEL_FILE,
+    "RAM bandwidth": "it is measured once, in a second without requests",
+    "busy threads of the server": _PROCESS,
+    "bytes read per token": _MODEL_FILE,
+    "bytes the server reads from disk": f"{_PROCESS}; another user's process needs root",
+    "decode rate": _TIMINGS,
+    "decode rate expected of this GPU": _MODEL_FILE,
+    "decode time": _TIMINGS,
+    "host samples during decode": _SAMPLES,
+    "host samples during prefill": _SAMPLES,
+    "length of the context": "the engine must report its token counts (usage)",
+    "major page faults of the server": f"{_PROCESS}; Linux only",
+    "number of CPU threads of the engine": "start the engine with -t N, or let slowtok see it",
+    "number of cores the server may use": _PROCESS,
+    "number of prompt tokens": "the engine must report its token counts (usage)",
+    "prefill time": _TIMINGS,
+    "processes on the GPU": f"{_GPU}; inside a container also --pid=host",
+    "prompt tokens taken from the cache": "vLLM: start it with --enable-prompt-tokens-details",
+    "size of the model file": _MODEL_FILE,
+    "start of prefill": _TIMINGS,
+    "time in the engine's queue": _TIMINGS,
+    "time stalled on the disk (/proc/pressure)": "the kernel needs CONFIG_PSI (boot with psi=1)",
+    "time the request was sent": "the request never reached the engine",
+    "time the server was throttled": f"{_PROCESS}; Linux only",
+    "time the server's threads waited for a core": _SCHEDSTAT,
+    "whether the model was loaded before the request": (
+        "llama-server tells it in /props, Ollama in load_duration; other engines do not"
+    ),
+}
+
+
+def how_to_enable(fact: str) -> str:
+    """Return what the user can do to make `fact` visible."""
+    return HOW_TO_ENABLE.get(fact, "nothing is known that would show it")

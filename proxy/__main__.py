@@ -1,0 +1,166 @@
+"""The command line, and nothing else: arguments to settings, settings to a command.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 nothing could be inspected.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slowtok.config.settings import Settings, SettingsError, load
+
+app = typer.Typer(
+    name="slowtok",
+    help="Why was this request slow? A local proxy for llama-server, vLLM and Ollama.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Upstream = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[NAME=]URL", help="An inference server; may be given several times."),
+]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect.")]
+Config = Annotated[str | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+LogFile = Annotated[
+    str | None, typer.Option("--log", metavar="FILE", help="The JSON log; - for standard output.")
+]
+StateDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where learned baselines and the log are kept.")
+]
+Record = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Say why a request to a local language model was slow."""
+    if version:
+        from importlib.metadata import version as version_of  # noqa: PLC0415 - only needed here
+
+        typer.echo(f"slowtok {version_of('slowtok')}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    config: Config = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    record: Record = None,
+    json: Json = False,
+) -> None:
+    """Relay requests to the engines and diagnose each one (the default command)."""
+    from slowtok.proxy.commands.serve import run_serve  # noqa: PLC0415 - keeps other commands quick
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "log": log,
+        "state_dir": state_dir,
+        "record": record,
+        "json": json or None,
+    }
+    raise typer.Exit(run_serve(_settings(given, config)))
+
+
+@app.command()
+def demo(
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Any GGUF file instead of the small model.")
+    ] = None,
+    stay: Annotated[bool, typer.Option("--serve", help="Keep engine and proxy up.")] = False,
+    listen: Listen = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Show it all: a real engine, a real model, real slowdowns, each one diagnosed."""
+    from slowtok.proxy.demo.scenario import run_demo  # noqa: PLC0415 - as above
+
+    raise typer.Exit(
+        run_demo(
+            model=model,
+            serve=stay,
+            listen=listen,
+            state_dir=Path(state_dir) if state_dir else None,
+            json=json,
+        )
+    )
+
+
+@app.command()
+def tail(
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Begin with the last N.")] = 10,
+    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+    json: Json = False,
+) -> None:
+    """Follow the log: one readable line a request."""
+    from slowtok.proxy.commands.tail import run_tail  # noqa: PLC0415 - as above
+
+    settings = _settings({"log": log, "state_dir": state_dir, "json": json or None}, config)
+    raise typer.Exit(run_tail(settings, last=lines, follow=follow))
+
+
+@app.command()
+def explain(
+    request_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A request's slowtok-id; the newest one.")
+    ] = None,
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Explain one request in full: where the time went, evidence, what was ruled out, remedy."""
+    from slowtok.proxy.commands.explain import run_explain  # noqa: PLC0415 - as above
+
+    given = {"listen": listen, "log": log, "state_dir": state_dir, "json": json or None}
+    raise typer.Exit(run_explain(_settings(given, config), request_id))
+
+
+def _settings(given: dict[str, Any], config: str | None) -> Settings:
+    """Load the settings, or end with one line on standard error and exit code 2."""
+    name = config or os.environ.get("SLOWTOK_CONFIG") or ""
+    environ = {k: v for k, v in os.environ.items() if k != "SLOWTOK_CONFIG"}
+    try:
+        text = Path(name).read_text("utf-8") if name else ""
+        return load(given, environ, text, name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        typer.echo(f"slowtok: config = {name!r}: cannot be read: {reason}", err=True)
+    except SettingsError as error:
+        typer.echo(f"slowtok: {error}", err=True)
+    raise typer.Exit(2)
+
+
+def main() -> None:
+    """Run the command line; without a command it serves."""
+    arguments = sys.argv[1:]
+    commands = {
+        info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands
+    }
+    no_command = not arguments or (
+        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
+    )
+    if no_command and not commands.intersection(arguments[:1]):
+        arguments = ["serve", *arguments]
+    app(args=arguments)
+
+
+if __name__ == "__main__":
+    main()

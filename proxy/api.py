@@ -1,0 +1,92 @@
+"""The proxy's own pages under /slowtok/: records, status, health."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import psutil
+from aiohttp import web
+
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.store import Store
+
+MAX_LISTED = 500
+RECORD_WAIT_S = (
+    0.5  # a record comes within 0.25 s of the last byte; asked for earlier, it is awaited
+)
+
+Status = Callable[[], dict[str, Any]]
+
+
+class Api:
+    """Answers what is asked under /slowtok/."""
+
+    def __init__(self, store: Store, status: Status) -> None:
+        self._store = store
+        self._status = status
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes; any other path under /slowtok is answered here too, with a 404."""
+        return [
+            web.get("/slowtok/health", self.health),
+            web.get("/slowtok/status", self.status),
+            web.get("/slowtok/requests", self.requests),
+            web.get("/slowtok/requests/{id}", self.request),
+            web.route("*", "/slowtok", self.unknown),
+            web.route("*", "/slowtok/{rest:.*}", self.unknown),
+        ]
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """Say that the proxy itself works; the engines' state is in the status."""
+        return _json({"status": "ok"})
+
+    async def status(self, _request: web.Request) -> web.Response:
+        """Return what the proxy sees: engines, machine, own overhead."""
+        return _json(self._status())
+
+    async def requests(self, request: web.Request) -> web.Response:
+        """Return recent records, the newest first; `?limit=N` for fewer."""
+        text = request.query.get("limit", str(MAX_LISTED))
+        if not text.isdigit():
+            return error_response(400, "limit: expected a whole number", "bad-request")
+        return _json(self._store.newest_first(int(text)))
+
+    async def request(self, request: web.Request) -> web.Response:
+        """Return one record, waiting a moment for one whose request has just ended."""
+        record = await self._store.get(request.match_info["id"], RECORD_WAIT_S)
+        if record is None:
+            return error_response(404, "no finished request with this id", "not-found")
+        return _json(record)
+
+    async def unknown(self, request: web.Request) -> web.Response:
+        """Answer a path that is not ours: it must never reach an engine."""
+        known = "/slowtok/requests, /slowtok/status, /slowtok/health"
+        return error_response(404, f"{request.path} is not here; there are {known}", "not-found")
+
+
+class OwnCost:
+    """What the proxy process itself costs: CPU since the last look, memory now."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process(os.getpid())
+        self._last = (time.monotonic(), time.process_time())
+
+    def summary(self) -> dict[str, float]:
+        """Return CPU as a share of one core since the last call, and resident memory."""
+        now = (time.monotonic(), time.process_time())
+        elapsed_s = max(now[0] - self._last[0], 1e-3)
+        cpu_ratio = (now[1] - self._last[1]) / elapsed_s
+        self._last = now
+        return {
+            "cpu_ratio": round(cpu_ratio, 4),
+            "resident_bytes": self._process.memory_info().rss,
+        }
+
+
+def _json(value: Any) -> web.Response:
+    body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    response = web.Response(body=body, content_type="application/json", charset="utf-8")
+    response.headers["Cache-Control"] = "no-store"
+    return response

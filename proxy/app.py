@@ -1,0 +1,249 @@
+"""What exists and how it hangs together: a table of parts, and the routes.
+
+Everything outside `/slowtok` goes to the relay. Read relay.py next.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from typing import Any
+
+from aiohttp import web
+
+from slowtok.config.settings import Settings
+from slowtok.detectors.case import DeviceFacts
+from slowtok.proxy import guard
+from slowtok.proxy.api import Api, OwnCost
+from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy.lag import LoopLag
+from slowtok.proxy.observer import Observer, Sink
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.relay import Relay
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.upstream import make_session
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
+IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds
+_SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
+
+
+class Proxy:
+    """All parts of a running proxy. `start` and `stop` bracket the life of its event loop."""
+
+    def __init__(
+        self, settings: Settings, sinks: Mapping[str, Sink], tell: Callable[..., None]
+    ) -> None:
+        self.settings = settings
+        self.tell = tell
+        self.lag = LoopLag()
+        self.sampler = Sampler()
+        self.store = Store(settings.keep_requests)
+        self.baselines = Baselines(settings.state_path / "baselines.json")
+        self._sinks = sinks
+        self._own_cost = OwnCost()
+
+    async def start(self, port: int) -> None:
+        """Start everything that needs a running loop. `port` is where the proxy listens."""
+        settings = self.settings
+        self.session = make_session(settings.connect_timeout_s)
+        self.engines = Engines(
+            self.session,
+            settings.upstreams(),
+            sampler=self.sampler,
+            cache_dir=settings.state_path / "models",
+            own_port=port,
+            tell=self.tell,
+        )
+        self.observer = Observer(
+            engines=self.engines,
+            device=self.device,
+            sampler=self.sampler,
+            baselines=self.baselines,
+            store=self.store,
+            sinks=self._sinks,
+            disabled=settings.disable,
+        )
+        self.relay = Relay(self.session, self.engines, self.observer)
+        self.ram = RamBandwidth(
+            settings.state_path / "ram.json",
+            is_quiet=lambda: self.observer.in_flight == 0,
+            is_idle=self._cores_are_idle,
+        )
+        await self.sampler.start()
+        self.engines.start()
+        self.ram.start()
+        self.lag.start()
+
+    async def stop(self) -> None:
+        """Stop everything, leaving no process and no task behind."""
+        self.observer.settle_all()
+        self.lag.stop()
+        await self.ram.stop()
+        await self.engines.stop()
+        await self.sampler.stop()
+        await self.session.close()
+
+    def device(self) -> DeviceFacts:
+        """Return what is known of this machine."""
+        return replace(self.sampler.device(), ram_bandwidth_bytes_per_s=self.ram.bytes_per_s)
+
+    def _cores_are_idle(self) -> bool:
+        now_s = time.monotonic()
+        samples = self.sampler.host_window(self._any_port(), now_s - IDLE_WINDOW_S, now_s)
+        busy = [s.cpu_busy_cores for s in samples if s.cpu_busy_cores is not None]
+        cores = next((s.cpu_cores for s in reversed(samples) if s.cpu_cores), None)
+        return bool(busy) and cores is not None and busy[-1] <= IDLE_RATIO * cores
+
+    def _any_port(self) -> int | None:
+        return next((engine.port for engine in self.engines.all), None)
+
+    def status(self) -> dict[str, Any]:
+        """Return what the proxy sees and what it costs, for /slowtok/status."""
+        device = self.device()
+        sampling = self.sampler.status()
+        return {
+            "version": version("slowtok"),
+            "listen": self.settings.listen,
+            "engines": [self._engine_status(engine) for engine in self.engines.all],
+            "looked_at": self.engines.looked_at,
+            "gpus": [asdict(gpu) for gpu in device.gpus or ()],
+            "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
+            "not_visible": _not_visible(device, sampling),
+            "baselines": self.baselines.summary(),
+            "overhead": {
+                "proxy": self._own_cost.summary(),
+                "loop_lag": self.lag.summary(),
+                "sampling": sampling,
+                "diagnose_ms_per_request": self._diagnose_ms(),
+            },
+            "counts": {
+                "requests": self.observer.requests,
+                "in_flight": self.observer.in_flight,
+                "failures": dict(self.observer.failures),
+                "log_lines_lost": self._log_lines_lost(),
+                "baseline_errors": self.baselines.errors,
+            },
+        }
+
+    def _engine_status(self, engine: Engine) -> dict[str, Any]:
+        server, _ = self.engines.facts(engine.name, None)
+        return {
+            **{k: v for k, v in asdict(server).items() if v is not None},
+            "answers": engine.identity is not None,
+            "models": [
+                {k: v for k, v in asdict(facts).items() if v is not None}
+                for facts in engine.models.values()
+            ],
+        }
+
+    def _log_lines_lost(self) -> int:
+        """Lines that a full disk or a slow reader cost."""
+        writers = (getattr(sink, "writer", None) for sink in self._sinks.values())
+        return sum(writer.dropped + writer.failed for writer in writers if writer)
+
+    def _diagnose_ms(self) -> float | None:
+        requests = self.observer.diagnosed
+        return round(self.observer.diagnose_s / requests * 1000, 3) if requests else None
+
+
+def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
+    """Return the application: guard first, own pages, and the relay for all the rest."""
+
+    async def life(_app: web.Application) -> AsyncIterator[None]:
+        await proxy.start(own_port())
+        yield
+        await proxy.stop()
+
+    async def relay(request: web.Request) -> web.StreamResponse:
+        return await proxy.relay.handle(request)
+
+    app = web.Application(middlewares=[_guard(proxy.settings)])
+    app.cleanup_ctx.append(life)
+    app.on_response_prepare.append(_drop_own_server_name)
+    app.add_routes(Api(proxy.store, proxy.status).routes())
+    app.router.add_route("*", "/{rest:.*}", relay)
+    return app
+
+
+def _guard(settings: Settings) -> Any:
+    """Return the middleware that refuses foreign hosts and pages, and what cannot be relayed."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        refusal = guard.refuse(
+            request.headers.get("Host"),
+            origin,
+            own_hosts=(settings.host, *settings.allow_host),
+            allowed=settings.allow_origin,
+        )
+        if refusal is not None:
+            return error_response(403, refusal, "refused")
+        upgrade = request.headers.get("Upgrade", "").lower()
+        if upgrade not in _SAFE_UPGRADES or request.method == "CONNECT":
+            what = upgrade if upgrade.isalnum() else "a protocol change"
+            message = f"slowtok relays HTTP requests only, not {what}"
+            return error_response(501, message, "not-implemented")
+        if (
+            origin
+            and request.method == "OPTIONS"
+            and "Access-Control-Request-Method" in request.headers
+        ):
+            return _preflight(request, origin)
+        return await handler(request)
+
+    return check
+
+
+def _preflight(request: web.Request, origin: str) -> web.Response:
+    """Answer a browser's question before its request: the engine never sees its origin."""
+    asked = request.headers.get("Access-Control-Request-Headers", "*")
+    return web.Response(
+        status=204,
+        headers={
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            "Access-Control-Allow-Headers": asked,
+            "Access-Control-Max-Age": "600",
+            "Vary": "Origin",
+        },
+    )
+
+
+async def _drop_own_server_name(_request: web.Request, response: web.StreamResponse) -> None:
+    """Take back what aiohttp added: the engine's own `Server`, or its absence, is passed on."""
+    if response.headers.get("Server", "").startswith("Python/"):
+        del response.headers["Server"]
+
+
+def _not_visible(device: DeviceFacts, sampling: Mapping[str, Any]) -> list[dict[str, str]]:
+    hidden = []
+    if device.gpus is None:
+        hidden.append(
+            {"fact": "GPUs", "why": str(sampling.get("gpu_unavailable") or "not looked yet")}
+        )
+    if device.ram_bandwidth_bytes_per_s is None:
+        hidden.append(
+            {"fact": "RAM bandwidth", "why": "not measured yet; it waits for a quiet second"}
+        )
+    return hidden
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """Return the server: cancels a request when its client goes, changes no body."""
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        keepalive_timeout=75,
+        max_line_size=64 * 1024,
+        max_field_size=64 * 1024,
+        shutdown_timeout=5.0,
+        handle_signals=False,
+    )

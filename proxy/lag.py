@@ -1,0 +1,40 @@
+"""How late the event loop wakes: the proxy's own share in a delay."""
+
+import asyncio
+from collections import deque
+
+INTERVAL_S = 0.25
+KEEP = 240  # one minute
+
+
+class LoopLag:
+    """Measures by how much a timer of the loop comes late; costs a call every `INTERVAL_S`."""
+
+    def __init__(self) -> None:
+        self._late_s: deque[float] = deque(maxlen=KEEP)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to measure in the running loop."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(loop.time() + INTERVAL_S, self._tick, loop.time() + INTERVAL_S)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the median and the largest lateness of the last minute, in milliseconds."""
+        late = sorted(self._late_s)
+        if not late:
+            return {"p50_ms": None, "max_ms": None}
+        return {
+            "p50_ms": round(late[len(late) // 2] * 1000, 3),
+            "max_ms": round(late[-1] * 1000, 3),
+        }
+
+    def _tick(self, due_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._late_s.append(max(loop.time() - due_s, 0.0))
+        self._timer = loop.call_at(loop.time() + INTERVAL_S, self._tick, loop.time() + INTERVAL_S)

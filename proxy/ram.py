@@ -1,0 +1,100 @@
+"""The bandwidth of this machine's RAM: measured once, kept in the state directory.
+
+The measurement takes all cores for a second, so it waits for a moment without requests, gives way
+as soon as one comes, and prefers idle cores: measured beside other work, the number is used but
+measured again at the next start.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+MODULE = "slowtok.proxy.sampling.ram_bandwidth"
+QUIET_CHECK_S = 0.2
+LIMIT_S = 20.0
+MAX_AGE_S = 90 * 86400.0  # memory gets exchanged
+PATIENCE_S = 30.0  # how long idle cores are waited for
+
+
+class RamBandwidth:
+    """Knows the bandwidth, or measures it when nobody is waiting."""
+
+    def __init__(
+        self, path: Path, *, is_quiet: Callable[[], bool], is_idle: Callable[[], bool]
+    ) -> None:
+        self._path = path
+        self._is_quiet = is_quiet  # no request is on its way
+        self._is_idle = is_idle  # and nothing else keeps the cores busy
+        self._task: asyncio.Task[None] | None = None
+        self.bytes_per_s = _read(path)
+        self.failure: str | None = None
+
+    def start(self) -> None:
+        """Begin to measure unless the number is known."""
+        if self.bytes_per_s is None:
+            self._task = asyncio.create_task(self._measure())
+
+    async def stop(self) -> None:
+        """Stop, without a process left behind."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _measure(self) -> None:
+        began_s = time.monotonic()
+        while True:
+            idle = self._is_idle()
+            if self._is_quiet() and (idle or time.monotonic() - began_s > PATIENCE_S):
+                line = await self._try_once()
+                if line is not None:
+                    self._take(line, keep=idle)
+                    return
+            await asyncio.sleep(QUIET_CHECK_S)
+
+    async def _try_once(self) -> bytes | None:
+        """Run the measurement; None when a request came in between."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", MODULE, stdout=asyncio.subprocess.PIPE
+        )
+        reading = asyncio.ensure_future(process.communicate())
+        began_s = time.monotonic()
+        try:
+            while not reading.done():
+                if not self._is_quiet() or time.monotonic() - began_s > LIMIT_S:
+                    return None
+                await asyncio.wait({reading}, timeout=QUIET_CHECK_S)
+            return reading.result()[0]
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _take(self, line: bytes, *, keep: bool) -> None:
+        try:
+            measured = orjson.loads(line).get("bytes_per_s")
+            self.bytes_per_s = float(measured)
+        except (ValueError, TypeError, AttributeError):
+            self.failure = "RAM bandwidth could not be measured"
+            return
+        if not keep:
+            return
+        with suppress(OSError):  # measured again at the next start
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            kept = {"bytes_per_s": self.bytes_per_s, "measured_unix_s": time.time()}
+            self._path.write_bytes(orjson.dumps(kept))
+            self._path.chmod(0o600)
+
+
+def _read(path: Path) -> float | None:
+    try:
+        kept = orjson.loads(path.read_bytes())
+        fresh = time.time() - float(kept["measured_unix_s"]) < MAX_AGE_S
+        return float(kept["bytes_per_s"]) if fresh else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

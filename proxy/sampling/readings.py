@@ -1,0 +1,109 @@
+"""Everything that the sampling process has said, kept for whoever asks about a window of time."""
+
+from dataclasses import replace
+from typing import Any
+
+from slowtok.detectors.case import DeviceFacts, GpuSample, HostSample
+from slowtok.proxy.sampling.ring import Ring
+from slowtok.proxy.sampling.wire import (
+    BadLine,
+    FailedLine,
+    GpusLine,
+    HostLine,
+    Line,
+    OverheadLine,
+    ProcessFacts,
+    parse_line,
+)
+
+LONGEST_SPAN_S = 2.5
+"""A little over the idle period: how far a sample's span can reach back over a window's end."""
+
+
+class Readings:
+    """Samples by time and the latest facts; a line that cannot be read is counted."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[int | None, Ring[HostSample]] = {}
+        self._gpus: Ring[GpuSample] = Ring()
+        self._processes: dict[int, ProcessFacts] = {}
+        self._device = DeviceFacts()
+        self._gpu_reason: str | None = "not looked at yet"
+        self._overhead: OverheadLine | None = None
+        self._failures: dict[str, str] = {}
+        self._bad_lines = 0
+        self._last_bad_line: str | None = None
+
+    def take(self, text: bytes) -> Line | None:
+        """Keep one line and return its value, or None when it was not one."""
+        try:
+            line = parse_line(text)
+        except BadLine:
+            self.count_bad_line(text.decode(errors="replace").strip())
+            return None
+        self._keep(line)
+        return line
+
+    def count_bad_line(self, text: str) -> None:
+        """Count a line that could not be read; its beginning is kept for the status."""
+        self._bad_lines += 1
+        self._last_bad_line = text[:200]
+
+    def _keep(self, line: Line) -> None:
+        match line:
+            case HostLine():
+                self._hosts.setdefault(line.port, Ring()).add(line.sample)
+            case GpuSample():
+                self._gpus.add(line)
+            case ProcessFacts():
+                self._processes[line.port] = line
+            case DeviceFacts():
+                self._device = replace(line, gpus=self._device.gpus)
+            case GpusLine():
+                self._device = replace(self._device, gpus=line.gpus)
+                self._gpu_reason = line.reason
+            case OverheadLine():
+                self._overhead = line
+            case FailedLine():
+                self._failures[line.where] = line.error
+
+    def forget_other_ports(self, ports: tuple[int, ...]) -> None:
+        """Drop what was kept about ports that are no longer watched."""
+        for port in self._processes.keys() - set(ports):
+            del self._processes[port]
+        for watched in self._hosts.keys() - {None, *ports}:
+            del self._hosts[watched]
+
+    def host_window(self, port: int | None, from_s: float, to_s: float) -> tuple[HostSample, ...]:
+        """Return the samples whose span touches the window, oldest first."""
+        ring = self._hosts.get(port)
+        if ring is None:
+            return ()
+        found = ring.window(from_s, to_s + LONGEST_SPAN_S)
+        return tuple(sample for sample in found if sample.at_s - sample.span_s < to_s)
+
+    def gpu_window(self, from_s: float, to_s: float) -> tuple[GpuSample, ...]:
+        """Return the samples of all GPUs taken inside the window, oldest first."""
+        return self._gpus.window(from_s, to_s)
+
+    def device(self) -> DeviceFacts:
+        """Return the machine's facts as far as they are known; without RAM bandwidth."""
+        return self._device
+
+    def process(self, port: int) -> ProcessFacts | None:
+        """Return what is known about the process behind a port; None before the first look."""
+        return self._processes.get(port)
+
+    def status(self) -> dict[str, Any]:
+        """Return what the user should know about the sampling itself."""
+        overhead = self._overhead
+        return {
+            "gpu_unavailable": self._gpu_reason,
+            "cpu_ratio": overhead.cpu_ratio if overhead else None,
+            "tick_p50_s": overhead.tick_p50_s if overhead else None,
+            "tick_max_s": overhead.tick_max_s if overhead else None,
+            "missed_ticks": overhead.missed_ticks if overhead else None,
+            "failed": dict(self._failures),
+            "unreadable_lines": self._bad_lines,
+            "last_unreadable": self._last_bad_line,
+        }

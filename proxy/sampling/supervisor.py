@@ -1,0 +1,248 @@
+"""The proxy's side of sampling: keeps the sampling process alive and keeps what it says.
+
+Strategy: one task runs one process after the other. Nothing that happens to the process reaches a
+caller: it costs its samples, is counted, and a new one is started after a pause.
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import orjson
+
+from slowtok.detectors.case import DeviceFacts, GpuSample, HostSample
+from slowtok.proxy.sampling.readings import Readings
+from slowtok.proxy.sampling.wire import HostLine, ProcessFacts
+
+COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
+"""-P: a json.py in the folder that the proxy was started in must not become ours."""
+
+LINGER_S = 1.0
+"""Sampling stays fast this long after the last request: what follows a request is evidence too."""
+
+SILENCE_S = 5.0
+"""A process that writes nothing for this long hangs: even an idle one writes every 2 s."""
+
+START_S = 20.0
+"""The first line may take longer: starting Python on a machine that swaps does."""
+
+PAUSE_S = (0.5, 10.0)
+HEALTHY_S = 30.0
+"""After a life this long the next pause is the shortest again. No published source."""
+
+STOP_S = 1.0
+LINE_LIMIT_BYTES = 1 << 20
+
+FRESH_S = 0.05
+"""The sampling process takes no two samples closer than this: one this new is new enough."""
+
+OnSample = Callable[[HostLine | GpuSample], None]
+
+
+class Sampler:
+    """Samples of this machine, of its GPUs and of the servers behind some ports.
+
+    `on_sample` gets each host and GPU sample as it comes, for whoever shows them live.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = COMMAND,
+        silence_s: float = SILENCE_S,
+        start_s: float = START_S,
+        pause_s: tuple[float, float] = PAUSE_S,
+        linger_s: float = LINGER_S,
+        on_sample: OnSample | None = None,
+    ) -> None:
+        self._command = tuple(command)
+        self._silence_s, self._start_s = silence_s, start_s
+        self._shortest_pause_s, self._longest_pause_s = pause_s
+        self._linger_s = linger_s
+        self._on_sample = on_sample
+        self._on_sample_errors = 0
+        self._readings = Readings()
+        self._ports: tuple[int, ...] = ()
+        self._active = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._latest_at_s = 0.0
+        self._waiting: list[tuple[float, asyncio.Future[None]]] = []
+        self._restarts = 0
+        self._last_end: str | None = None
+
+    async def start(self) -> None:
+        """Begin; returns at once, samples follow when the process is up."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_running(), name="sampler")
+
+    async def stop(self) -> None:
+        """End the process and leave none behind."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def watch(self, ports: Sequence[int]) -> None:
+        """Follow the servers behind these local ports, and no others."""
+        if tuple(ports) != self._ports:
+            self._ports = tuple(ports)
+            self._readings.forget_other_ports(self._ports)
+            self._send_state()
+
+    def set_active(self, active: bool) -> None:
+        """Say whether any request is in flight: samples are dense then, and for a while after."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if active and not self._active:
+            self._active = True
+            self._send_state()
+        elif self._active and not active:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._linger_s, self._go_idle)
+
+    async def fresh(self, timeout_s: float = 0.1) -> bool:
+        """Ask for a sample of this moment; False when none came in time.
+
+        For the end of a request: the last regular sample may be up to 0.2 s old.
+        """
+        wanted_at_s = time.monotonic() - FRESH_S
+        if self._latest_at_s >= wanted_at_s:
+            return True
+        arrival = asyncio.get_running_loop().create_future()
+        self._waiting.append((wanted_at_s, arrival))
+        self._send({"now": True})
+        try:
+            async with asyncio.timeout(timeout_s):
+                await arrival
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting = [wait for wait in self._waiting if wait[1] is not arrival]
+        return True
+
+    def host_window(self, port: int | None, from_s: float, to_s: float) -> tuple[HostSample, ...]:
+        """Return the host samples whose span touches the window, oldest first.
+
+        `port` must be watched; None gives what was sampled while no port was.
+        """
+        return self._readings.host_window(port, from_s, to_s)
+
+    def gpu_window(self, from_s: float, to_s: float) -> tuple[GpuSample, ...]:
+        """Return the samples of all GPUs taken inside the window, oldest first."""
+        return self._readings.gpu_window(from_s, to_s)
+
+    def device(self) -> DeviceFacts:
+        """Return the machine's facts as far as they are known; without RAM bandwidth."""
+        return self._readings.device()
+
+    def process(self, port: int) -> ProcessFacts | None:
+        """Return what is known about the process behind a port; None before the first look."""
+        return self._readings.process(port)
+
+    def status(self) -> dict[str, Any]:
+        """Return how sampling itself fares: alive, restarts, cost, unreadable lines, no-GPU."""
+        return {
+            "alive": self._process is not None,
+            "pid": None if self._process is None else self._process.pid,
+            "active": self._active,
+            "restarts": self._restarts,
+            "last_end": self._last_end,
+            "on_sample_errors": self._on_sample_errors,
+            **self._readings.status(),
+        }
+
+    def _go_idle(self) -> None:
+        self._idle_timer = None
+        self._active = False
+        self._send_state()
+
+    def _send_state(self) -> None:
+        self._send({"ports": self._ports, "active": self._active})
+
+    def _send(self, command: dict[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            return  # the next process is told the whole state when it starts
+        process.stdin.write(orjson.dumps(command) + b"\n")
+
+    async def _keep_running(self) -> None:
+        pause_s = self._shortest_pause_s
+        while True:
+            began_s = time.monotonic()
+            try:
+                self._last_end = await self._run_once()
+            except Exception as error:  # noqa: BLE001  nothing may end the supervision
+                self._last_end = f"{type(error).__name__}: {error}"
+            if time.monotonic() - began_s > HEALTHY_S:
+                pause_s = self._shortest_pause_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._longest_pause_s)
+            self._restarts += 1
+
+    async def _run_once(self) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,  # its last words are counted and kept as a bad line
+            limit=LINE_LIMIT_BYTES,
+        )
+        self._process = process
+        try:
+            self._send_state()
+            return await self._read_lines(process)
+        finally:
+            self._process = None
+            await _end(process)
+
+    async def _read_lines(self, process: asyncio.subprocess.Process) -> str:
+        stdout = cast(asyncio.StreamReader, process.stdout)  # a pipe was asked for
+        limit_s = self._start_s
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    text = await stdout.readline()
+            except TimeoutError:
+                return f"silent for {limit_s:g} s"
+            except ValueError:  # longer than the limit; the reader has thrown it away
+                self._readings.count_bad_line("a line over the size limit")
+                continue
+            if not text:
+                return f"ended with code {await process.wait()}"
+            limit_s = self._silence_s
+            self._take(text)
+
+    def _take(self, text: bytes) -> None:
+        line = self._readings.take(text)
+        if isinstance(line, HostLine):
+            self._latest_at_s = line.sample.at_s
+            for wanted_at_s, arrival in self._waiting:
+                if self._latest_at_s >= wanted_at_s and not arrival.done():
+                    arrival.set_result(None)
+        if self._on_sample is not None and isinstance(line, HostLine | GpuSample):
+            try:
+                self._on_sample(line)
+            except Exception:  # noqa: BLE001  a viewer's fault must not cost the samples
+                self._on_sample_errors += 1
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Close its stdin, which ends it; kill it when that is not enough."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    except (TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,83 @@
+"""What the engines' probes and command lines say, before it is merged into `ServerFacts`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["llama-server", "vllm", "ollama", "sglang", "lm-studio", "openai", "unknown"]
+
+ALL_LAYERS = 999  # what users write for "all"; no model has as many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which engine answers, by its replies."""
+
+    kind: Kind
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One model that an engine holds in memory, where it holds several.
+
+    `memory_bytes` are weights, KV cache and buffers; `gpu_bytes` is the part of them on GPUs.
+    `argv` is the command line of the process that runs the model, where the engine tells it.
+    """
+
+    name: str
+    path: str | None = None
+    context_tokens: int | None = None
+    memory_bytes: int | None = None
+    gpu_bytes: int | None = None
+    quantisation: str | None = None
+    sleeping: bool | None = None
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What an engine says of itself over HTTP. `context_tokens` is for one request.
+
+    `models` are the names that requests may use; `loaded` those in memory, for engines that swap.
+    """
+
+    version: str | None = None
+    models: tuple[str, ...] = ()
+    model_path: str | None = None
+    quantisation: str | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    context_tokens: int | None = None
+    slots: int | None = None
+    speculative: bool | None = None
+    sleeping: bool | None = None
+    loading: bool = False
+    loaded: tuple[Loaded, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What a command line and its environment ask for; None where they do not say.
+
+    `context_tokens` is the whole context, shared by the slots. `gpu_layers`: -1 leaves it to the
+    engine, `ALL_LAYERS` means all. `threads` below 1 means every logical core.
+    """
+
+    model_path: str | None = None
+    alias: str | None = None
+    gpu_layers: int | None = None
+    cpu_moe_layers: int | None = None
+    threads: int | None = None
+    context_tokens: int | None = None
+    slots: int | None = None
+    batch_tokens: int | None = None
+    micro_batch_tokens: int | None = None
+    flash_attention: str | None = None
+    kv_type_k: str | None = None
+    kv_type_v: str | None = None
+    kv_on_gpu: bool | None = None
+    memory_mapped: bool | None = None
+    speculative: bool | None = None
+    split_mode: str | None = None
+    tensor_parallel: int | None = None
+    sleep_idle_s: int | None = None

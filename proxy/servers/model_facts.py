@@ -1,0 +1,99 @@
+"""A model file's geometry, read once by a process of its own and then kept on disk.
+
+The key of the cache is what a changed file changes: path, size and modification time.
+"""
+
+import asyncio
+import hashlib
+import logging
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import orjson
+
+from slowtok.detectors.case import ModelFacts
+
+READER = "slowtok.proxy.servers.gguf_facts"
+READER_VERSION = 1  # raise when the reader counts differently, so that kept facts are read anew
+# 0.25 s measured for a 94 MiB file on a local disk, nearly all of it Python starting; a network
+# share may take long to give a header.
+READ_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+async def read_model_facts(
+    path: Path, cache_dir: Path, *, timeout_s: float = READ_TIMEOUT_S
+) -> ModelFacts | None:
+    """Return the facts of the GGUF file at `path`, or None, with one warning, when unreadable."""
+    try:
+        kept_at = cache_dir / f"{_key(path)}.json"
+    except OSError as error:
+        log.warning("model file cannot be read: %s", error)
+        return None
+    kept = _load(kept_at)
+    if kept is not None:
+        return kept
+    output = await _run_reader(path, timeout_s)
+    facts = None if output is None else _parse(output)
+    if facts is not None and output is not None:
+        _keep(kept_at, output)
+    return facts
+
+
+def _key(path: Path) -> str:
+    stat = path.stat()
+    identity = f"{READER_VERSION}\0{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+async def _run_reader(path: Path, timeout_s: float) -> bytes | None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", READER, str(path),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        log.warning("reading %s took more than %g s", path, timeout_s)
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        log.warning("model file cannot be read: %s", lines[-1])
+        return None
+    return output
+
+
+def _parse(output: bytes) -> ModelFacts | None:
+    """Return facts from the reader's JSON; None when a field is not one of today's."""
+    try:
+        raw = orjson.loads(output)
+        return ModelFacts(**{f.name: raw[f.name] for f in fields(ModelFacts)})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _load(kept_at: Path) -> ModelFacts | None:
+    try:
+        return _parse(kept_at.read_bytes())
+    except OSError:
+        return None
+
+
+def _keep(kept_at: Path, output: bytes) -> None:
+    """Write the facts beside their name and move them there: a reader never sees half of them."""
+    unfinished = kept_at.with_suffix(".new")
+    try:
+        kept_at.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(output)
+        unfinished.replace(kept_at)
+    except OSError as error:
+        log.warning("model facts cannot be kept: %s", error)

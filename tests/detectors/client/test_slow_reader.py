@@ -1,0 +1,50 @@
+import pytest
+
+from fakes.cases import case, healthy, with_phases, with_timeline
+from fakes.cases import slow_reader as firing
+from slowtok.detectors.case import Case
+from slowtok.detectors.client import slow_reader
+
+QUIET = [
+    pytest.param(healthy(), id="the client kept up"),
+    pytest.param(with_timeline(healthy(), client_blocked_s=0.4), id="a stop that is not felt"),
+    pytest.param(
+        with_timeline(case(ms_per_token=50.0), client_blocked_s=2.0),
+        id="under a fifth of a long answer",
+    ),
+]
+FIRING = [
+    pytest.param(
+        firing(),
+        2.0,
+        "did not read for 2.0 s while data was ready, 66 % of the decode time",
+        id="writes blocked",
+    ),
+    pytest.param(
+        with_phases(healthy(), delivery_s=1.5),
+        1.5,
+        "the engine was not the limit",
+        id="the rest came late",
+    ),
+    pytest.param(
+        with_phases(firing(), decode_stream_s=None, decode_s=None),
+        2.0,
+        "did not read",
+        id="no decode time: against the whole request",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert slow_reader.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, said: str) -> None:
+    finding = slow_reader.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "delivery"
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert said in f"{finding.summary} {finding.remedy}"

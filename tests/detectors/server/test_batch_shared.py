@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import pytest
+
+from fakes.cases import batch_shared as firing
+from fakes.cases import case, healthy, host_contention, queued, with_envelope, with_gpu, with_phases
+from slowtok.detectors.case import Case, Neighbours
+from slowtok.detectors.finding import Missing
+from slowtok.detectors.server import batch_shared
+
+
+def sharing(others: int, ms_per_token: float) -> Case:
+    neighbours = Neighbours(in_flight_at_send=others, decode_mean=others, decode_max=others)
+    return replace(case(ms_per_token=ms_per_token), neighbours=neighbours)
+
+
+QUIET = [
+    pytest.param(healthy(), id="alone"),
+    pytest.param(
+        replace(firing(), neighbours=Neighbours(decode_mean=0.4, decode_max=2)),
+        id="a neighbour for less than half of the decode",
+    ),
+    pytest.param(queued(), id="others came first and were gone"),
+    pytest.param(host_contention(), id="another process, not another request"),
+]
+FIRING = [
+    pytest.param(
+        firing(),
+        6.232 * 0.5,
+        "its price and not a fault",
+        id="measured: two streams on a CPU; 0.52 of decode was lost",
+    ),
+    pytest.param(
+        sharing(2, 18.97),
+        8.518 * 0.667,
+        "2.0 other requests",
+        id="measured: three streams on a CPU; 0.66 was lost",
+    ),
+    pytest.param(
+        sharing(3, 20.32),
+        9.124 * 0.75,
+        "--parallel 1",
+        id="measured: four streams on a CPU; 0.67 was lost",
+    ),
+    pytest.param(
+        with_gpu(with_envelope(sharing(1, 117.6), read_bytes=34.8e9, kv_bytes=2.2e9)),
+        52.80 * 0.0561,
+        "tokens/s where it would get about",
+        id="llama.cpp#13627: two streams on a GPU cost each 6 %",
+    ),
+]
+MISSING = [
+    pytest.param(
+        with_gpu(with_envelope(firing(), read_bytes=None)),
+        "bytes read per token",
+        id="weights not known, on a GPU",
+    ),
+    pytest.param(
+        with_gpu(with_envelope(firing(), kv_bytes=None)),
+        "KV bytes read per token",
+        id="KV cache not known, on a GPU",
+    ),
+    pytest.param(with_phases(firing(), decode_tps=None), "decode rate", id="no rate"),
+    pytest.param(with_phases(firing(), decode_s=None), "decode time", id="no decode time"),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert batch_shared.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, said: str) -> None:
+    finding = batch_shared.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "decode"
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert said in f"{finding.summary} {finding.remedy}"
+
+
+@pytest.mark.parametrize(("case", "fact"), MISSING)
+def test_names_the_missing_fact(case: Case, fact: str) -> None:
+    with pytest.raises(Missing) as missing:
+        batch_shared.detect(case)
+
+    assert missing.value.fact == fact

@@ -1,0 +1,48 @@
+"""A real process that listens, for those who look for one; it serves nothing."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+# Listens, spins in as many threads as asked for (hashing lets go of the interpreter's lock), and
+# ends when its stdin closes, so that it never outlives a test.
+SERVER = """
+import hashlib, socket, subprocess, sys, threading
+listener = socket.create_server(("127.0.0.1", 0))
+block = bytes(1 << 20)
+def spin():
+    while True:
+        hashlib.sha256(block)
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=spin, daemon=True).start()
+if len(sys.argv) > 2 and sys.argv[2] == "parent":
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "--child"])
+print(listener.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+class Server(NamedTuple):
+    pid: int
+    port: int
+
+
+@contextmanager
+def running(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Server(process.pid, int(process.stdout.readline()))
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.kill()
+        process.wait()

@@ -1,0 +1,79 @@
+from slowtok.detectors.case import DeviceFacts, GpuFacts
+from slowtok.proxy.sampling.readings import Readings
+
+
+def host(at_s: float, span_s: float = 0.2, port: str = "8080") -> bytes:
+    return b'{"kind":"host","at_s":%f,"span_s":%f,"port":%s}' % (at_s, span_s, port.encode())
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    readings = Readings()
+
+    assert readings.host_window(8080, 0, 1e9) == ()
+    assert readings.gpu_window(0, 1e9) == ()
+    assert readings.device() == DeviceFacts()
+    assert readings.process(8080) is None
+    assert readings.status()["cpu_ratio"] is None
+
+
+def test_a_garbage_line_is_counted_and_costs_nothing_else() -> None:
+    readings = Readings()
+    for text in (host(1.0), b"Segmentation fault\n", host(1.2)):
+        readings.take(text)
+
+    assert len(readings.host_window(8080, 0, 2)) == 2
+    assert readings.status()["unreadable_lines"] == 1
+    assert readings.status()["last_unreadable"] == "Segmentation fault"
+
+
+def test_host_window_has_every_sample_whose_span_touches_it() -> None:
+    readings = Readings()
+    for at_s in (9.0, 10.0, 11.0, 12.0, 13.0):
+        readings.take(host(at_s, span_s=1.0))
+
+    window = readings.host_window(8080, 10.0, 12.5)
+
+    assert [sample.at_s for sample in window] == [10.0, 11.0, 12.0, 13.0]
+
+
+def test_ports_have_their_own_samples() -> None:
+    readings = Readings()
+    readings.take(host(1.0, port="8080"))
+    readings.take(host(1.0, port="11434"))
+    readings.take(host(1.0, port="null"))
+
+    assert len(readings.host_window(11434, 0, 2)) == 1
+    assert len(readings.host_window(None, 0, 2)) == 1
+    assert readings.host_window(1, 0, 2) == ()
+
+
+def test_a_port_that_is_no_longer_watched_is_forgotten() -> None:
+    readings = Readings()
+    readings.take(host(1.0))
+    readings.take(b'{"kind":"process","port":8080,"pid":7}')
+    readings.forget_other_ports((11434,))
+
+    assert readings.host_window(8080, 0, 2) == ()
+    assert readings.process(8080) is None
+
+
+def test_host_and_gpu_facts_come_together_in_any_order() -> None:
+    facts = (
+        b'{"kind":"host_facts","cpu_logical_cores":8}',
+        b'{"kind":"gpus","gpus":[{"index":0,"name":"H200"}]}',
+    )
+    both = DeviceFacts(cpu_logical_cores=8, gpus=(GpuFacts(index=0, name="H200"),))
+
+    for order in (facts, facts[::-1]):
+        readings = Readings()
+        for text in order:
+            readings.take(text)
+        assert readings.device() == both
+
+
+def test_no_gpu_library_says_why() -> None:
+    readings = Readings()
+    readings.take(b'{"kind":"gpus","reason":"NVML library not found"}')
+
+    assert readings.device().gpus is None
+    assert readings.status()["gpu_unavailable"] == "NVML library not found"

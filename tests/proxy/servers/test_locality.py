@@ -1,0 +1,33 @@
+import pytest
+
+from slowtok.proxy.servers.locality import is_local, is_own, own_addresses
+
+OWN = {"192.168.1.7", "fe80::1"}
+
+
+@pytest.mark.parametrize("host", ["192.168.1.8", "10.0.0.1", "2001:db8::1", "8.8.8.8"])
+def test_another_machine(host: str) -> None:
+    assert is_own(host, OWN) is False
+
+
+def test_a_name_must_be_resolved_first() -> None:
+    assert is_own("gpu-box.lan", OWN) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost", "model.localhost", "127.0.0.1", "127.8.9.10", "::1", "0.0.0.0",
+        "192.168.1.7", "fe80::1%eth0", "::ffff:127.0.0.1",
+    ],
+)  # fmt: skip
+def test_this_machine(host: str) -> None:
+    assert is_own(host, OWN) is True
+
+
+async def test_urls() -> None:
+    assert await is_local("http://127.0.0.1:8080/v1") is True
+    assert await is_local("http://[::1]:8080") is True
+    assert await is_local("http://203.0.113.9:8080") is False
+    assert await is_local("http://no-such-name.invalid:8080") is None
+    assert any(address.startswith("127.") for address in own_addresses())
