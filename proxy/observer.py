@@ -172,6 +172,7 @@ class Observer:
     def _case(self, exchange: Exchange) -> Case:
         timeline = exchange.timeline()
         server, model = self._engines.facts(exchange.engine_name, timeline.model)
+        server = replace(server, slept=exchange.slept)
         phases = split(
             timeline,
             choices=exchange.meter.reply.choices if exchange.meter else 1,

@@ -78,6 +78,7 @@ class Relay:
         if isinstance(body, bytes):
             outgoing.popall("Content-Length", None)
         exchange.engine_name = engine.name
+        exchange.slept = engine.probe.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - read_at_s
         asking = send(self._session, engine.url, request.method, _target(request), outgoing, body)

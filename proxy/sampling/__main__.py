@@ -78,7 +78,7 @@ class Loop:
         self._failures: set[str] = set()
         self._overhead = Overhead()
         now_s = time.monotonic()
-        self._report = Every(OVERHEAD_S, now_s + OVERHEAD_S)
+        self._report = Every(OVERHEAD_S, now_s + DEAR_S)
         self._host, self._host_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         self._gpu, self._gpu_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         if isinstance(gpus, str):

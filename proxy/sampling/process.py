@@ -34,10 +34,13 @@ class ProcessStat(NamedTuple):
 
 
 def parse_stat(text: bytes) -> ProcessStat | None:
-    """Read /proc/<pid>/stat (fields: proc_pid_stat(5)); the name may hold blanks and brackets."""
+    """Read /proc/<pid>/stat (fields: proc_pid_stat(5)); None for one that has ended.
+
+    The name may hold blanks and brackets; a zombie has ended, whoever has not noticed yet.
+    """
     head, bracket, tail = text.rpartition(b")")
     fields = tail.split()
-    if not bracket or len(fields) < 20:
+    if not bracket or len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return None
     return ProcessStat(
         name=head.partition(b"(")[2].decode(errors="replace"),

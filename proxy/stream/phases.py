@@ -47,15 +47,15 @@ def split(
 
 
 def _believed(timeline: Timeline) -> EngineTimings:
-    """Return the engine's timings, fitted into the time that passed; none where they cannot fit."""
+    """Return the engine's timings, fitted into the time that passed; none where they cannot be."""
     engine = timeline.engine or EngineTimings()
     parts = (engine.queue_s, engine.load_s, engine.prefill_s, engine.decode_s)
     claimed_s = sum(part for part in parts if part is not None)
     passed_s = _difference(_answered_at_s(timeline), timeline.sent_at_s)
-    if passed_s is None or claimed_s <= passed_s:
-        return engine
-    if claimed_s > passed_s * MAX_CLOCK_RATIO + MAX_ROUNDING_S:
+    if passed_s is None or claimed_s > passed_s * MAX_CLOCK_RATIO + MAX_ROUNDING_S:
         return EngineTimings()
+    if claimed_s <= passed_s:
+        return engine
     fit = passed_s / claimed_s
     queue_s, load_s, prefill_s, decode_s = (p if p is None else p * fit for p in parts)
     return replace(engine, queue_s=queue_s, load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
@@ -69,7 +69,9 @@ def _prefill_and_decode(
     if not timeline.stream:
         return None, None, "estimate"
     begin = timeline.headers_at_s if early_head else timeline.sent_at_s
-    return _difference(timeline.first_token_at_s, begin), _stream_decode(timeline), "stream"
+    before_s = (engine.queue_s or 0.0) + (engine.load_s or 0.0)
+    prefill_s = _difference(timeline.first_token_at_s, begin, before_s)
+    return prefill_s, _stream_decode(timeline), "stream"
 
 
 def _queue(
@@ -124,6 +126,7 @@ def _latest_at_s(timeline: Timeline) -> float:
         timeline.accepted_at_s,
         timeline.sent_at_s,
         timeline.headers_at_s,
+        timeline.first_token_at_s,
         timeline.last_token_at_s,
         timeline.last_byte_at_s,
         timeline.delivered_at_s,

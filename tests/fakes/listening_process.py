@@ -1,5 +1,6 @@
-"""A real process that listens, for those who look for one; it serves nothing."""
+"""Real processes and descriptors for the sampling tests: something that listens and spins."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,3 +47,9 @@ def running(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Serv
         process.stdout.close()
         process.kill()
         process.wait()
+
+
+def open_descriptors() -> int:
+    """Count what this process has open."""
+    with os.scandir("/proc/self/fd") as entries:
+        return sum(1 for _ in entries)

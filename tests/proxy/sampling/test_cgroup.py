@@ -165,5 +165,5 @@ def test_a_busy_child_under_a_real_quota_is_seen_to_be_throttled(fifth_of_a_core
 
     assert first["server_quota_cores"] == 0.2
     assert second["server_quota_cores"] == 0.2
-    assert (second["server_throttled_ratio"] or 0) > 0.5
-    assert (second["server_throttled_s_per_s"] or 0) > 0.3
+    assert (second["server_throttled_ratio"] or 0) > 0.3
+    assert (second["server_throttled_s_per_s"] or 0) > 0.2

@@ -37,7 +37,7 @@ def test_a_busy_server_is_followed_until_it_ends(busy_server: Server) -> None:
     gone = machine.sample(dear=True)
 
     assert process["pid"] == busy_server.pid
-    assert line["server_cpu_cores"] > 0.3
+    assert line["server_cpu_cores"] > 0.05  # of a machine that others may use too
     assert line["server_threads"] == 2
     assert "server_cpu_cores" not in gone[-1]
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fakes.listening_process import Server
+from fakes.listening_process import Server, open_descriptors, running
 from slowtok.proxy.sampling.process import (
     ProcessStat,
     ThreadUse,
@@ -55,9 +55,9 @@ def test_schedstat() -> None:
 
 def test_thread_use_counts_threads_that_ran_half_of_the_time() -> None:
     before = {"1": (0, 0), "2": (0, 0), "3": (10**9, 0)}
-    now = {"1": (10**8, 0), "2": (99 * 10**6, 4 * 10**7), "3": (10**9, 0)}
+    now = {"1": (125 * 10**6, 0), "2": (124 * 10**6, 125 * 10**6), "3": (10**9, 0)}
 
-    assert thread_use(before, now, elapsed_s=0.2) == ThreadUse(busy=1, run_delay_cores=0.2)
+    assert thread_use(before, now, elapsed_s=0.25) == ThreadUse(busy=1, run_delay_cores=0.5)
 
 
 def test_a_thread_that_ended_takes_nothing_away_and_a_new_one_began_at_zero() -> None:
@@ -118,14 +118,27 @@ def test_a_spinning_thread_is_seen_as_one_busy_thread(busy_server: Server) -> No
 @needs_proc
 def test_the_end_of_the_server_is_none_and_closes_its_files(busy_server: Server) -> None:
     tree = tree_of(busy_server)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     tree.read(dear=True)
+    assert open_descriptors() > before
     os.kill(busy_server.pid, 9)
-    os.waitid(os.P_PID, busy_server.pid, os.WEXITED | os.WNOWAIT)
-    while tree.read(dear=True) is not None:  # a zombie keeps its stat until it is reaped
-        os.waitpid(busy_server.pid, 0)
+    os.waitid(os.P_PID, busy_server.pid, os.WEXITED | os.WNOWAIT)  # a zombie is left, not reaped
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert tree.read(dear=True) is None
+    assert open_descriptors() == before
+
+
+@needs_proc
+def test_children_belong_to_the_server() -> None:
+    with running("0", "parent") as server:
+        tree = tree_of(server)
+        fields = tree.read(dear=True)
+        members = list(tree.members)
+
+    assert fields is not None
+    assert members[0] == server.pid
+    assert len(members) == 2
+    assert fields["server_threads"] == 2
 
 
 @needs_proc

@@ -1,17 +1,13 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fakes.listening_process import open_descriptors
 from slowtok.proxy.sampling.procfs import ProcFiles, Rate, total
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_file_is_read_again_from_its_beginning(tmp_path: Path) -> None:

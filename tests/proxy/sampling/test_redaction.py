@@ -8,7 +8,7 @@ SECRET = "s3cr3t-Value"
 @pytest.mark.parametrize(
     "line",
     [
-        "llama-server -m model.gguf -c 8192 -ngl 99 --threads 8 --flash-attn on --cache-type-k q8_0",
+        "llama-server -m model.gguf -c 8192 -ngl 99 -t 8 --flash-attn on --cache-type-k q8_0",
         "vllm serve Qwen/Qwen3-8B --max-num-batched-tokens 8192 --tokenizer-mode auto",
         "vllm serve m --tokenizer Qwen/Qwen3-8B --enable-auto-tool-choice --max-tokens=4096",
         "llama-server -m m.gguf --keep 5 --no-mmap --slots --metrics -np 4 --port 8080",

@@ -1,0 +1,91 @@
+"""The real application on a free port, in the test's own loop."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from fakes.client import Client, connect
+from slowtok.config.settings import load
+from slowtok.proxy.app import Proxy, make_app, make_runner
+from slowtok.proxy.observer import Sink
+from slowtok.proxy.sampling.supervisor import Sampler
+
+SILENT = ("sh", "-c", "exec cat >/dev/null")  # takes commands, never gives a sample
+FIRST_LOOK_S = 5.0
+
+
+class Served:
+    """A proxy that listens; connections made here end with it."""
+
+    def __init__(self, proxy: Proxy, port: int) -> None:
+        self.proxy = proxy
+        self.port = port
+        self.clients: list[Client] = []
+
+    async def connect(self, *, receive_buffer_bytes: int = 0) -> Client:
+        client = await connect(self.port, receive_buffer_bytes=receive_buffer_bytes)
+        self.clients.append(client)
+        return client
+
+    async def own(self, path: str) -> Any:
+        """One of the proxy's own pages."""
+        client = await self.connect()
+        await client.ask("GET", path)
+        head, body = await client.reply()
+        client.close()
+        assert head.status == 200, (path, body)
+        return json.loads(body)
+
+    async def record(self, request_id: str | None) -> dict[str, Any]:
+        """The record of one request, as the API gives it."""
+        found: dict[str, Any] = await self.own(f"/slowtok/requests/{request_id}")
+        return found
+
+    async def newest(self, count: int = 1) -> dict[str, Any]:
+        """The newest record, once `count` requests have one."""
+        async with asyncio.timeout(FIRST_LOOK_S):
+            while len(records := self.proxy.store.newest_first()) < count:
+                await asyncio.sleep(0)
+        return records[0]
+
+
+@asynccontextmanager
+async def serving(
+    state_dir: Path,
+    *upstreams: str,
+    sinks: Mapping[str, Sink] | None = None,
+    change: Callable[[Proxy], None] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """Serve as `slowtok serve` does, with a sampler that gives nothing.
+
+    `change` sees the proxy before it starts.
+    """
+    ram = {"bytes_per_s": 2e10, "measured_unix_s": time.time()}
+    (state_dir / "ram.json").write_text(json.dumps(ram))
+    given = {"upstream": list(upstreams), "state_dir": str(state_dir), **settings}
+    proxy = Proxy(load(given, {}), sinks or {}, lambda event, **facts: None)
+    proxy.sampler = Sampler(command=SILENT)
+    if change is not None:
+        change(proxy)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    port = int(listener.getsockname()[1])
+    runner = make_runner(make_app(proxy, own_port=lambda: port))
+    await runner.setup()
+    served = Served(proxy, port)
+    try:
+        await web.SockSite(runner, listener).start()
+        await proxy.engines.first_look(FIRST_LOOK_S)
+        yield served
+    finally:
+        for client in served.clients:
+            client.close()
+        await runner.cleanup()

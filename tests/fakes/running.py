@@ -1,0 +1,111 @@
+"""A real proxy, run as a user runs it, and requests through it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_S = 30.0
+JSON = Mapping[str, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client got, and what the proxy recorded about it."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+    record: dict[str, Any]
+
+    @property
+    def causes(self) -> list[str]:
+        return [finding["cause"] for finding in self.record["findings"]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProxy:
+    """A proxy that listens at `url`."""
+
+    url: str
+    pid: int
+    state_dir: Path
+
+    def ask(self, body: JSON, path: str = "/v1/chat/completions") -> Answer:
+        """Send one generation request and wait for its record."""
+        with httpx.stream("POST", self.url + path, json=body, timeout=300) as reply:
+            whole = b"".join(reply.iter_raw())
+        record = self.record(reply.headers["slowtok-id"])
+        return Answer(reply.status_code, reply.headers, whole, record)
+
+    def record(self, request_id: str) -> dict[str, Any]:
+        """Return a request's record, waiting for it as the API does."""
+        found: dict[str, Any] = self.get(f"/slowtok/requests/{request_id}")
+        return found
+
+    def get(self, path: str) -> Any:
+        """Return one of the proxy's own pages."""
+        reply = httpx.get(self.url + path, timeout=10)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+@contextlib.contextmanager
+def running_proxy(
+    state_dir: Path, *upstreams: str, options: tuple[str, ...] = ()
+) -> Iterator[RunningProxy]:
+    """Run `slowtok serve` in front of `upstreams` until the block ends."""
+    port = free_port()
+    named = [part for url in upstreams for part in ("--upstream", url)]
+    command = [sys.executable, "-m", "slowtok.proxy", "serve", "--listen", f"127.0.0.1:{port}"]
+    log = state_dir / "console.txt"
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, *named, "--state-dir", str(state_dir), *options],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={k: v for k, v in os.environ.items() if not k.startswith("SLOWTOK_")},
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_healthy(f"{url}/slowtok/health", process)
+            yield RunningProxy(url, process.pid, state_dir)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0, log.read_text()
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until `url` answers 200; fail when its process ends before."""
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, f"ended with {process.returncode} before it listened"
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url, timeout=2).status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} did not answer")
+
+
+def keep_ram_bandwidth(state_dir: Path, bytes_per_s: float) -> None:
+    """Give a state directory a bandwidth that was measured before, so that nobody waits for it."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    kept = {"bytes_per_s": bytes_per_s, "measured_unix_s": time.time()}
+    (state_dir / "ram.json").write_text(json.dumps(kept))

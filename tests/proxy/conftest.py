@@ -1,0 +1,48 @@
+"""A proxy in front of an engine made of bytes, on the event loop that serves."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from fakes.client import Client
+from fakes.proxy import Served, serving
+from fakes.upstream import Upstream, listening
+
+HERE = Path(__file__).parent
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The relay's tests run on uvloop, as `slowtok serve` does; the folders beside them do not."""
+    if item.path.parent != HERE or sys.platform == "win32":
+        return {"asyncio": asyncio.new_event_loop}
+    import uvloop  # noqa: PLC0415 - not on Windows
+
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def kind() -> str:
+    """The engine that is played; a test that needs another one parametrises this."""
+    return "llama-server"
+
+
+@pytest.fixture
+async def engine(kind: str) -> AsyncIterator[Upstream]:
+    async with listening(kind) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+async def proxy(engine: Upstream, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, engine.url) as served:
+        yield served
+
+
+@pytest.fixture
+async def client(proxy: Served) -> Client:
+    return await proxy.connect()

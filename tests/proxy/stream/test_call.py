@@ -1,0 +1,293 @@
+"""Reading a request, and comparing its prompt with an earlier one without keeping any of it."""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slowtok.detectors.case import PromptPrefix
+from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.call import (
+    COARSE_BLOCK_CHARS,
+    FINE_BLOCK_CHARS,
+    FINE_CHARS,
+    MAX_PRINTED_CHARS,
+    PromptPrint,
+    compare,
+    print_prompt,
+    read_call,
+)
+
+CHAT = find_api("POST", "/v1/chat/completions")
+OLLAMA = find_api("POST", "/api/chat")
+assert CHAT is not None
+assert OLLAMA is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"   ",
+        b"not json",
+        b'{"model":"x"',
+        b"[]",
+        b'["model"]',
+        b'"model"',
+        b"7",
+        b"null",
+        b"\xff\xfe",
+        b'{"a":' * 2000 + b"1" + b"}" * 2000,
+        b'{"prompt":"\\ud800"}',  # half a letter: orjson refuses it, so the body passes unread
+        b"\xef\xbb\xbf{}",
+        b'{"temperature":NaN}',
+    ],
+)
+def test_what_is_no_json_object_is_not_read(body: bytes) -> None:
+    assert read_call(CHAT, body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "model", "stream", "ollama_stream"),
+    [
+        (b"{}", None, False, True),
+        (b'{"model":"x","stream":true}', "x", True, True),
+        (b'{"model":"x","stream":false}', "x", False, False),
+        (b'{"model":7,"stream":null}', None, False, True),
+        (b'{"model":["x"],"stream":"true"}', None, False, True),
+        (b'{"model":"","stream":1}', "", False, True),
+        (' {"model":"åß水"}\n'.encode(), "åß水", False, True),
+    ],
+)
+def test_a_field_of_another_kind_counts_as_absent(
+    body: bytes, model: str | None, stream: bool, ollama_stream: bool
+) -> None:
+    call, native = read_call(CHAT, body), read_call(OLLAMA, body)
+
+    assert call is not None
+    assert native is not None
+    assert (call.model, call.stream, native.stream) == (model, stream, ollama_stream)
+    assert call.said == orjson.loads(body)
+
+
+def words(count: int, word: str = "word") -> str:
+    """Text without repetition, so that a place in it is found only there."""
+    return " ".join(f"{word}{i}." for i in range(count))
+
+
+def chat(*contents: Any, **more: Any) -> dict[str, Any]:
+    roles = ["system", *["user", "assistant"] * len(contents)]
+    messages = [{"role": r, "content": c} for r, c in zip(roles, contents, strict=False)]
+    return {"model": "x", "messages": messages, **more}
+
+
+def printed(said: dict[str, Any]) -> PromptPrint:
+    taken = print_prompt(said)
+    assert taken is not None
+    return taken
+
+
+def against(new: dict[str, Any], old: dict[str, Any]) -> PromptPrefix:
+    return compare(printed(new), printed(old), age_s=2.5)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"messages": []},
+        {"messages": None},
+        {"messages": "text"},
+        {"messages": 3},
+        {"messages": [None, 7, "x", []]},
+        {"messages": [{}, {"role": "user"}, {"role": "user", "content": ""}]},
+        {"prompt": ""},
+        {"prompt": None},
+        {"tools": [], "messages": []},
+        {"input": "text of another API"},
+    ],
+)
+def test_without_a_prompt_there_is_no_print(said: dict[str, Any]) -> None:
+    assert print_prompt(said) is None
+
+
+SYSTEM, QUESTION, ANSWER = words(400, "rule"), words(20, "ask"), words(200, "say")
+FIRST = chat(SYSTEM, QUESTION)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        FIRST,
+        chat("short"),
+        chat("x" * FINE_BLOCK_CHARS),
+        chat(words(20_000)),
+        chat([{"type": "text", "text": SYSTEM}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        chat(SYSTEM, None, tools=[{"type": "function", "function": {"name": "f"}}]),
+        chat("åß水🎉 \ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16") * 100),
+        {"prompt": SYSTEM},
+        {"prompt": [SYSTEM, QUESTION]},
+        {"prompt": [1, 2, 3]},
+        {"system": SYSTEM, "prompt": QUESTION},
+    ],
+)
+def test_the_same_prompt_has_no_difference(said: dict[str, Any]) -> None:
+    same = against(said, said)
+
+    assert same.chars > 0
+    assert same.common_prefix_chars == same.chars
+    assert same.shared_ratio == 1.0
+    assert (same.first_difference, same.difference_message, same.difference_role) == (None,) * 3
+    assert same.previous_age_s == 2.5
+
+
+def test_another_prompt_has_nothing_in_common() -> None:
+    other = against(chat(words(100, "a")), chat(words(100, "b")))
+
+    assert (other.common_prefix_chars, other.shared_ratio) == (0, 0.0)
+    assert (other.first_difference, other.difference_message, other.difference_role) == (0, 0, "system")
+
+
+def test_a_growing_conversation_keeps_its_beginning() -> None:
+    grown = against(chat(SYSTEM, QUESTION, ANSWER, words(9, "next")), FIRST)
+    before = len(SYSTEM) + len(QUESTION)
+
+    assert before - FINE_BLOCK_CHARS < grown.common_prefix_chars <= before
+    assert grown.shared_ratio == pytest.approx(before / grown.chars, abs=0.01)
+
+
+@pytest.mark.parametrize("at", [0, 1, 15, 16, 79, 80, 1000])
+def test_a_changed_place_in_the_system_message_is_found(at: int) -> None:
+    """As with a header that counts up: character 79 is from a real report."""
+    changed = SYSTEM[:at] + "#" + SYSTEM[at + 1 :]
+    found = against(chat(changed, QUESTION), FIRST)
+
+    assert found.first_difference is not None
+    assert found.first_difference <= at < found.first_difference + found.granularity_chars
+    assert found.granularity_chars == FINE_BLOCK_CHARS
+    assert found.common_prefix_chars == found.first_difference
+    assert (found.difference_message, found.difference_role) == (0, "system")
+    assert found.shared_ratio > 0.99
+
+
+def test_a_changed_place_far_into_the_prompt_is_found_more_coarsely() -> None:
+    long = words(20_000)
+    at = FINE_CHARS + 50_000
+    found = against(chat(long[:at] + "#" + long[at + 1 :]), chat(long))
+
+    assert found.granularity_chars == COARSE_BLOCK_CHARS
+    assert found.common_prefix_chars <= at < found.common_prefix_chars + COARSE_BLOCK_CHARS
+
+
+def test_a_difference_is_told_by_its_message_and_the_place_in_it() -> None:
+    new = chat(SYSTEM, QUESTION, ANSWER[:500] + "#" + ANSWER[501:], words(9, "next"))
+    found = against(new, chat(SYSTEM, QUESTION, ANSWER, words(9, "next")))
+
+    assert (found.difference_message, found.difference_role) == (2, "assistant")
+    assert found.first_difference is not None
+    assert 500 - FINE_BLOCK_CHARS < found.first_difference <= 500
+
+
+def test_changed_tools_stand_before_everything() -> None:
+    def tools(*names: str) -> list[dict[str, Any]]:
+        return [{"type": "function", "function": {"name": name}} for name in names]
+
+    found = against(
+        chat(SYSTEM, QUESTION, tools=tools("get_time", "get_weather")),
+        chat(SYSTEM, QUESTION, tools=tools("get_weather", "get_time")),
+    )
+
+    assert (found.difference_message, found.difference_role) == (0, "tools")
+    assert found.common_prefix_chars < 80
+    assert found.shared_ratio > 0.9
+
+
+def test_reordered_messages_share_their_text_and_not_their_beginning() -> None:
+    found = against(chat(SYSTEM, ANSWER, QUESTION), chat(QUESTION, ANSWER, SYSTEM))
+
+    assert found.common_prefix_chars == 0
+    assert found.shared_ratio > 0.95
+
+
+def test_a_message_that_was_cut_out_in_the_middle() -> None:
+    found = against(chat(SYSTEM, QUESTION, words(9)), chat(SYSTEM, ANSWER, QUESTION, words(9)))
+
+    assert len(SYSTEM) - FINE_BLOCK_CHARS < found.common_prefix_chars <= len(SYSTEM)
+    assert found.shared_ratio > 0.95
+
+
+def test_a_prompt_that_is_the_beginning_of_an_earlier_one() -> None:
+    found = against(chat(SYSTEM), FIRST)
+
+    assert len(SYSTEM) - FINE_BLOCK_CHARS < found.common_prefix_chars <= len(SYSTEM)
+    assert found.shared_ratio > 0.99
+
+
+def test_a_long_prompt_is_compared_as_far_as_it_is_printed() -> None:
+    long = words(300_000)
+    assert len(long) > MAX_PRINTED_CHARS
+    same = against(chat(long), chat(long + "and more"))
+    found = against(chat("#" + long[1:]), chat(long))
+
+    assert same.chars == same.common_prefix_chars == MAX_PRINTED_CHARS
+    assert same.first_difference is None
+    assert found.common_prefix_chars == 0
+    assert found.shared_ratio > 0.99
+
+
+def test_a_long_line_without_a_sentence_in_it() -> None:
+    same = against({"prompt": "x" * MAX_PRINTED_CHARS}, {"prompt": "x" * MAX_PRINTED_CHARS})
+
+    assert same.common_prefix_chars == MAX_PRINTED_CHARS
+
+
+def reachable(value: Any) -> Iterator[Any]:
+    """Everything that a value holds, however deep."""
+    yield value
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from reachable(getattr(value, field.name))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from (*reachable(key), *reachable(inner))
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from reachable(inner)
+
+
+def test_nothing_of_the_prompt_can_be_reached_from_its_print() -> None:
+    secret = "Zebra7"
+    said = chat(f"{secret}\n", [{"type": "text", "text": secret}], secret, tools=[{"name": secret}])
+    said["messages"] += [{"role": secret, "content": secret, "name": secret}]
+    said["messages"] += [{"role": [secret], "tool_calls": [{"id": secret}]}]
+    taken = printed(said)
+    texts = {value for value in reachable(taken) if isinstance(value, str | bytes)}
+
+    assert texts <= {"tools", "system", "user", "assistant", "other"}
+    assert secret not in repr(taken)
+    assert secret.encode() not in pickle.dumps(taken)
+    assert secret not in repr(compare(taken, printed(chat(secret)), 1.0))
+
+
+CONTENTS = st.lists(st.text(max_size=60) | st.none(), min_size=1, max_size=5)
+
+
+@settings(deadline=None)
+@given(new=CONTENTS, old=CONTENTS)
+def test_any_two_prompts_compare_soundly(new: list[str | None], old: list[str | None]) -> None:
+    one, two = print_prompt(chat(*new)), print_prompt(chat(*old))
+    if one is None or two is None:
+        return
+    found = compare(one, two, 1.0)
+    a, b = ("".join(text or "" for text in texts) for texts in (new, old))
+    really = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+    assert found.chars == len(a)
+    assert really - FINE_BLOCK_CHARS < found.common_prefix_chars <= really
+    assert 0.0 <= found.shared_ratio <= 1.0
+    assert (found.first_difference is None) == (found.common_prefix_chars == found.chars)

@@ -1,0 +1,189 @@
+"""Each cause that a machine without a GPU can show, really provoked on a real llama-server.
+
+What is asserted is the verdict, the cause and where its evidence lies: not how slow this machine
+happens to be.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.cgroups import cpu_quota, memory_limit
+from fakes.engine import RunningEngine, real_engine
+from fakes.load import busy_processes
+from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
+from fakes.slow_client import read_slowly
+
+pytestmark = pytest.mark.engine
+
+STORY = "Tell me a long story about a dragon and a lighthouse."
+DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds
+CORES = len(os.sched_getaffinity(0))
+
+
+def chat(text: str = STORY, *, tokens: int = DECODE_TOKENS, **more: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": text}
+    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True}
+    return {"model": "m", "messages": [message], "max_tokens": tokens, **fixed, **more}
+
+
+@contextmanager
+def setup(
+    tmp_path: Path, ram_bytes_per_s: float, **engine: Any
+) -> Iterator[tuple[RunningEngine, RunningProxy]]:
+    """A real engine with a real proxy in front of it."""
+    keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
+    with (
+        real_engine(**{"threads": CORES, "slots": 1, "context": 4096, **engine}) as running,
+        running_proxy(tmp_path, running.url) as proxy,
+    ):
+        yield running, proxy
+
+
+def judged(answer: Answer) -> str:
+    record = answer.record
+    return f"{record['verdict']} {record.get('phase')} {answer.causes} {record.get('reason')}"
+
+
+def test_an_idle_machine_decodes_normally(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
+        answers = [proxy.ask(chat(stream=stream)) for stream in (True, False)]
+
+    for answer in answers:
+        assert answer.record["verdict"] == "normal", judged(answer)
+        assert answer.causes == []
+        assert {"cpu-fallback", "host-contention"} <= set(answer.record["cleared"])
+
+
+def test_other_processes_on_all_cores(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy), busy_processes(2 * CORES):
+        answer = proxy.ask(chat(tokens=150, stream=True))
+
+    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.causes[0] == "host-contention"
+
+
+def test_a_quota_on_the_server(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with (
+        setup(tmp_path, ram_bytes_per_s) as (engine, proxy),
+        cpu_quota(engine.pid, 0.4 * CORES),
+    ):
+        answer = proxy.ask(chat(tokens=150, stream=True))
+
+    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.causes[0] == "cpu-quota"
+
+
+def test_more_threads_than_cores(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s, threads=8 * CORES) as (_, proxy):
+        answer = proxy.ask(chat(tokens=150, stream=True))
+
+    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.causes[0] == "threads-misconfigured"
+    assert f"-t {CORES}" in answer.record["findings"][0]["remedy"]
+
+
+def test_a_request_behind_another(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy), ThreadPoolExecutor() as pool:
+        first = pool.submit(proxy.ask, chat(stream=True))
+        until_in_flight(proxy, 1)
+        second = proxy.ask(chat("Name three colours.", tokens=16, stream=True))
+        first.result()
+
+    assert second.record["phase"] == "queue", judged(second)
+    assert second.causes == ["queued"]
+    assert first.result().record["verdict"] == "normal", judged(first.result())
+
+
+def test_streams_that_share_the_batch(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with (
+        setup(tmp_path, ram_bytes_per_s, slots=4, context=8192) as (_, proxy),
+        ThreadPoolExecutor() as pool,
+    ):
+        requests = [chat(f"{STORY} Number {i}.", stream=True) for i in range(4)]
+        answers = list(pool.map(proxy.ask, requests))
+
+    assert "batch-shared" in {cause for answer in answers for cause in answer.causes[:1]}
+    for answer in answers:
+        assert set(answer.causes) <= {"batch-shared"}, judged(answer)
+
+
+def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    rules = " ".join(f"Rule {i}: be kind to dragon number {i}." for i in range(180))
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
+        for clock in ("08:00:01", "08:00:02"):
+            system = {"role": "system", "content": f"{'x' * 70} it is {clock}. {rules}"}
+            turn = chat(tokens=8, stream=True)
+            answer = proxy.ask({**turn, "messages": [system, *turn["messages"]]})
+
+    assert answer.record["phase"] == "prefill", judged(answer)
+    assert answer.causes == ["prompt-cache-miss"]
+    evidence = {e["name"]: e["value"] for e in answer.record["findings"][0]["evidence"]}
+    offset = next(value for name, value in evidence.items() if "differ" in name)
+    assert 70 <= offset + 16 and offset <= 84  # to 16 characters: the seconds stand at 83
+    assert "Rule 1" not in str(answer.record)
+
+
+def test_a_model_that_was_put_to_sleep(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s, sleep_idle_s=1) as (engine, proxy):
+        proxy.ask(chat(tokens=8))
+        engine.wait_until_asleep()
+        until_known_asleep(proxy)
+        with cpu_quota(engine.pid, 0.1):  # a slow disk or CPU: loading takes over a second
+            answer = proxy.ask(chat(tokens=8, stream=True))
+
+    assert answer.record["phase"] == "load", judged(answer)
+    assert answer.causes[0] == "model-load"
+
+
+def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with (
+        setup(tmp_path, ram_bytes_per_s) as (engine, proxy),
+        memory_limit(engine.pid, 60 * 1024 * 1024),
+    ):
+        answer = proxy.ask(chat(tokens=64, stream=True))
+
+    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.causes[0] == "storage-paging"
+
+
+def test_a_client_that_does_not_read(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
+        asked = chat(tokens=300, stream=True, logprobs=True, top_logprobs=20)
+        request_id = read_slowly(proxy.url, asked, pause_s=4.0)
+        record = proxy.record(request_id)
+
+    assert record["phase"] == "delivery", record
+    assert [finding["cause"] for finding in record["findings"]] == ["slow-reader"]
+
+
+def test_a_long_context_is_explained_and_normal(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    lines = " ".join(f"Line {i}: the sea was calm." for i in range(270))
+    with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
+        answer = proxy.ask(chat(lines, tokens=300, stream=True))
+
+    assert answer.record["verdict"] == "normal", judged(answer)
+    assert answer.causes == ["long-context"]
+
+
+def until_in_flight(proxy: RunningProxy, count: int) -> None:
+    """Wait until the proxy has that many requests on their way."""
+    for _ in range(500):
+        if proxy.get("/slowtok/status")["counts"]["in_flight"] >= count:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the request did not come")
+
+
+def until_known_asleep(proxy: RunningProxy) -> None:
+    """Wait until the proxy has noticed that the model was put away."""
+    for _ in range(500):
+        if proxy.get("/slowtok/status")["engines"][0].get("slept"):
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the proxy did not notice")
