@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 ENVIRONMENT_PREFIX = "SLOWTOK_"
 _LISTS = ("upstream", "allow_origin", "allow_host", "disable")
@@ -25,14 +26,34 @@ class SettingsError(Exception):
 
 
 def _upstream(value: str) -> str:
-    if not _UPSTREAM.fullmatch(value):
+    found = _UPSTREAM.fullmatch(value)
+    parts = urlsplit(found[2]) if found else None
+    if parts is None or not parts.hostname or not _has_valid_port(parts.netloc):
         raise ValueError("expected URL or NAME=URL, like http://127.0.0.1:8080")
+    if parts.username is not None:  # it would stand in every record
+        raise ValueError("a URL must not hold a user's name; let the client send Authorization")
     return value
+
+
+def _with_unique_names(upstreams: tuple[str, ...]) -> tuple[str, ...]:
+    matches = (_UPSTREAM.fullmatch(value) for value in upstreams)
+    names = [m[1] or urlsplit(m[2]).netloc for m in matches if m]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two are called {name}; give each its own name, NAME=URL")
+    return upstreams
+
+
+def _has_valid_port(netloc: str) -> bool:
+    try:
+        return urlsplit(f"//{netloc}").port != 0
+    except ValueError:
+        return False
 
 
 def _listen(value: str) -> str:
     host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise ValueError("expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141")
     return value
 
@@ -42,7 +63,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    upstream: tuple[Annotated[str, AfterValidator(_upstream)], ...]
+    upstream: Annotated[
+        tuple[Annotated[str, AfterValidator(_upstream)], ...], AfterValidator(_with_unique_names)
+    ]
     listen: Annotated[str, AfterValidator(_listen)]
     log: str
     log_max_bytes: Annotated[int, Field(ge=10_000)]
@@ -55,6 +78,7 @@ class Settings(BaseModel):
     disable: tuple[str, ...]
     keep_requests: Annotated[int, Field(ge=1, le=100_000)]
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)]
+    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -77,6 +101,11 @@ class Settings(BaseModel):
         if self.log == "-":
             return None
         return Path(self.log).expanduser() if self.log else self.state_path / "log.jsonl"
+
+    def fault(self, key: str, said: str) -> SettingsError:
+        """Return the error for a value that turned out to be unusable."""
+        value = getattr(self, "json_lines" if key == "json" else key)
+        return SettingsError(describe(key, value, self._sources.get(key, "arguments"), said))
 
     def upstreams(self) -> list[tuple[str | None, str]]:
         """Return (name, URL) of each upstream that was given."""
@@ -111,16 +140,25 @@ def load(
     for layer, source in layers:
         for key, value in layer.items():
             if key not in values:
-                raise SettingsError(_line(key, value, source, "unknown key"))
+                raise SettingsError(describe(key, value, source, "unknown key"))
             values[key] = value
             sources[key] = source
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        said = str(first["msg"]).removeprefix("Value error, ")
-        raise SettingsError(_line(key, values[key], sources[key], said)) from None
+        said = str(first["msg"]).removeprefix("Value error, ").replace("valid tuple", "list")
+        raise SettingsError(describe(key, values[key], sources[key], said)) from None
+    settings._sources = sources
+    return settings
+
+
+def describe(key: str, value: object, source: str, said: str) -> str:
+    """Return the one line about a setting that cannot be used: key, value, source and why."""
+    name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
+    shown = "".join(c if c.isprintable() else "?" for c in repr(value)[:120])
+    return f"{name} = {shown} (from {source}): {said}"
 
 
 def _from_toml(text: str, name: str) -> dict[str, Any]:
@@ -131,10 +169,10 @@ def _from_toml(text: str, name: str) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read `SLOWTOK_*`; lists are separated by commas."""
+    """Read `SLOWTOK_*`; lists are separated by commas, an empty one counts as not set."""
     found: dict[str, Any] = {}
     for name, text in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and text.strip():
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
             found[key] = (
                 [part.strip() for part in text.split(",") if part.strip()]
@@ -142,12 +180,6 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
                 else text
             )
     return found
-
-
-def _line(key: str, value: object, source: str, said: str) -> str:
-    name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
-    shown = "".join(c if c.isprintable() else "?" for c in repr(value)[:120])
-    return f"{name} = {shown} (from {source}): {said}"
 
 
 def _defaults_text() -> str:

@@ -28,8 +28,10 @@ MAX_CONTRIBUTING = 2
 FIT_WIDTH = 0.35  # of ln(observed / predicted slowdown), facts: ranking rule of the signatures
 MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor; no published source
 MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
+MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
+MIN_ROOT_FIT = 0.5  # a root that explains less is not what cures; no published source
 
-# Root before symptom: where the first is found, the second can only contribute.
+# Root before symptom: where one of the roots is found, its symptom can only contribute.
 ROOTS: Mapping[str, tuple[str, ...]] = {
     "threads-misconfigured": ("cpu-quota",),
     "host-contention": ("cpu-quota", "threads-misconfigured"),
@@ -100,15 +102,15 @@ def _name(
     case: Case, candidates: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]
 ) -> tuple[dict[str, Finding], float]:
     """Return the causes to name, best first, each with its part of the loss, and what is left."""
-    left_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
-    worst_first = sorted(left_s, key=lambda phase: -left_s[phase])
+    lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
+    left_s = dict(lost_s)
     named: dict[str, Finding] = {}
-    for phase in worst_first:
-        for cause, finding in _ranked(case, candidates, phase, left_s[phase]):
+    for phase in sorted(lost_s, key=lambda phase: -lost_s[phase]):  # the worst first
+        for cause, finding in _ranked(case, candidates, phase, lost_s[phase]):
             if len(named) > MAX_CONTRIBUTING:
                 break
             part_s = min(finding.lost_s, left_s[phase])
-            if part_s <= 0:
+            if part_s < MIN_PART * lost_s[phase]:
                 continue
             left_s[phase] -= part_s
             named[cause] = charge(finding, part_s)
@@ -130,7 +132,7 @@ def _ranked(
     scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
 
     def order(cause: str) -> tuple[bool, bool, float]:
-        symptom = any(root in fitting for root in ROOTS.get(cause, ()))
+        symptom = any(fitting.get(root, 0.0) >= MIN_ROOT_FIT for root in ROOTS.get(cause, ()))
         return symptom, not _can_lead(case, candidates[cause], observed), -scores[cause]
 
     return [(cause, candidates[cause]) for cause in sorted(fitting, key=order)]

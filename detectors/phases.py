@@ -19,6 +19,13 @@ MIN_BASELINE_COUNT = 5
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
 
+_CUT_SHORT = {
+    "upstream-refused": "the engine could not be reached",
+    "upstream-error": "the engine broke off, or reported an error",
+    "timeout": "the engine did not answer in time",
+    "client-gone": "the client left before the end",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeJudgement:
@@ -33,10 +40,9 @@ def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band and against the setup's own past."""
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
     tokens = case.timeline.tokens.completion
-    if rate is None or decode_s is None or tokens is None:
+    if _is_error(case) or rate is None or decode_s is None or tokens is None:
         return _cannot(_why_no_rate(case))
-    band, ceiling = case.envelope.decode, case.envelope.ceiling_tps
-    low = _low_edge(case)
+    ceiling, low = case.envelope.ceiling_tps, _low_edge(case)
     if low is None:
         because = "; ".join(case.envelope.because)
         return _cannot(because or "no expectation for this model on this hardware")
@@ -46,9 +52,8 @@ def judge_decode(case: Case) -> DecodeJudgement:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
     if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
         return _cannot(f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode")
-    expected = _expected(case) or (band.low if band else low)
-    lost_s = max(decode_s * (1 - rate / expected), 0.0)
-    return DecodeJudgement(slow=True, lost_s=lost_s, reason="")
+    expected = max(_expected(case) or low, low)  # a baseline may lie below the band
+    return DecodeJudgement(slow=True, lost_s=decode_s * (1 - rate / expected), reason="")
 
 
 def losses(
@@ -56,13 +61,16 @@ def losses(
 ) -> tuple[PhaseLoss, ...]:
     """Return the loss of every phase that lost anything, decode by its gate, waits by their length.
 
-    A prefill has no band of its own here: it is slow when a finding shows what it lost.
+    A prefill has no band of its own here: it is slow when a finding shows what it lost. An error
+    is not slow, however long it took.
     """
     p = case.phases
+    if _is_error(case):
+        return ()
     waits: dict[Phase, float] = {
         "queue": p.queue_s or 0.0,
         "load": p.load_s or 0.0,
-        "prefill": _found(findings, "prefill"),
+        "prefill": min(_found(findings, "prefill"), p.prefill_s or 0.0),
         "delivery": max(p.delivery_s or 0.0, _found(findings, "delivery")),
     }
     found = [
@@ -108,15 +116,23 @@ def _expected(case: Case) -> float | None:
     return case.envelope.expected_tps
 
 
+def _is_error(case: Case) -> bool:
+    return (case.timeline.status or 0) >= 400
+
+
 def _why_no_rate(case: Case) -> str:
-    status = case.timeline.status
-    if status is not None and status >= 400:
-        return f"the engine answered {status}"
-    if case.timeline.tokens.completion is None:
-        return f"no token count: the request ended as {case.timeline.ended}"
+    timeline, completion = case.timeline, case.timeline.tokens.completion
+    if timeline.ended in _CUT_SHORT:
+        return _CUT_SHORT[timeline.ended]
+    if _is_error(case):
+        return f"the engine answered {timeline.status}"
+    if completion is None:
+        return f"no token count: the request ended as {timeline.ended}"
     if case.phases.source == "estimate":
         return "the engine gave no timings and the reply was not streamed"
-    return "too short to judge: a single token"
+    if completion <= 1:
+        return f"too short to judge: {completion} token{'s' if completion != 1 else ''}"
+    return f"no decode time: {completion} tokens came at once"
 
 
 def _cannot(reason: str) -> DecodeJudgement:

@@ -5,12 +5,13 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 nothing could be inspected.
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from slowtok.config.settings import Settings, SettingsError, load
+from slowtok.config.settings import Settings, SettingsError, describe, load
 
 app = typer.Typer(
     name="slowtok",
@@ -72,7 +73,8 @@ def serve(
         "record": record,
         "json": json or None,
     }
-    raise typer.Exit(run_serve(_settings(given, config)))
+    settings = _settings(given, config)
+    _run(lambda: run_serve(settings))
 
 
 @app.command()
@@ -112,7 +114,7 @@ def tail(
     from slowtok.proxy.commands.tail import run_tail  # noqa: PLC0415 - as above
 
     settings = _settings({"log": log, "state_dir": state_dir, "json": json or None}, config)
-    raise typer.Exit(run_tail(settings, last=lines, follow=follow))
+    _run(lambda: run_tail(settings, last=lines, follow=follow))
 
 
 @app.command()
@@ -135,29 +137,38 @@ def explain(
 
 def _settings(given: dict[str, Any], config: str | None) -> Settings:
     """Load the settings, or end with one line on standard error and exit code 2."""
-    name = config or os.environ.get("SLOWTOK_CONFIG") or ""
+    named = {"arguments": config, "environment": os.environ.get("SLOWTOK_CONFIG")}
+    source, name = next(((s, n) for s, n in named.items() if n), ("defaults", ""))
     environ = {k: v for k, v in os.environ.items() if k != "SLOWTOK_CONFIG"}
     try:
-        text = Path(name).read_text("utf-8") if name else ""
+        text = Path(name).read_text("utf-8-sig") if name else ""
         return load(given, environ, text, name)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        typer.echo(f"slowtok: config = {name!r}: cannot be read: {reason}", err=True)
+        raise _usage_error(describe("config", name, source, f"cannot be read: {reason}")) from None
     except SettingsError as error:
-        typer.echo(f"slowtok: {error}", err=True)
-    raise typer.Exit(2)
+        raise _usage_error(str(error)) from None
+
+
+def _run(command: Callable[[], int]) -> None:
+    """Run a command and end with its exit code; a setting that cannot be used ends with 2."""
+    try:
+        code = command()
+    except SettingsError as error:
+        raise _usage_error(str(error)) from None
+    raise typer.Exit(code)
+
+
+def _usage_error(said: str) -> typer.Exit:
+    typer.echo(f"slowtok: {said}", err=True)
+    return typer.Exit(2)
 
 
 def main() -> None:
     """Run the command line; without a command it serves."""
     arguments = sys.argv[1:]
-    commands = {
-        info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands
-    }
-    no_command = not arguments or (
-        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
-    )
-    if no_command and not commands.intersection(arguments[:1]):
+    about = ("-h", "--help", "--version")
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in about):
         arguments = ["serve", *arguments]
     app(args=arguments)
 

@@ -35,7 +35,7 @@ class Api:
             web.get("/slowtok/requests", self.requests),
             web.get("/slowtok/requests/{id}", self.request),
             web.route("*", "/slowtok", self.unknown),
-            web.route("*", "/slowtok/{rest:.*}", self.unknown),
+            web.route("*", "/slowtok/{rest:(?s:.*)}", self.unknown),
         ]
 
     async def health(self, _request: web.Request) -> web.Response:

@@ -22,7 +22,7 @@ from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.ram import RamBandwidth
-from slowtok.proxy.relay import Relay
+from slowtok.proxy.relay import PASSED, Relay
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.upstream import make_session
 
@@ -162,15 +162,15 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
     async def relay(request: web.Request) -> web.StreamResponse:
         return await proxy.relay.handle(request)
 
-    app = web.Application(middlewares=[_guard(proxy.settings)])
+    app = web.Application(middlewares=[_guard(proxy.settings, relay)])
     app.cleanup_ctx.append(life)
-    app.on_response_prepare.append(_drop_own_server_name)
+    app.on_response_prepare.append(_drop_what_was_added)
     app.add_routes(Api(proxy.store, proxy.status).routes())
-    app.router.add_route("*", "/{rest:.*}", relay)
+    app.router.add_route("*", "/{rest:(?s:.*)}", relay)
     return app
 
 
-def _guard(settings: Settings) -> Any:
+def _guard(settings: Settings, relay: Handler) -> Any:
     """Return the middleware that refuses foreign hosts and pages, and what cannot be relayed."""
 
     @web.middleware
@@ -195,6 +195,8 @@ def _guard(settings: Settings) -> Any:
             and "Access-Control-Request-Method" in request.headers
         ):
             return _preflight(request, origin)
+        if request.match_info.http_exception is not None:  # no path to route by, as `OPTIONS *`
+            handler = relay
         return await handler(request)
 
     return check
@@ -215,10 +217,13 @@ def _preflight(request: web.Request, origin: str) -> web.Response:
     )
 
 
-async def _drop_own_server_name(_request: web.Request, response: web.StreamResponse) -> None:
-    """Take back what aiohttp added: the engine's own `Server`, or its absence, is passed on."""
-    if response.headers.get("Server", "").startswith("Python/"):
-        del response.headers["Server"]
+async def _drop_what_was_added(_request: web.Request, response: web.StreamResponse) -> None:
+    """Take back what aiohttp adds: the engine's own field, or its absence, is passed on."""
+    passed = response.get(PASSED)
+    if passed is None or "Server" not in passed:
+        response.headers.popall("Server", None)
+    if passed is not None and "Content-Type" not in passed:
+        response.headers.popall("Content-Type", None)
 
 
 def _not_visible(device: DeviceFacts, sampling: Mapping[str, Any]) -> list[dict[str, str]]:

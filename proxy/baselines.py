@@ -6,6 +6,7 @@ directory, replaced as a whole so that a crash leaves the old one.
 
 import os
 import statistics
+import threading
 from collections import OrderedDict
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Baselines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._writing = threading.Lock()
         self.errors = 0
         self._rates: OrderedDict[str, list[float]] = OrderedDict(self._read())
 
@@ -54,13 +56,17 @@ class Baselines:
         return True
 
     def save(self) -> None:
-        """Write the file; called from a thread."""
+        """Write the file; called from threads, the last one of which writes what is newest."""
+        with self._writing:
+            self._write(orjson.dumps(self._rates))
+
+    def _write(self, content: bytes) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             fresh = self._path.with_suffix(".new")
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(orjson.dumps(dict(self._rates)))
+                file.write(content)
             fresh.replace(self._path)
         except OSError:
             self.errors += 1
@@ -75,7 +81,7 @@ class Baselines:
     def _read(self) -> dict[str, list[float]]:
         try:
             read = orjson.loads(self._path.read_bytes())
-            return {str(setup): [float(r) for r in rates] for setup, rates in read.items()}
+            return {setup: [float(r) for r in rates] for setup, rates in read.items() if rates}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError):

@@ -7,6 +7,7 @@ usual ports of this machine are tried until something answers.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -123,8 +124,8 @@ class Engines:
     async def choose(self, model: str | None) -> Engine | None:
         """Return the engine that lists `model`, the first one otherwise, None where there is none.
 
-        An engine that was never seen is looked at first, so that it is not asked for what it does
-        not need; that costs a request at most `FIRST_LOOK_S`, once.
+        An engine that was not seen yet, or not any more, is looked at first, so that it is not
+        asked for what it does not need; that costs such a request at most `FIRST_LOOK_S`.
         """
         if not self.all:
             return None
@@ -135,7 +136,8 @@ class Engines:
             except TimeoutError:
                 engine.looked.set()
         elif engine.identity is None:
-            await self._look(engine)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look(engine), FIRST_LOOK_S)
         return engine
 
     def find(self, name: str | None) -> Engine | None:

@@ -23,7 +23,7 @@ def count_neighbours(
     if sent_at_s is None:
         return Neighbours()
     waited = (sent_at_s, phases.prefill_from_at_s or sent_at_s)
-    decoded = (phases.decode_from_at_s or 0.0, phases.decode_to_at_s or 0.0)
+    decoded = _window(phases.decode_from_at_s, phases.decode_to_at_s)
     present = [(o.sent_at_s or 0.0, _end(o, now_s)) for o in met]
     decoding = [(_first(o, now_s), _end(o, now_s)) for o in met]
     overlaps = [_overlap(decoded, span) for span in decoding]
@@ -33,6 +33,11 @@ def count_neighbours(
         decode_mean=_mean(overlaps, decoded),
         decode_max=_most_at_once(decoding, decoded),
     )
+
+
+def _window(begin_s: float | None, end_s: float | None) -> tuple[float, float]:
+    """Return both ends, or an empty window where one of them is not known."""
+    return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
 
 
 def _first(other: Exchange, now_s: float) -> float:

@@ -4,9 +4,10 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 """
 
 import asyncio
+import itertools
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -135,21 +136,26 @@ class Observer:
             self._publish(settling[0])
 
     async def _settle_when_sampled(self, request_id: str) -> None:
-        await self._sampler.fresh(SETTLE_S)
+        try:
+            await self._sampler.fresh(SETTLE_S)
+        except Exception:  # noqa: BLE001 - it costs the last sample, not the record
+            self.failures["sampling"] += 1
         self._settle(request_id)
 
     def _publish(self, exchange: Exchange) -> None:
+        concluded = self._concluded.pop(exchange.request_id, None)
         try:
-            case, diagnosis = self._concluded.pop(exchange.request_id, (None, None))
-            if case is None or diagnosis is None:
-                case, diagnosis = self._conclude(exchange)
+            case, diagnosis = concluded or self._conclude(exchange)
             record = make_record(case, diagnosis)
         except Exception:  # noqa: BLE001 - a request that cannot be explained is still counted
             self.failures["diagnosis"] += 1
             self._store.forget(exchange.request_id)
             return
-        self._remember(exchange, case, diagnosis)
         self._store.add(record)
+        try:
+            self._remember(exchange, case, diagnosis)
+        except Exception:  # noqa: BLE001 - it costs what later requests could be compared with
+            self.failures["memory"] += 1
         for name, sink in self._sinks.items():
             try:
                 sink(case, diagnosis, record)
@@ -187,9 +193,7 @@ class Observer:
             timeline=timeline,
             phases=phases,
             prompt=exchange.prefix,
-            neighbours=count_neighbours(
-                exchange, phases, (*self._live.values(), *self._recent), time.monotonic()
-            ),
+            neighbours=count_neighbours(exchange, phases, self._met(begin_s), time.monotonic()),
             host=self._sampler.host_window(port, begin_s, end_s),
             gpu=self._sampler.gpu_window(begin_s, end_s),
             server=server,
@@ -201,6 +205,12 @@ class Observer:
         )
         baseline = self._baselines.find(case)
         return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
+
+    def _met(self, since_s: float) -> Iterator[Exchange]:
+        """Yield the requests that are on their way now or ended after `since_s`."""
+        newest_first = reversed(self._recent)
+        ended = itertools.takewhile(lambda e: (e.ended_at_s or 0.0) >= since_s, newest_first)
+        return itertools.chain(self._live.values(), ended)
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
         """Keep what later requests are compared with."""

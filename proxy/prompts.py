@@ -18,7 +18,7 @@ class Prompts:
 
     def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
         """Compare a prompt with the earlier one that it shares most with; None for the first."""
-        known = self._prints.get(served_by, ())
+        known = tuple(self._prints.get(served_by, ()))  # a long prompt is compared in a thread
         recent = [(at, old) for at, old in known if at_s - at <= MAX_AGE_S]
         prefixes = [compare(new, old, at_s - at) for at, old in recent]
         return max(prefixes, key=lambda p: (p.common_prefix_chars, p.shared_ratio), default=None)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-MODULE = "slowtok.proxy.sampling.ram_bandwidth"
+COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
 QUIET_CHECK_S = 0.2
 LIMIT_S = 20.0
 MAX_AGE_S = 90 * 86400.0  # memory gets exchanged
@@ -57,16 +57,19 @@ class RamBandwidth:
             await asyncio.sleep(QUIET_CHECK_S)
 
     async def _try_once(self) -> bytes | None:
-        """Run the measurement; None when a request came in between."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", MODULE, stdout=asyncio.subprocess.PIPE
-        )
+        """Run the measurement and return its line; None when a request came in between."""
+        try:
+            process = await asyncio.create_subprocess_exec(*COMMAND, stdout=asyncio.subprocess.PIPE)
+        except OSError:
+            return b""
         reading = asyncio.ensure_future(process.communicate())
         began_s = time.monotonic()
         try:
             while not reading.done():
-                if not self._is_quiet() or time.monotonic() - began_s > LIMIT_S:
+                if not self._is_quiet():
                     return None
+                if time.monotonic() - began_s > LIMIT_S:
+                    return b""
                 await asyncio.wait({reading}, timeout=QUIET_CHECK_S)
             return reading.result()[0]
         finally:

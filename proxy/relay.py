@@ -29,6 +29,8 @@ MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, withou
 MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
+PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
+
 _UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
@@ -75,8 +77,6 @@ class Relay:
         )
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
-        if isinstance(body, bytes):
-            outgoing.popall("Content-Length", None)
         exchange.engine_name = engine.name
         exchange.slept = engine.probe.sleeping
         exchange.sent_at_s = time.monotonic()
@@ -120,14 +120,17 @@ class Relay:
         if exchange.api is None:
             return await self._stream(request, reply, exchange, passed)
         content_type = reply.headers.get("Content-Type", "").lower()
-        streamed = content_type.startswith(("text/event-stream", "application/x-ndjson"))
-        exchange.stream = streamed
+        exchange.stream = content_type.startswith(("text/event-stream", "application/x-ndjson"))
         if "Content-Encoding" not in reply.headers:
             exchange.meter = Meter(exchange.api, content_type)
-        if streamed:
-            passed.update(self._observer.stream_headers(exchange))
-            return await self._stream(request, reply, exchange, passed)
-        return await self._whole(request, reply, exchange, passed)
+        if not exchange.stream:
+            return await self._whole(request, reply, exchange, passed)
+        passed.update(self._observer.stream_headers(exchange))
+        remover = None
+        if exchange.asked_for_usage and exchange.meter is not None:
+            remover = UsageRemover()
+            passed.popall("Content-Length", None)  # it counts the chunk that is taken out
+        return await self._stream(request, reply, exchange, passed, remover=remover)
 
     async def _stream(
         self,
@@ -135,17 +138,19 @@ class Relay:
         reply: aiohttp.ClientResponse,
         exchange: Exchange,
         passed: headers.Headers,
+        *,
         first: bytes = b"",
+        remover: UsageRemover | None = None,
     ) -> web.StreamResponse:
-        """Pass the reply on piece by piece."""
+        """Pass the reply on piece by piece, `first` before what is still to come."""
         response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=passed)
+        response[PASSED] = passed
         await response.prepare(request)
         exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
-        remover = UsageRemover() if exchange.asked_for_usage else None
         content = reply.content
         try:
             if first:
@@ -193,7 +198,8 @@ class Relay:
                 size_bytes += len(chunk)
                 if size_bytes > MAX_WHOLE_REPLY_BYTES:
                     exchange.meter = None
-                    return await self._stream(request, reply, exchange, passed, b"".join(pieces))
+                    first = b"".join(pieces)
+                    return await self._stream(request, reply, exchange, passed, first=first)
         except _UPSTREAM_BROKE:
             return self._refuse(request, exchange, _broke_off(reply))
         body = b"".join(pieces)
@@ -202,6 +208,7 @@ class Relay:
         exchange.end(None, exchange.last_byte_at_s)
         passed.update(self._observer.diagnosis_headers(exchange))
         response = web.Response(status=reply.status, reason=reply.reason, headers=passed, body=body)
+        response[PASSED] = passed
         exchange.proxy_s += time.monotonic() - exchange.last_byte_at_s
         return response
 
@@ -242,9 +249,11 @@ async def _pieces(request: web.Request, read: list[bytes]) -> AsyncIterator[byte
 
 
 def _target(request: web.Request) -> str:
-    """Return path and query exactly as the client sent them."""
+    """Return path and query exactly as the client sent them; `*` asks of the whole server."""
     target = request.raw_path
-    return target if target.startswith("/") else request.rel_url.raw_path_qs
+    if target.startswith("/"):
+        return target
+    return "/" if target == "*" else request.rel_url.raw_path_qs
 
 
 class _Closing:

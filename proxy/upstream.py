@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import aiohttp
 from yarl import URL
@@ -14,6 +15,9 @@ from slowtok.proxy.headers import Headers
 KEEPALIVE_S = 4.0
 READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
 MAX_HEAD_BYTES = 64 * 1024
+PIECE_BYTES = 256 * 1024  # of a request body; aiohttp warns from 1 MiB on
+
+_CONNECTION_BROKE = aiohttp.ClientOSError | ConnectionError
 
 Body = bytes | AsyncIterator[bytes] | None
 
@@ -47,6 +51,7 @@ def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
         read_bufsize=READ_BUFFER_BYTES,
         max_line_size=MAX_HEAD_BYTES,
         max_field_size=MAX_HEAD_BYTES,
+        trace_configs=[_noting_reuse()],
     )
 
 
@@ -60,26 +65,66 @@ async def send(
 ) -> aiohttp.ClientResponse:
     """Send one request and return the reply once its head is there.
 
-    `target` is the client's own path and query, passed without being decoded. A connection that
-    the engine had just dropped is replaced once, where the body can be sent again: not one byte
-    of a reply had come, as Go's HTTP transport does.
+    `target` is the client's own path and query, passed without being decoded. An engine may drop
+    an idle connection at the very moment in which we use it: a request that met no other answer
+    than that is sent again where its body still can be. On a fresh connection nothing is repeated,
+    so that no failure is hidden and no prompt is run twice.
 
     Raises:
         UpstreamError: the engine refused, broke or timed out before its head was complete.
     """
     url = URL(base_url.rstrip("/") + target, encoded=True)
-    again = isinstance(body, bytes) or body is None
+    if isinstance(body, bytes):
+        headers["Content-Length"] = str(len(body))
     while True:
+        attempt = _Attempt()
         try:
             return await session.request(
-                method, url, headers=headers, data=body or None, allow_redirects=False
+                method,
+                url,
+                headers=headers,
+                data=_data(body),
+                allow_redirects=False,
+                trace_request_ctx=attempt,
             )
-        except aiohttp.ServerDisconnectedError as error:
-            if not again:
-                raise _error_for(error, base_url) from error
-            again = False
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise _error_for(error, base_url) from error
+            resendable = isinstance(body, bytes | None)
+            if not (attempt.reused and resendable and _is_silent_end(error)):
+                raise _error_for(error, base_url) from error
+
+
+@dataclass(slots=True)
+class _Attempt:
+    reused: bool = False  # it went out on a connection that had been idle
+
+
+def _noting_reuse() -> aiohttp.TraceConfig:
+    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
+        if isinstance(context.trace_request_ctx, _Attempt):
+            context.trace_request_ctx.reused = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note)
+    return trace
+
+
+def _is_silent_end(error: BaseException) -> bool:
+    """Say whether the connection ended without a byte of a reply, as far as can be told."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is the head as far as it had come
+    return isinstance(error, _CONNECTION_BROKE)
+
+
+def _data(body: Body) -> Body:
+    if isinstance(body, bytes) and len(body) > PIECE_BYTES:
+        return _pieces(body)
+    return body or None
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """Cut a large body, so that sending it neither copies it whole nor holds up other streams."""
+    for begin in range(0, len(body), PIECE_BYTES):
+        yield body[begin : begin + PIECE_BYTES]
 
 
 def _error_for(error: BaseException, base_url: str) -> UpstreamError:
@@ -99,7 +144,7 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             failed=f"{base_url} {what}",
             check="is the engine running, and is this its address? (slowtok --upstream URL)",
         )
-    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError):
+    if isinstance(error, aiohttp.ServerDisconnectedError | _CONNECTION_BROKE):
         return UpstreamError(
             status=502,
             ended="upstream-error",

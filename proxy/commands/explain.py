@@ -1,8 +1,9 @@
 """`slowtok explain [ID]`: one request in full, from the running proxy or from its log."""
 
+import contextlib
 import sys
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.outputs.console import explanation
+from slowtok.proxy.outputs.console import explanation, plain
 
 TIMEOUT_S = 2.0
 
@@ -21,9 +22,8 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
     record = _from_proxy(settings, request_id) or _from_log(settings.log_path, request_id)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        sys.stderr.write(
-            f"slowtok: {what}, neither at {settings.listen} nor in {settings.log_path}\n"
-        )
+        where = f"at {settings.listen}, nor in {settings.log_path or 'a log'}"
+        sys.stderr.write(plain(f"slowtok: {what}: neither {where}") + "\n")
         return 1
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -42,10 +42,10 @@ def _from_proxy(settings: Settings, request_id: str | None) -> dict[str, Any] | 
     try:
         with opener.open(url, timeout=TIMEOUT_S) as reply:
             found = orjson.loads(reply.read())
-    except (OSError, urllib.error.URLError, orjson.JSONDecodeError):
+    except (OSError, HTTPException, ValueError):  # nobody there, or somebody else
         return None
     records = found if isinstance(found, list) else [found]
-    return next((r for r in records if request_id or "verdict" in r), None)
+    return next((r for r in records if _is_meant(r, request_id)), None)
 
 
 def _from_log(path: Path | None, request_id: str | None) -> dict[str, Any] | None:
@@ -55,17 +55,16 @@ def _from_log(path: Path | None, request_id: str | None) -> dict[str, Any] | Non
     try:
         with path.open("rb") as file:
             for line in file:
-                record = _diagnosed(line)
-                if record and request_id in (None, record.get("id")):
-                    newest = record
+                with contextlib.suppress(orjson.JSONDecodeError):
+                    record = orjson.loads(line)
+                    newest = record if _is_meant(record, request_id) else newest
     except OSError:
         return None
     return newest
 
 
-def _diagnosed(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) and "verdict" in record else None
+def _is_meant(record: Any, request_id: str | None) -> bool:
+    """Say whether this is the record asked for; without an id, any that was diagnosed."""
+    if not isinstance(record, dict) or record.get("event") != "request":
+        return False
+    return "verdict" in record if request_id is None else record.get("id") == request_id

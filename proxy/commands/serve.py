@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from rich.console import Console
@@ -15,73 +15,80 @@ from rich.text import Text
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.case import Case
+from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.app import Proxy, make_app, make_runner
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.observer import Sink
-from slowtok.proxy.outputs.console import plain, request_line
-from slowtok.proxy.outputs.lines import LineWriter, to_file, to_stdout
-from slowtok.proxy.outputs.log import Log, to_json
+from slowtok.proxy.outputs.console import is_telling, plain, request_line
+from slowtok.proxy.outputs.lines import to_file, to_stdout
+from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.recorder import Recorder
 
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
 
+T = TypeVar("T")
+
 
 class Screen:
-    """Readable lines on standard output, through a thread; quiet where the JSON log goes there."""
+    """Standard output, through a thread: readable lines, or the JSON lines of the log."""
 
     def __init__(self, *, json: bool) -> None:
-        self.json = json
+        self.writer = to_stdout()
+        self._log = Log(self.writer) if json else None
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._lines: LineWriter = to_stdout()
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Show a finished request; what merely passed through is shown only when it failed."""
-        if self.json:
-            self._lines.write(to_json(record))
-        elif diagnosis is not None or (record.get("status") or 0) >= 500:
-            self.show(request_line(record))
+        if self._log is not None:
+            self._log(case, diagnosis, record)
+        elif is_telling(record):
+            self._show(request_line(record))
 
-    def show(self, text: Text) -> None:
-        """Show one line of rich text."""
-        with self._console.capture() as captured:
-            self._console.print(text, end="")
-        self._lines.write(captured.get())
+    def tell(self, event: str, **facts: Any) -> None:
+        """Show what else happened; of that, people want to see engines that went away."""
+        if self._log is not None:
+            self._log.event(event, **facts)
+        elif event == "engine-lost":
+            self.say(plain(f"engine    {facts.get('url')} does not answer any more"))
 
     def say(self, text: str) -> None:
         """Show a plain line, or put it on standard error where lines are JSON."""
-        if self.json:
+        if self._log is not None:
             sys.stderr.write(text + "\n")
         else:
-            self._lines.write(text)
+            self.writer.write(text)
 
-    def close(self) -> None:
-        """Write what is queued."""
-        self._lines.close()
+    def _show(self, text: Text) -> None:
+        with self._console.capture() as captured:
+            self._console.print(text, end="")
+        self.writer.write(captured.get())
 
 
 def run_serve(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code."""
-    try:
-        listener = _open_port(settings.host, settings.port)
-    except OSError as error:
-        return _unusable("listen", settings.listen, error)
-    try:
-        log = _open_log(settings)
-        sinks: dict[str, Sink] = {} if log is None else {"log": log}
-        if settings.record:
-            sinks["record"] = Recorder(Path(settings.record).expanduser())
-    except OSError as error:
-        listener.close()
-        return _unusable("log or record", error.filename, error)
-    screen = Screen(json=settings.json_lines or settings.log_path is None)
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, log, screen, {**sinks, "screen": screen}))
-    finally:
-        screen.close()
+    """Serve until SIGINT or SIGTERM. Returns the exit code.
+
+    Raises:
+        SettingsError: a cause that is not known, or a port, log or directory that cannot be used.
+    """
+    _check_causes(settings)
+    with contextlib.ExitStack() as opened:
+        listener = _usable(settings, "listen", lambda: _open_port(settings.host, settings.port))
+        opened.callback(listener.close)
+        screen = Screen(json=settings.json_lines or settings.log_path is None)
+        opened.callback(screen.writer.close)
+        sinks: dict[str, Sink] = {"screen": screen}
+        log = _usable(settings, "log", lambda: _open_log(settings))
         if log is not None:
-            log.writer.close()
+            opened.callback(log.writer.close)
+            sinks["log"] = log
+        if settings.record:
+            directory = Path(settings.record).expanduser()
+            recorder = _usable(settings, "record", lambda: Recorder(directory))
+            opened.callback(recorder.writer.close)
+            sinks["record"] = recorder
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, listener, log, screen, sinks))
     return 0
 
 
@@ -124,15 +131,30 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
 
 
 def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
-    """Return what tells of events: to the log, and of engines that come and go to the screen."""
+    """Return what tells of events: to the log and to the screen."""
 
     def tell(event: str, **facts: Any) -> None:
         if log is not None:
             log.event(event, **facts)
-        if event == "engine-lost":
-            screen.say(plain(f"engine    {facts.get('url')} does not answer any more"))
+        screen.tell(event, **facts)
 
     return tell
+
+
+def _check_causes(settings: Settings) -> None:
+    causes = {cause_of(detector) for detector in CATALOG}
+    for name in settings.disable:
+        if name not in causes:
+            raise settings.fault("disable", f"no cause is called {name!r}; see docs/causes.md")
+
+
+def _usable(settings: Settings, key: str, make: Callable[[], T]) -> T:
+    """Make what a setting asks for; what the system refuses is the setting's fault."""
+    try:
+        return make()
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise settings.fault(key, f"cannot be used: {reason}") from None
 
 
 def _open_port(host: str, port: int) -> socket.socket:
@@ -154,12 +176,6 @@ def _open_log(settings: Settings) -> Log | None:
     if path is None:
         return None
     return Log(to_file(path, max_bytes=settings.log_max_bytes, backups=settings.log_backups))
-
-
-def _unusable(key: str, value: object, error: OSError) -> int:
-    reason = error.strerror or type(error).__name__
-    sys.stderr.write(plain(f"slowtok: {key} = {value!r}: cannot be used: {reason}") + "\n")
-    return 2
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -6,30 +6,34 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.outputs.console import request_line
+from slowtok.proxy.outputs.console import is_telling, request_line
 
 POLL_S = 0.2
 
 
 def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
-    """Print the last requests of the log, then new ones until Ctrl-C. Returns the exit code."""
+    """Print the last requests of the log, then new ones until Ctrl-C. Returns the exit code.
+
+    Raises:
+        SettingsError: the log goes to standard output, which cannot be followed.
+    """
     path = settings.log_path
-    if path is None or (not path.exists() and not follow):
-        sys.stderr.write(f"slowtok: no log at {path}; slowtok serve writes it\n")
-        return 1
-    console = Console(highlight=False, soft_wrap=True)
+    if path is None:
+        raise settings.fault("log", "standard output cannot be followed; name a file")
     try:
-        for line in _lines(path, last, follow):
-            _print(console, line, json=settings.json_lines)
+        if not follow and not path.exists():
+            sys.stderr.write(f"slowtok: no log at {path}; slowtok serve writes it\n")
+            return 1
+        _print_all(path, last, follow=follow, json=settings.json_lines)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough; what is buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         sys.stderr.write(f"slowtok: {path}: {error.strerror}\n")
@@ -37,49 +41,73 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     return 0
 
 
-def _lines(path: Path, last: int, follow: bool) -> Iterator[bytes]:
-    """Yield the last requests of a file, then what is appended, across rotations."""
+def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    shown: deque[str] = deque(maxlen=last)
+    caught_up = False
+    for line in _lines(path):
+        if line is None:  # all that is there has been read
+            if not caught_up:
+                sys.stdout.writelines(shown)
+                sys.stdout.flush()
+            caught_up = True
+            if not follow:
+                return
+            time.sleep(POLL_S)
+        elif text := _shown(console, line, json=json):
+            if caught_up:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            else:
+                shown.append(text)
+
+
+def _lines(path: Path) -> Iterator[bytes | None]:
+    """Yield whole lines, across rotations; None whenever there are no more for now."""
     while not path.exists():
-        time.sleep(POLL_S)
-    file = path.open("rb")
+        yield None
+    file, part = path.open("rb"), b""
     try:
-        kept = deque((line for line in file if _request(line)), maxlen=last)
-        yield from kept
-        part = b""
-        while follow:
-            piece = file.readline()
-            if piece:
+        while True:
+            rotated = _was_rotated(path, file)
+            while piece := file.readline():  # after a rotation: what came before it
                 part += piece
                 if part.endswith(b"\n"):
                     yield part
                     part = b""
-            elif _was_rotated(path, file.fileno(), file.tell()):
+            if rotated:
                 file.close()
                 file, part = path.open("rb"), b""
             else:
-                time.sleep(POLL_S)
+                yield None
     finally:
         file.close()
 
 
-def _was_rotated(path: Path, descriptor: int, position: int) -> bool:
+def _was_rotated(path: Path, file: BinaryIO) -> bool:
     """Say whether the name belongs to another file by now, or to one that was cut."""
     try:
         now = path.stat()
     except FileNotFoundError:
         return False
-    return now.st_ino != os.fstat(descriptor).st_ino or now.st_size < position
+    return now.st_ino != os.fstat(file.fileno()).st_ino or now.st_size < file.tell()
 
 
-def _print(console: Console, line: bytes, *, json: bool) -> None:
+def _shown(console: Console, line: bytes, *, json: bool) -> str:
+    """Return what to print of a line; nothing for events, and for what is no record at all."""
     record = _request(line)
     if record is None:
-        return
+        return ""
     if json:
-        sys.stdout.write(line.decode("utf-8", "replace"))
-        sys.stdout.flush()
-    elif "verdict" in record:
-        console.print(request_line(record))
+        return line.decode("utf-8", "replace")
+    if not is_telling(record):
+        return ""
+    try:
+        with console.capture() as captured:
+            console.print(request_line(record))
+    except (AttributeError, KeyError, TypeError, ValueError):  # written by another version
+        return ""
+    return captured.get()
 
 
 def _request(line: bytes) -> dict[str, Any] | None:

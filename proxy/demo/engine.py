@@ -1,7 +1,8 @@
-"""A real llama-server in this process, from PyPI `xllamacpp`: `python -m slowtok.proxy.demo.engine`.
+"""A real llama-server in this process, from PyPI `xllamacpp`.
 
-Its options carry llama-server's names, so that its command line tells the same facts as one of a
-llama-server that the user started. It ends on SIGTERM or SIGINT, and when its parent ends.
+`python -m slowtok.proxy.demo.engine --model FILE --port PORT`: its options carry llama-server's
+names, so that its command line tells the same facts as one that the user started. It ends on
+SIGTERM or SIGINT, and when its parent ends.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from slowtok.proxy.demo.leash import wait_for_end_of
 
+PROGRAM = "python -m slowtok.proxy.demo.engine"
 LISTENING = "listening on "
 """What the one line on stdout begins with; the engine's base URL follows."""
 
@@ -63,18 +65,18 @@ def _start(options: argparse.Namespace) -> _Listening:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m slowtok.proxy.demo.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     add = parser.add_argument
     add("-m", "--model", required=True, help="a GGUF file")
     add("-a", "--alias", help="name of the model in the API (default: its path)")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8080)
-    add("-c", "--ctx-size", type=int, default=0, help="tokens for all slots together; 0: as trained")
+    add("-c", "--ctx-size", type=int, default=0, help="tokens, all slots together; 0: as trained")
     add("-np", "--parallel", type=int, default=1, help="number of slots")
     add("-t", "--threads", type=int, help="CPU threads, for prefill too")
     add("-ngl", "--n-gpu-layers", "--gpu-layers", type=int, default=-1, help="-1: as many as fit")
     add("--metrics", action="store_true", help="Prometheus text at /metrics")
-    add("--sleep-idle-seconds", type=int, default=-1, help="put the model away when idle; -1: never")
+    add("--sleep-idle-seconds", type=int, default=-1, help="put an idle model away; -1: never")
     add("-lv", "--verbosity", type=int, default=QUIET_VERBOSITY)
     return parser
 

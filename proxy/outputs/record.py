@@ -13,6 +13,7 @@ from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
 
 SCHEMA = 1
+MAX_TEXT_CHARS = 256
 _MS = 1000.0
 _HOST_FIELDS = (  # of HostSample, medians over the request
     "cpu_cores",
@@ -59,11 +60,12 @@ def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
     if diagnosis is not None:
         record |= _judged(case, diagnosis)
     known: dict[str, Any] = _known(record)
-    return known
+    return {name: value for name, value in known.items() if value != {}}
 
 
 def _request(case: Case) -> dict[str, Any]:
     timeline, phases, tokens = case.timeline, case.phases, case.timeline.tokens
+    timed = phases.prefill_s is not None or phases.decode_s is not None
     return {
         "event": "request",
         "schema": SCHEMA,
@@ -71,14 +73,14 @@ def _request(case: Case) -> dict[str, Any]:
             timespec="milliseconds"
         ),
         "id": timeline.request_id,
-        "model": timeline.model,
+        "model": _text(timeline.model),
         "upstream": {
             "name": case.server.name,
             "kind": case.server.kind,
             "url": case.server.url,
             "version": case.server.version,
         },
-        "path": timeline.path,
+        "path": _text(timeline.path),
         "stream": timeline.stream,
         "status": timeline.status,
         "ended": timeline.ended,
@@ -94,7 +96,7 @@ def _request(case: Case) -> dict[str, Any]:
             "delivery_ms": _ms(phases.delivery_s),
             "proxy_ms": _ms(timeline.proxy_s),
             "decode_stream_ms": _ms(phases.decode_stream_s),
-            "source": phases.source,
+            "source": phases.source if timed else None,
         },
         "tokens": {
             "prompt": tokens.prompt,
@@ -141,7 +143,7 @@ def _expected(case: Case) -> dict[str, Any]:
         if configured is None
         else {"low_tps": _rate(configured.low), "high_tps": _rate(configured.high)},
         "basis": envelope.basis,
-        "because": list(envelope.because),
+        "because": list(envelope.because) or None,
     }
 
 
@@ -172,8 +174,10 @@ def _gpu(case: Case, index: int) -> dict[str, Any]:
     }
 
 
-def _reason_shares(samples: list[GpuSample]) -> dict[str, float]:
+def _reason_shares(samples: list[GpuSample]) -> dict[str, float] | None:
     masks = [s.reasons for s in samples if s.reasons is not None]
+    if not masks:
+        return None
     shares = {name: sum(bool(m & bit) for m in masks) for bit, name in _REASONS.items()}
     return {name: round(count / len(masks), 3) for name, count in shares.items() if count}
 
@@ -197,6 +201,13 @@ def _spread(values: list[float]) -> dict[str, float] | None:
 
 def _values(samples: Iterable[HostSample | GpuSample], name: str) -> list[float]:
     return [value for s in samples if (value := getattr(s, name)) is not None]
+
+
+def _text(text: str | None) -> str | None:
+    """Bound what a client wrote, and make it text that JSON can carry."""
+    if text is None:
+        return None
+    return text[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
 
 
 def _known(value: Any) -> Any:

@@ -6,7 +6,7 @@ Since 0.30 each model runs in a llama-server of its own; that child's command li
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -38,7 +38,7 @@ def read_probe(
     version: Reply | None,
     tags: Reply | None,
     running: Reply | None,
-    shown: dict[str, Reply | None],
+    shown: Mapping[str, Reply | None],
 ) -> Probe:
     """Return what the replies say; `shown` are those of `/api/show` for each running model."""
     about = None if version is None else version.json

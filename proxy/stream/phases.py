@@ -1,13 +1,10 @@
-"""From a time line to phases: the engine's own timings first, the stream's arrivals otherwise."""
+"""From a time line to phases: the engine's own timings first, the stream's arrivals otherwise.
 
-from dataclasses import replace
+The engine's word is taken as it is, also where it claims more time than passed here: both are in
+the record, and their difference is evidence (an answer from a cache, a clock that runs apart).
+"""
 
 from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
-
-MAX_CLOCK_RATIO = 1.01
-MAX_ROUNDING_S = 0.005
-"""No published source: two machines' clocks differ, engines round to whole milliseconds. Timings
-that claim more than that beyond the time that passed are not of this request (a cached answer)."""
 
 
 def split(
@@ -22,7 +19,7 @@ def split(
             b9425), so that what comes before is the queue.
         slept: the engine had to load the model again first: the wait was a load, not a queue.
     """
-    engine = _believed(timeline)
+    engine = timeline.engine or EngineTimings()
     prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, early_head)
     queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
@@ -44,21 +41,6 @@ def split(
         decode_from_at_s=first_s,
         decode_to_at_s=end_s,
     )
-
-
-def _believed(timeline: Timeline) -> EngineTimings:
-    """Return the engine's timings, fitted into the time that passed; none where they cannot be."""
-    engine = timeline.engine or EngineTimings()
-    parts = (engine.queue_s, engine.load_s, engine.prefill_s, engine.decode_s)
-    claimed_s = sum(part for part in parts if part is not None)
-    passed_s = _difference(_answered_at_s(timeline), timeline.sent_at_s)
-    if passed_s is None or claimed_s > passed_s * MAX_CLOCK_RATIO + MAX_ROUNDING_S:
-        return EngineTimings()
-    if claimed_s <= passed_s:
-        return engine
-    fit = passed_s / claimed_s
-    queue_s, load_s, prefill_s, decode_s = (p if p is None else p * fit for p in parts)
-    return replace(engine, queue_s=queue_s, load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
 
 
 def _prefill_and_decode(
@@ -108,8 +90,9 @@ def _bounds(
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
         first = answered - decode_s if first is None else min(first, answered - decode_s)
     begin = None if first is None or prefill_s is None else first - prefill_s
-    if begin is not None and timeline.sent_at_s is not None:
-        begin = max(begin, timeline.sent_at_s)
+    if timeline.sent_at_s is not None:
+        first = None if first is None else max(first, timeline.sent_at_s)
+        begin = None if begin is None else max(begin, timeline.sent_at_s)
     end = timeline.last_token_at_s if timeline.stream else None
     return begin, first, answered if end is None else end
 

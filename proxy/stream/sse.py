@@ -7,7 +7,7 @@ them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). An event that g
 engine sends, would cost the first event.
 """
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024  # ten times the largest event seen in recordings (logprobs)
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # no published source; events with all logprobs are megabytes
 
 
 class SseReader:
@@ -19,14 +19,17 @@ class SseReader:
         self._data_bytes = 0
         self._after_cr = False  # a LF that comes next belongs to it
         self._dropping = False
+        self._inside = False  # anything of the above
         self.dropped = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of every event that `chunk` completes; most chunks complete one."""
-        inside = self._line or self._data or self._after_cr or self._dropping
-        if inside or not chunk.endswith(b"\n\n") or b"\r" in chunk or len(chunk) > MAX_EVENT_BYTES:
+        end = len(chunk) - 2
+        if self._inside or end > MAX_EVENT_BYTES or not chunk.endswith(b"\n\n") or b"\r" in chunk:
             return self._feed_slowly(chunk)
-        events = map(_data_of, chunk[:-2].split(b"\n\n"))
+        if chunk.startswith(b"data: ") and chunk.find(b"\n") == end:
+            return [chunk[6:end]]
+        events = map(_data_of, chunk[:end].split(b"\n\n"))
         return [data for data in events if data is not None]
 
     def flush(self) -> list[bytes]:
@@ -45,6 +48,7 @@ class SseReader:
             self._line.clear()
         taken = [self._take(line.rstrip(b"\r\n")) for line in lines]
         self._hold(rest)
+        self._inside = bool(self._line or self._data or self._after_cr or self._dropping)
         return [data for data in taken if data is not None]
 
     def _hold(self, rest: bytes) -> None:
@@ -78,8 +82,6 @@ class SseReader:
 
 def _data_of(event: bytes) -> bytes | None:
     """Return the data of one event given without its empty line; None for a bare comment."""
-    if event.startswith(b"data: ") and b"\n" not in event:
-        return event[6:]
     values = (_value_of(line) for line in event.split(b"\n"))
     data = [value for value in values if value is not None]
     return b"\n".join(data) if data else None

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slowtok.detectors.case import (
-    Baseline,
     DeviceFacts,
     Envelope,
     GpuFacts,
@@ -13,7 +12,7 @@ from slowtok.detectors.case import (
     Range,
     ServerFacts,
 )
-from slowtok.detectors.envelope import REFINE_AFTER, expect, refine
+from slowtok.detectors.envelope import expect
 
 GIB = 2**30
 LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")
@@ -82,7 +81,7 @@ def test_one_bit_weights_are_not_a_matter_of_bandwidth(facts: dict[str, str]) ->
 
 @pytest.mark.parametrize("gap", ["read_bytes", "layers", "kv_bytes_per_token"])
 def test_an_unknown_model_has_no_band(gap: str) -> None:
-    unknown = replace(LLAMA_3_8B, **{gap: None})  # type: ignore[arg-type]
+    unknown = replace(LLAMA_3_8B, **{gap: None})
     unjudged(expect(unknown, RTX_4090, LLAMA_CPP, 100), "not known")
 
 
@@ -332,12 +331,13 @@ def test_more_context_is_never_faster(
 def test_more_bandwidth_is_never_slower(
     facts: ModelFacts, context: int, gb_s: float, times: float
 ) -> None:
-    for bandwidth_of in (
-        lambda gb: card("NVIDIA GeForce RTX 4090", gb),
-        lambda gb: replace(TWO_CORES, ram_bandwidth_bytes_per_s=gb * 1e9),
-    ):
-        slow = band(expect(facts, bandwidth_of(gb_s), LLAMA_CPP, context))
-        fast = band(expect(facts, bandwidth_of(gb_s * times), LLAMA_CPP, context))
+    def machines(bandwidth_gb_s: float) -> tuple[DeviceFacts, DeviceFacts]:
+        on_cpu = replace(TWO_CORES, ram_bandwidth_bytes_per_s=bandwidth_gb_s * 1e9)
+        return card("NVIDIA GeForce RTX 4090", bandwidth_gb_s), on_cpu
+
+    for narrow, wide in zip(machines(gb_s), machines(gb_s * times), strict=True):
+        slow = band(expect(facts, narrow, LLAMA_CPP, context))
+        fast = band(expect(facts, wide, LLAMA_CPP, context))
         assert fast.low >= slow.low
         assert fast.high >= slow.high
 
@@ -357,46 +357,3 @@ def test_the_basis_is_one_readable_sentence() -> None:
     assert envelope.basis == (
         "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.49-0.93"
     )
-
-
-# Refinement.
-
-FIRST = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100)
-
-
-@pytest.mark.parametrize(
-    "baseline",
-    [
-        Baseline(),
-        Baseline(count=REFINE_AFTER - 1, decode_tps=140.0),
-        Baseline(count=50, decode_tps=None),
-    ],
-)
-def test_a_short_history_narrows_nothing(baseline: Baseline) -> None:
-    assert refine(FIRST, baseline) == FIRST
-
-
-def test_no_band_is_not_made_of_a_history() -> None:
-    assert refine(Envelope(), Baseline(count=9, decode_tps=5.0)) == Envelope()
-
-
-@pytest.mark.parametrize("usual_tps", [30.0, 500.0])
-def test_a_machine_that_was_always_slow_does_not_become_normal(usual_tps: float) -> None:
-    refined = refine(FIRST, Baseline(count=50, decode_tps=usual_tps))
-    assert refined.decode == FIRST.decode
-    assert refined.expected_tps == FIRST.expected_tps
-    assert "not used" in refined.because[-1]
-
-
-def test_a_history_narrows_the_band_around_itself() -> None:
-    refined = refine(FIRST, Baseline(count=9, decode_tps=140.0))
-    assert band(refined) == Range(low=pytest.approx(119.0), high=pytest.approx(175.0))
-    assert refined.expected_tps == 140.0
-    assert refined.ceiling_tps == FIRST.ceiling_tps
-    assert any("first principles" in note for note in refined.because)
-
-
-@given(usual=st.floats(1, 1000))
-def test_refinement_only_ever_narrows(usual: float) -> None:
-    edges, first = band(refine(FIRST, Baseline(count=9, decode_tps=usual))), band(FIRST)
-    assert first.low <= edges.low <= edges.high <= first.high

@@ -43,8 +43,9 @@ class Client:
     async def chat(self, *fields: str, target: str = CHAT, **said: Any) -> None:
         """Send a generation request; streamed unless it says otherwise."""
         asked = {"model": "small", "stream": True, "messages": [], **said}
-        await self.ask("POST", target, "Content-Type: application/json", *fields,
-                       body=orjson.dumps(asked))
+        await self.ask(
+            "POST", target, "Content-Type: application/json", *fields, body=orjson.dumps(asked)
+        )
 
     async def head(self) -> Head:
         return await read_head(self.reader)

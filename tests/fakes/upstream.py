@@ -57,12 +57,15 @@ class Arrival:
         self.head = head
         self.connection = connection
         self.over = asyncio.Event()
+        self._body: bytes | None = None
         self._reader, self._writer = reader, writer
 
     async def body(self) -> bytes:
         """The whole body; empty where the head announces none."""
-        framed = self.head.get("content-length") or self.head.get("transfer-encoding")
-        return await read_body(self._reader, self.head) if framed else b""
+        if self._body is None:
+            framed = self.head.get("content-length") or self.head.get("transfer-encoding")
+            self._body = await read_body(self._reader, self.head) if framed else b""
+        return self._body
 
     async def receive(self) -> bytes:
         """The next bytes of the request as they are on the wire."""
@@ -113,7 +116,7 @@ class Upstream:
         self.count = 0  # relayed requests so far
         self.url = ""
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        self._connections = 0
+        self.connections = 0  # so far, those of the looks among them
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def next(self) -> Arrival:
@@ -126,8 +129,8 @@ class Upstream:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._connections += 1
-        number = self._connections
+        self.connections += 1
+        number = self.connections
         try:
             while True:
                 head = Head(await reader.readuntil(b"\r\n\r\n"))

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-WAIT_S = 10.0  # bounds every wait in the tests; nothing takes nearly as long
+WAIT_S = 5.0  # bounds every wait in the tests; nothing takes nearly as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class Head:
     @property
     def fields(self) -> list[tuple[str, str]]:
         lines = self.raw.decode("latin-1").split("\r\n")[1:-2]
-        return [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
+        return [
+            (name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)
+        ]
 
     @property
     def status(self) -> int:

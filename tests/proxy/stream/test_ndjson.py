@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 import pytest
-from fakes import recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import recordings
 from slowtok.proxy.stream.ndjson import NdjsonReader
 from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
 
@@ -56,7 +56,7 @@ def test_any_cut_gives_the_same_lines(text: bytes, offsets: list[int]) -> None:
 def test_a_large_line_byte_by_byte() -> None:
     line = b"x" * 512_000
 
-    assert read((line[i : i + 1] for i in range(len(line)))) == [line]
+    assert read(line[i : i + 1] for i in range(len(line))) == [line]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"xx\n", b"xx\n\n"])

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import recordings
 from slowtok.detectors.case import EngineTimings, Phases, Timeline, Tokens
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
@@ -26,7 +26,13 @@ TOKENS = Tokens(prompt=300, cached=100, completion=41)
 
 
 def stream(**changes: Any) -> Timeline:
-    known = {"request_id": "1", "path": "/", "started_unix_s": 0.0, "stream": True, "tokens": TOKENS}
+    known = {
+        "request_id": "1",
+        "path": "/",
+        "started_unix_s": 0.0,
+        "stream": True,
+        "tokens": TOKENS,
+    }
     return Timeline(**{**known, **TIMES, **changes})
 
 
@@ -106,7 +112,13 @@ LLAMA_SERVER = [
     ),
     pytest.param(
         stream(engine=engine(prefill_s=0.0, decode_s=0.0)),
-        {"source": "engine", "prefill_s": 0.0, "decode_s": 0.0, "prefill_tps": None, "decode_tps": None},
+        {
+            "source": "engine",
+            "prefill_s": 0.0,
+            "decode_s": 0.0,
+            "prefill_tps": None,
+            "decode_tps": None,
+        },
         id="no time at all: no rates",
     ),
 ]
@@ -204,7 +216,8 @@ def test_a_wait_for_a_model_that_slept_is_a_load() -> None:
     known = split(stream(engine=replace(BUSY, load_s=0.2)), slept=True)
 
     assert (phases.queue_s, phases.load_s) == (None, 0.5)
-    assert (known.queue_s, known.load_s) == (pytest.approx(0.3), 0.2)
+    assert known.queue_s == pytest.approx(0.3)
+    assert known.load_s == 0.2
 
 
 def test_the_rest() -> None:
@@ -223,20 +236,13 @@ def test_a_rate_is_that_of_one_answer() -> None:
     assert split(timeline, choices=82).decode_tps is None
 
 
-def test_timings_of_another_request_are_not_believed() -> None:
-    """An answer from a cache carries the timings of the request that first paid for it."""
-    phases = split(stream(engine=engine(prefill_s=20.0, decode_s=40.0)), early_head=True)
+@pytest.mark.parametrize("timeline", [stream, whole])
+def test_the_engines_word_stands_even_where_it_exceeds_the_time_that_passed(timeline: Any) -> None:
+    """An answer from a cache may carry the timings of the request that first paid for it."""
+    phases = split(timeline(engine=engine(prefill_s=20.0, decode_s=40.0)))
 
-    assert (phases.source, phases.prefill_s, phases.decode_s) == ("stream", 2.0, 4.0)
-    assert split(whole(engine=engine(prefill_s=20.0, decode_s=40.0))).source == "estimate"
-
-
-@pytest.mark.parametrize("ratio", [1.005, 1.0, 0.5])
-def test_timings_a_little_beyond_the_time_that_passed_are_fitted_into_it(ratio: float) -> None:
-    phases = split(whole(engine=engine(prefill_s=2.5 * ratio, decode_s=4.0 * ratio)))
-
-    assert phases.source == "engine"
-    assert phases.decode_s == pytest.approx(4.0 * min(ratio, 1.0))
+    assert (phases.source, phases.prefill_s, phases.decode_s) == ("engine", 20.0, 40.0)
+    assert phases.queue_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -291,9 +297,19 @@ def assert_sound(phases: Phases, timeline: Timeline) -> None:
 
     assert all(part >= 0 for part in [*known, phases.total_s])
     assert all(other is None or other >= 0 for other in others)
-    assert sum(known) <= phases.total_s + 1e-6
+    assert _claims_too_much(timeline) or sum(known) <= phases.total_s + 1e-6
     assert in_order == pytest.approx(sorted(in_order), abs=1e-9)
     assert all(timeline.accepted_at_s - 1e-9 <= at_s for at_s in in_order)
+
+
+def _claims_too_much(timeline: Timeline) -> bool:
+    """Say whether the engine's own timings exceed the time that passed."""
+    said = timeline.engine or EngineTimings()
+    claimed = (said.queue_s, said.load_s, said.prefill_s, said.decode_s)
+    ends = (timeline.last_byte_at_s, timeline.last_token_at_s)
+    end = next((at_s for at_s in ends if at_s is not None), timeline.accepted_at_s)
+    passed_s = end - (timeline.sent_at_s or timeline.accepted_at_s)
+    return sum(part for part in claimed if part is not None) > passed_s
 
 
 NUMBERS = st.none() | st.floats(0, 50)

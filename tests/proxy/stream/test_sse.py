@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 import pytest
-from fakes import recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import recordings
 from slowtok.proxy.stream import sse
 from slowtok.proxy.stream.sse import MAX_EVENT_BYTES, SseReader
 
@@ -48,7 +48,8 @@ STREAMS = [
     pytest.param("data: åß水🎉\n\n".encode(), ["åß水🎉".encode()], id="several bytes a letter"),
     pytest.param(b"data: YHOO\ndata: +2\ndata: 10\n\n", [b"YHOO\n+2\n10"], id=f"{SPEC} stocks"),
     pytest.param(
-        b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n",
+        b": test stream\n\ndata: first event\nid: 1\n\n"
+        b"data:second event\nid\n\ndata:  third event\n",
         [b"first event", b"second event"],
         id=f"{SPEC} blocks: the last one has not ended",
     ),
@@ -68,7 +69,19 @@ def test_an_event_is_its_data(text: bytes, events: list[bytes]) -> None:
 @given(
     text=st.lists(
         st.sampled_from(
-            [b"data: ", b"data", b":", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"id: 1", b"x", b"\xc3"]
+            [
+                b"data: ",
+                b"data",
+                b":",
+                b" ",
+                b"\n",
+                b"\r",
+                b"\r\n",
+                b"\n\n",
+                b"id: 1",
+                b"x",
+                b"\xc3",
+            ]
         )
     ).map(b"".join),
     offsets=st.lists(st.integers(0, 200)),
@@ -143,7 +156,9 @@ def test_a_huge_event_is_dropped_and_counted_and_the_next_one_read(
     text = b"data: a\n\n" + huge + b"data: b\n\n"
     reader = SseReader()
 
-    events = [e for p in recordings.cut(text, range(0, len(text), piece_bytes)) for e in reader.feed(p)]
+    events = [
+        e for p in recordings.cut(text, range(0, len(text), piece_bytes)) for e in reader.feed(p)
+    ]
 
     assert events == BEFORE_AND_AFTER
     assert reader.dropped == 1

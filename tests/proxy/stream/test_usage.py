@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 import pytest
-from fakes import recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import recordings
 from slowtok.proxy.stream.usage import MAX_USAGE_EVENT_BYTES, UsageRemover, ask_for_usage
 
 
@@ -78,7 +78,7 @@ def test_the_option_goes_in_front_and_every_other_byte_stays(body: bytes, asked:
         ({"include_usage": False}, {"include_usage": True}),
         ({"include_usage": None}, {"include_usage": True}),
         ({"include_obfuscation": False}, {"include_obfuscation": False, "include_usage": True}),
-        # vLLM ignores it where usage is not asked for, and would put usage on each chunk where it is.
+        # vLLM ignores it where usage is not asked for; where it is, each chunk would carry usage.
         ({"continuous_usage_stats": True}, {"include_usage": True}),
     ],
 )
@@ -141,7 +141,7 @@ WITHOUT_USAGE = [
     "vllm-0.32.messages-stream",
 ]
 OFFSETS = st.lists(st.integers(0, 12_000), max_size=60)
-OLLAMA_TEXT = (  # after the documented format: zeros on each chunk, then the counts that we asked for
+OLLAMA_TEXT = (  # after the documented format: zeros on each chunk, then what we asked for
     b'data: {"object":"text_completion","choices":[{"text":"Hi","index":0,"finish_reason":null}],'
     b'"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}\n\n'
     b'data: {"object":"text_completion","choices":[],'
@@ -202,7 +202,9 @@ def test_zeros_on_each_chunk_are_not_usage(offsets: list[int]) -> None:
 
 def test_a_server_that_sends_usage_unasked_keeps_all_of_it() -> None:
     """vLLM with `--enable-force-include-usage`: on each chunk, and once more at the end."""
-    chunk = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":9}}\n\n'
+    chunk = (
+        b'data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":9}}\n\n'
+    )
     last = b'data: {"choices":[],"usage":{"prompt_tokens":9}}\n\ndata: [DONE]\n\n'
 
     assert remove([chunk, chunk, last]) == chunk + chunk + last

@@ -1,0 +1,116 @@
+"""Puts the demo's parts up: engine, proxy in front of it, client; and takes them down again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from slowtok.proxy.demo.children import (
+    DemoError,
+    cores,
+    free_port,
+    is_free,
+    last_words,
+    run_engine,
+    run_proxy,
+)
+from slowtok.proxy.demo.client import Client
+from slowtok.proxy.demo.show import Show
+
+SLOTS = 2
+CONTEXT_TOKENS = 12_288  # half of it for each slot
+MAX_THREADS = 16  # more bring nothing to a small model
+
+ENGINE_LIMIT_S = 120.0  # a large model of the user's own
+PROXY_LIMIT_S = 10.0
+READY_LIMIT_S = 35.0  # the proxy waits up to 30 s for idle cores to measure the RAM's bandwidth
+POLL_S = 0.1
+USUAL_LISTEN = ("127.0.0.1", 4141)
+
+
+@asynccontextmanager
+async def set_stage(
+    show: Show, *, listen: str, state_dir: Path, logs: Path
+) -> AsyncIterator[Client]:
+    """Start the engine and the proxy, and yield a client of the proxy.
+
+    Raises:
+        DemoError: one of them did not start.
+    """
+    began_at_s = time.monotonic()
+    async with AsyncExitStack() as stack:
+        with show.waiting("starting llama-server"):
+            engine_url = await stack.enter_async_context(_engine(show, logs))
+        took_s = time.monotonic() - began_at_s
+        size = f"{show.model.stat().st_size / 2**20:.0f} MiB"
+        show.say(f"llama-server at {engine_url} in {took_s:.1f} s: {show.model_name}, {size}")
+        log = logs / "proxy.log"
+        with show.waiting("starting slowtok"):
+            proxy = await stack.enter_async_context(
+                run_proxy(engine_url, listen=listen, state_dir=state_dir, log=log)
+            )
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+            )
+            client = Client(session, f"http://{listen}", show.model_name)
+            await _until_healthy(client, proxy, log)
+        show.say(f"slowtok serve --upstream {engine_url} at http://{listen}")
+        with show.waiting("slowtok measures the RAM's bandwidth (once, when the cores are idle)"):
+            status = await _until_ready(client)
+        show.say(_readiness(status))
+        yield client
+
+
+def _engine(show: Show, logs: Path) -> Any:
+    physical = psutil.cpu_count(logical=False) or cores()
+    return run_engine(
+        show.model,
+        alias=show.model_name,
+        threads=min(physical, cores(), MAX_THREADS),
+        context=CONTEXT_TOKENS,
+        slots=SLOTS,
+        log=logs / "engine.log",
+        limit_s=ENGINE_LIMIT_S,
+    )
+
+
+async def _until_healthy(client: Client, proxy: asyncio.subprocess.Process, log: Path) -> None:
+    limit_at_s = time.monotonic() + PROXY_LIMIT_S
+    while await client.ask("/slowtok/health") is None:
+        if proxy.returncode is not None or time.monotonic() > limit_at_s:
+            raise DemoError(f"slowtok serve did not start: {await last_words(proxy, log)}")
+        await asyncio.sleep(POLL_S)
+
+
+async def _until_ready(client: Client) -> dict[str, Any]:
+    """Wait until the proxy knows what it needs to judge; without it, requests come out unknown."""
+    limit_at_s = time.monotonic() + READY_LIMIT_S
+    while True:
+        status = await client.ask("/slowtok/status") or {}
+        engines, bandwidth = status.get("engines") or [{}], _bandwidth(status)
+        if (bandwidth and engines[0].get("answers")) or time.monotonic() > limit_at_s:
+            return status
+        await asyncio.sleep(POLL_S)
+
+
+def _bandwidth(status: dict[str, Any]) -> float | None:
+    found = status.get("machine", {}).get("ram_bandwidth_bytes_per_s")
+    return float(found) if found else None
+
+
+def _readiness(status: dict[str, Any]) -> str:
+    bandwidth = _bandwidth(status)
+    if bandwidth is None:
+        return "RAM bandwidth not known: the cores are never idle, so there is no expectation"
+    return f"RAM bandwidth {bandwidth / 1e9:.0f} GB/s: what to expect follows from it"
+
+
+def pick_listen(*, usual: bool) -> str:
+    """Return HOST:PORT for the proxy: the usual one where wanted and free, else any free one."""
+    host, port = USUAL_LISTEN
+    return f"{host}:{port if usual and is_free(host, port) else free_port(host)}"

@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slowtok.detectors.case import (
+    Baseline,
+    DeviceFacts,
+    Envelope,
+    GpuFacts,
+    ModelFacts,
+    Range,
+    ServerFacts,
+)
+from slowtok.detectors.envelope import REFINE_AFTER, expect, refine
+
+LLAMA_3_8B = ModelFacts(read_bytes=4_620_000_000, layers=32, kv_bytes_per_token=131072)
+RTX_3090 = DeviceFacts(
+    gpus=(GpuFacts(index=0, name="NVIDIA GeForce RTX 3090", bandwidth_bytes_per_s=936e9),)
+)
+
+
+def band(envelope: Envelope) -> Range:
+    assert envelope.decode is not None
+    return envelope.decode
+
+
+FIRST = expect(LLAMA_3_8B, RTX_3090, ServerFacts(kind="llama-server"), 100)
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        Baseline(),
+        Baseline(count=REFINE_AFTER - 1, decode_tps=140.0),
+        Baseline(count=50, decode_tps=None),
+    ],
+)
+def test_a_short_history_narrows_nothing(baseline: Baseline) -> None:
+    assert refine(FIRST, baseline) == FIRST
+
+
+def test_no_band_is_not_made_of_a_history() -> None:
+    assert refine(Envelope(), Baseline(count=9, decode_tps=5.0)) == Envelope()
+
+
+@pytest.mark.parametrize("usual_tps", [30.0, 500.0])
+def test_a_machine_that_was_always_slow_does_not_become_normal(usual_tps: float) -> None:
+    refined = refine(FIRST, Baseline(count=50, decode_tps=usual_tps))
+    assert refined.decode == FIRST.decode
+    assert refined.expected_tps == FIRST.expected_tps
+    assert "not used" in refined.because[-1]
+
+
+def test_a_history_narrows_the_band_around_itself() -> None:
+    refined = refine(FIRST, Baseline(count=9, decode_tps=140.0))
+    assert band(refined).low == pytest.approx(119.0)
+    assert band(refined).high == pytest.approx(175.0)
+    assert refined.expected_tps == 140.0
+    assert refined.ceiling_tps == FIRST.ceiling_tps
+    assert any("first principles" in note for note in refined.because)
+
+
+@given(usual=st.floats(1, 1000))
+def test_refinement_only_ever_narrows(usual: float) -> None:
+    edges, first = band(refine(FIRST, Baseline(count=9, decode_tps=usual))), band(FIRST)
+    assert first.low <= edges.low <= edges.high <= first.high

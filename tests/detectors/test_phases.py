@@ -1,0 +1,252 @@
+"""The verdict's arithmetic: the gate of a decode, the losses of the other phases."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.cases import case, healthy, with_envelope, with_phases, with_timeline, with_tokens
+from slowtok.detectors.case import Baseline, Case, Envelope, Phase, Phases, Range
+from slowtok.detectors.finding import Finding, PhaseLoss
+from slowtok.detectors.phases import judge_decode, losses, slowdown
+
+LOW_TPS = 76.0  # the low edge of the healthy case's band
+
+
+def decoded(
+    tps: float, *, tokens: int = 450, decode_s: float = 5.0, baseline: Baseline | None = None
+) -> Case:
+    """A case that decoded at this rate for this long."""
+    before = with_tokens(with_phases(case(), decode_tps=tps, decode_s=decode_s), completion=tokens)
+    return replace(before, baseline=baseline or Baseline())
+
+
+def learned(tps: float, *, p10: float | None = None, count: int = 5) -> Baseline:
+    return Baseline(count=count, decode_tps=tps, decode_p10_tps=p10 or tps)
+
+
+def no_band(before: Case) -> Case:
+    return replace(before, envelope=Envelope(because=("no geometry",)))
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        pytest.param(decoded(LOW_TPS), id="on the low edge"),
+        pytest.param(decoded(150.0, tokens=3, decode_s=0.02), id="short, but clearly inside"),
+        pytest.param(decoded(500.0), id="at the ceiling"),
+        pytest.param(decoded(77.0, baseline=learned(200.0, count=4)), id="too little was learned"),
+        pytest.param(decoded(86.0, baseline=learned(100.0)), id="0.86 of its own past"),
+        pytest.param(
+            decoded(77.0, baseline=learned(100.0, p10=80.0)), id="within the noise of its own past"
+        ),
+        pytest.param(no_band(decoded(9.0, baseline=learned(10.0))), id="no band, but as ever"),
+    ],
+)
+def test_is_not_slow(quiet: Case) -> None:
+    judged = judge_decode(quiet)
+
+    assert judged.slow is False
+    assert judged.lost_s == 0.0
+    assert judged.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("unclear", "reason"),
+    [
+        (decoded(75.9, tokens=31), "too short to judge: 31 tokens in 5.0 s of decode"),
+        (decoded(75.9, decode_s=1.99), "too short to judge: 450 tokens in 2.0 s of decode"),
+        (decoded(500.1), "faster than the memory allows: speculation, or a fact is wrong"),
+        (no_band(decoded(5.0)), "no geometry"),
+        (no_band(decoded(5.0, baseline=learned(10.0, count=4))), "no geometry"),
+        (
+            with_envelope(decoded(5.0), decode=None, because=()),
+            "no expectation for this model on this hardware",
+        ),
+    ],
+)
+def test_cannot_be_judged(unclear: Case, reason: str) -> None:
+    judged = judge_decode(unclear)
+
+    assert judged.slow is None
+    assert judged.lost_s == 0.0
+    assert judged.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("slow", "lost_s"),
+    [
+        # 151 tokens/s are the middle of the band: what was expected
+        pytest.param(decoded(75.9), 5.0 * (1 - 75.9 / 151), id="below the band"),
+        pytest.param(
+            decoded(75.9, tokens=32, decode_s=2.0), 2.0 * (1 - 75.9 / 151), id="just long enough"
+        ),
+        pytest.param(
+            decoded(84.9, baseline=learned(100.0)), 5.0 * (1 - 0.849), id="below its own past"
+        ),
+        pytest.param(
+            decoded(69.0, baseline=learned(100.0, p10=20.0)), 5.0 * 0.31, id="noise has its limit"
+        ),
+        pytest.param(
+            no_band(decoded(8.4, baseline=learned(10.0))), 5.0 * 0.16, id="no band, below its past"
+        ),
+        pytest.param(
+            decoded(70.0, baseline=learned(50.0)),
+            5.0 * (1 - 70 / 76),
+            id="always below the band: its own past does not make that right",
+        ),
+        pytest.param(
+            with_envelope(decoded(38.0), expected_tps=None), 2.5, id="no middle: the low edge"
+        ),
+    ],
+)
+def test_is_slow(slow: Case, lost_s: float) -> None:
+    judged = judge_decode(slow)
+
+    assert judged.slow is True
+    assert judged.lost_s == pytest.approx(lost_s)
+    assert judged.reason == ""
+
+
+def without_rate(*, ended: str = "stop", status: int = 200, completion: int | None = None) -> Case:
+    quiet = with_tokens(with_phases(case(), decode_tps=None), completion=completion)
+    return with_timeline(quiet, ended=ended, status=status)
+
+
+@pytest.mark.parametrize(
+    ("unclear", "reason"),
+    [
+        (without_rate(ended="http-error", status=500), "the engine answered 500"),
+        (
+            without_rate(ended="upstream-refused", status=502),
+            "the engine could not be reached",
+        ),
+        (without_rate(ended="timeout", status=504), "the engine did not answer in time"),
+        (
+            without_rate(ended="upstream-error", status=200),
+            "the engine broke off, or reported an error",
+        ),
+        (without_rate(ended="client-gone"), "the client left before the end"),
+        (without_rate(), "no token count: the request ended as stop"),
+        (without_rate(completion=1), "too short to judge: 1 token"),
+        (without_rate(completion=0), "too short to judge: 0 tokens"),
+        (without_rate(completion=9), "no decode time: 9 tokens came at once"),
+        (
+            with_phases(without_rate(completion=9), source="estimate"),
+            "the engine gave no timings and the reply was not streamed",
+        ),
+    ],
+)
+def test_says_why_there_is_no_rate(unclear: Case, reason: str) -> None:
+    assert judge_decode(unclear).reason == reason
+
+
+def test_an_error_is_unknown_even_where_numbers_say_slow() -> None:
+    failed = with_timeline(decoded(5.0), status=500, ended="http-error")
+
+    assert judge_decode(failed).slow is None
+    assert losses(with_phases(failed, queue_s=9.0), judge_decode(failed), {}) == ()
+
+
+def found(phase: Phase, lost_s: float) -> dict[str, Finding]:
+    finding = Finding(
+        phase=phase, confidence=1.0, lost_s=lost_s, summary="", remedy="", evidence=()
+    )
+    return {"cause": finding}
+
+
+def lost(case_: Case, findings: dict[str, Finding] | None = None) -> tuple[PhaseLoss, ...]:
+    return losses(case_, judge_decode(case_), findings or {})
+
+
+@pytest.mark.parametrize("phase", ["queue", "load", "delivery"])
+@pytest.mark.parametrize(
+    ("wait_s", "total_s", "slow"),
+    [(0.49, 1.0, False), (0.5, 5.0, True), (0.5, 5.1, False), (6.0, 61.0, False), (6.0, 60, True)],
+)
+def test_a_wait_is_slow_from_half_a_second_and_a_tenth_on(
+    phase: Phase, wait_s: float, total_s: float, slow: bool
+) -> None:
+    waited = with_phases(healthy(), total_s=total_s, **{f"{phase}_s": wait_s})
+
+    assert lost(waited) == (PhaseLoss(phase=phase, lost_s=wait_s, slow=slow),)
+
+
+def test_prefill_is_slow_only_by_what_a_finding_shows() -> None:
+    slow = case(prefill_s=30.0)
+
+    assert lost(slow) == ()
+    assert lost(slow, found("prefill", 20.0)) == (
+        PhaseLoss(phase="prefill", lost_s=20.0, slow=True),
+    )
+
+
+def test_a_finding_cannot_show_more_than_the_prefill_took() -> None:
+    assert lost(case(prefill_s=2.0), found("prefill", 20.0))[0].lost_s == 2.0
+
+
+def test_blocked_writes_during_decode_are_a_loss_of_delivery() -> None:
+    assert lost(healthy(), found("delivery", 2.0)) == (
+        PhaseLoss(phase="delivery", lost_s=2.0, slow=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "lost_s", "times"),
+    [("decode", 2.5, 2.0), ("decode", 0.0, 1.0), ("decode", 5.0, 100.0), ("prefill", 3.0, 4.0)],
+)
+def test_slowdown(phase: Phase, lost_s: float, times: float) -> None:
+    took = with_phases(healthy(), decode_s=5.0, prefill_s=4.0)
+
+    assert slowdown(took, lost_s, phase) == pytest.approx(times)
+
+
+def test_slowdown_of_a_phase_that_is_not_known_is_none() -> None:
+    assert slowdown(with_phases(healthy(), prefill_s=None), 1.0, "prefill") == 1.0
+
+
+RATES = st.floats(0.01, 1e5)
+
+
+@given(
+    tps=st.none() | RATES,
+    decode_s=st.none() | st.floats(0, 1e5),
+    tokens=st.none() | st.integers(0, 10**6),
+    low=st.none() | RATES,
+    expected=st.none() | RATES,
+    baseline=st.builds(
+        Baseline,
+        count=st.integers(0, 9),
+        decode_tps=st.none() | RATES,
+        decode_p10_tps=st.none() | RATES,
+    ),
+    status=st.sampled_from([None, 200, 500]),
+    waits=st.fixed_dictionaries(
+        {name: st.none() | st.floats(0, 1e5) for name in ("queue_s", "load_s", "delivery_s")}
+    ),
+)
+def test_no_loss_is_negative_and_a_decode_loses_less_than_it_took(
+    tps: float | None,
+    decode_s: float | None,
+    tokens: int | None,
+    low: float | None,
+    expected: float | None,
+    baseline: Baseline,
+    status: int | None,
+    waits: dict[str, float | None],
+) -> None:
+    phases = Phases(source="engine", total_s=1e6, decode_tps=tps, decode_s=decode_s, **waits)
+    band = None if low is None else Range(low=low, high=2 * low)
+    strange = replace(
+        with_timeline(with_tokens(healthy(), completion=tokens), status=status),
+        phases=phases,
+        envelope=Envelope(decode=band, expected_tps=expected),
+        baseline=baseline,
+    )
+
+    judged = judge_decode(strange)
+
+    assert 0 <= judged.lost_s <= (decode_s or 0.0)
+    assert (judged.slow is None) == bool(judged.reason)
+    assert all(loss.lost_s > 0 for loss in lost(strange))

@@ -1,0 +1,90 @@
+"""A real llama-server for tests: started on a free port, ready when it is yielded, then ended."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from slowtok.proxy.demo.children import free_port
+from slowtok.proxy.demo.model import fetch_model
+
+START_S = 60.0
+SLEEP_S = 30.0
+STOP_S = 15.0
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that listens at `url`; `pid` is its only process."""
+
+    url: str
+    pid: int
+
+    def wait_until_asleep(self) -> None:
+        """Wait until an engine with `sleep_idle_s` has put its model away."""
+        deadline_s = time.monotonic() + SLEEP_S
+        while not httpx.get(f"{self.url}/props", timeout=5).json()["is_sleeping"]:
+            assert time.monotonic() < deadline_s, "the engine does not fall asleep"
+            time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def real_engine(
+    *,
+    threads: int = 2,
+    slots: int = 2,
+    context: int = 4096,
+    gpu_layers: int = 0,
+    sleep_idle_s: int = -1,
+    alias: str | None = None,
+    metrics: bool = True,
+) -> Iterator[RunningEngine]:
+    """Run a llama-server with the demo's model until the block ends."""
+    port = free_port()
+    options = {
+        "--model": fetch_model(),
+        "--port": port,
+        "--threads": threads,
+        "--parallel": slots,
+        "--ctx-size": context,
+        "--n-gpu-layers": gpu_layers,
+        "--sleep-idle-seconds": sleep_idle_s,
+    }
+    command = [sys.executable, "-m", "slowtok.proxy.demo.engine"]
+    command += [str(part) for option in options.items() for part in option]
+    command += ["--metrics"] * metrics + (["--alias", alias] if alias else [])
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_healthy(url, process)
+            yield RunningEngine(url, process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:  # stopped or starved by the test
+                process.kill()
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, f"the engine ended with {process.returncode}"
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", timeout=5).status_code == 200:  # 503 while it loads
+                return
+        time.sleep(POLL_S)
+    raise AssertionError(f"{url} did not become healthy")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[RunningEngine]:
+    """One engine with two slots, for tests that only send requests to it."""
+    with real_engine() as running:
+        yield running
