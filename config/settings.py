@@ -157,8 +157,9 @@ def load(
 def describe(key: str, value: object, source: str, said: str) -> str:
     """Return the one line about a setting that cannot be used: key, value, source and why."""
     name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
-    shown = "".join(c if c.isprintable() else "?" for c in repr(value)[:120])
-    return f"{name} = {shown} (from {source}): {said}"
+    shown = list(value) if isinstance(value, tuple) else value
+    line = f"{name} = {repr(shown)[:120]} (from {source}): {said}"
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def _from_toml(text: str, name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from slowtok.detectors.phases import judge_decode, losses, slowdown
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
-FIT_WIDTH = 0.35  # of ln(observed / predicted slowdown), facts: ranking rule of the signatures
+FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); no published source
 MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor; no published source
 MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
 MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source

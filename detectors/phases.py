@@ -1,7 +1,7 @@
 """How much time each phase of a request lost against expectation, and whether that is slow.
 
-The gate of DESIGN section 3: a decode is slow only below the band's low edge or below 0.85 of its
-own baseline, with at least 32 tokens and 2 s; shorter ones are judged only when clearly inside.
+The gate: a decode is slow only below the band's low edge or below 0.85 of its own baseline, with
+at least 32 tokens and 2 s; a shorter one is judged only when it is clearly inside.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from slowtok.detectors.finding import Finding, PhaseLoss
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
-BASELINE_RATIO = 0.85  # of the setup's own healthy median (DESIGN section 3)
+BASELINE_RATIO = 0.85  # of the setup's own healthy median; no published source
 MIN_BASELINE_RATIO = 0.70  # however noisy the setup; no published source
 NOISE_RATIO = 0.95  # below what one healthy request in ten gave is noise no more; no source
 MIN_BASELINE_COUNT = 5

@@ -1,6 +1,7 @@
 """The proxy's own pages under /slowtok/: records, status, health."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,7 @@ from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.outputs.store import Store
 
 MAX_LISTED = 500
-RECORD_WAIT_S = (
-    0.5  # a record comes within 0.25 s of the last byte; asked for earlier, it is awaited
-)
+RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
 
 Status = Callable[[], dict[str, Any]]
 
@@ -49,9 +48,9 @@ class Api:
     async def requests(self, request: web.Request) -> web.Response:
         """Return recent records, the newest first; `?limit=N` for fewer."""
         text = request.query.get("limit", str(MAX_LISTED))
-        if not text.isdigit():
+        if not re.fullmatch("[0-9]{1,9}", text):
             return error_response(400, "limit: expected a whole number", "bad-request")
-        return _json(self._store.newest_first(int(text)))
+        return _json(self._store.newest_first(min(int(text), MAX_LISTED)))
 
     async def request(self, request: web.Request) -> web.Response:
         """Return one record, waiting a moment for one whose request has just ended."""

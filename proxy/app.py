@@ -17,6 +17,7 @@ from slowtok.proxy import guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy.headers import allow_page
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
@@ -197,7 +198,10 @@ def _guard(settings: Settings, relay: Handler) -> Any:
             return _preflight(request, origin)
         if request.match_info.http_exception is not None:  # no path to route by, as `OPTIONS *`
             handler = relay
-        return await handler(request)
+        response = await handler(request)
+        if origin and PASSED not in response:
+            allow_page(response.headers, origin)
+        return response
 
     return check
 

@@ -26,7 +26,8 @@ def refuse(
         allowed: origins that the user allowed (`allow_origin`); `*` allows every page.
     """
     name = _host_of(host)
-    if name is not None and not _is_local_name(name) and name not in own_hosts:
+    own = {own_host.lower() for own_host in own_hosts}
+    if name is not None and not _is_local_name(name) and name not in own:
         return f"Host {_show(name)} is not this machine; add it with allow_host if it should be"
     if origin is None or "*" in allowed or origin in allowed or _is_local_origin(origin):
         return None

@@ -44,10 +44,15 @@ def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
     if origin is not None:
         for name in [name for name in passed if name.lower().startswith(_CORS_PREFIX)]:
             passed.popall(name, None)
-        passed["Access-Control-Allow-Origin"] = origin
-        passed["Access-Control-Expose-Headers"] = "*"
-        passed.add("Vary", "Origin")
+        allow_page(passed, origin)
     return passed
+
+
+def allow_page(headers: Headers, origin: str) -> None:
+    """Tell a browser that a page of this origin may read the reply."""
+    headers["Access-Control-Allow-Origin"] = origin
+    headers["Access-Control-Expose-Headers"] = "*"
+    headers.add("Vary", "Origin")
 
 
 def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) -> Headers:
@@ -57,5 +62,10 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
         for token in value.split(",")
     }
     dropped = HOP_BY_HOP | also_dropped | named
-    kept = ((k, v) for k, v in headers.items() if k.lower() not in dropped)
-    return CIMultiDict((k, v) for k, v in kept if not k.lower().startswith(_OURS))
+    spelled: dict[str, str] = {}  # aiohttp would take a second spelling for a correction
+    kept = ((k.lower(), k, v) for k, v in headers.items())
+    return CIMultiDict(
+        (spelled.setdefault(name, k), v)
+        for name, k, v in kept
+        if name not in dropped and not name.startswith(_OURS)
+    )

@@ -218,8 +218,8 @@ class Observer:
             return
         if exchange.prompt is not None and case.timeline.status == 200:
             self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
-        self._previous[case.timeline.model or ""] = headers.previous(exchange.request_id, diagnosis)
-        self._previous.move_to_end(case.timeline.model or "")
+        self._previous[exchange.model or ""] = headers.previous(exchange.request_id, diagnosis)
+        self._previous.move_to_end(exchange.model or "")
         while len(self._previous) > KEEP_PREVIOUS:
             self._previous.popitem(last=False)
         if self._baselines.learn(case, diagnosis):

@@ -6,15 +6,17 @@ that a slow client does not slow the reading, and with it the clock, of the engi
 """
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 from aiohttp import web
 
 from slowtok.proxy import headers, ids
+from slowtok.proxy.backlog import Backlog, backlog_of
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
@@ -23,10 +25,11 @@ from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.call import Call, read_call
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
-from slowtok.proxy.upstream import Body, UpstreamError, send
+from slowtok.proxy.upstream import Body, UpstreamError, held, send
 
 MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
 MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
+DELIVERY_POLL_S = 0.01
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
@@ -55,21 +58,31 @@ class Relay:
             accepted_at_s=time.monotonic(),
             api=find_api(request.method, request.path),
         )
-        self._observer.begin(exchange)
+        with self._unharmed("begin"):
+            self._observer.begin(exchange)
         try:
             return await self._relay(request, exchange)
         except asyncio.CancelledError:
             exchange.end("client-gone", time.monotonic())
             raise
         finally:
-            self._observer.end(exchange)
+            with self._unharmed("end"):
+                self._observer.end(exchange)
+
+    @contextlib.contextmanager
+    def _unharmed(self, place: str) -> Iterator[None]:
+        """Let whatever breaks in observing cost the request nothing; it is counted."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - see above
+            self._observer.failures[place] += 1
 
     async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         body, call = await _read_request(request, exchange.api)
         read_at_s = time.monotonic()
         engine = await self._engines.choose(call.model if call else None)
         if engine is None:
-            return self._refuse(request, exchange, _no_engine(self._engines.looked_at))
+            return self._refuse(exchange, _no_engine(self._engines.looked_at))
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
@@ -81,17 +94,18 @@ class Relay:
         exchange.slept = engine.probe.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - read_at_s
-        asking = send(self._session, engine.url, request.method, _target(request), outgoing, body)
         if call is not None:
-            self._observer.note_prompt(
-                exchange, call.said, len(body) if isinstance(body, bytes) else 0
-            )
+            with self._unharmed("prompt print"):
+                self._observer.note_prompt(
+                    exchange, call.said, len(body) if isinstance(body, bytes) else 0
+                )
+        target = _target(request)
         try:
-            reply = await asking
+            reply = await send(self._session, engine.url, request.method, target, outgoing, body)
         except UpstreamError as error:
-            return self._refuse(request, exchange, error)
+            return self._refuse(exchange, error)
         exchange.headers_at_s = time.monotonic()
-        async with _Closing(reply):
+        with held(reply):
             return await self._pass_on(request, reply, exchange)
 
     def _prepare(
@@ -125,7 +139,8 @@ class Relay:
             exchange.meter = Meter(exchange.api, content_type)
         if not exchange.stream:
             return await self._whole(request, reply, exchange, passed)
-        passed.update(self._observer.stream_headers(exchange))
+        with self._unharmed("stream headers"):
+            passed.extend(self._observer.stream_headers(exchange))
         remover = None
         if exchange.asked_for_usage and exchange.meter is not None:
             remover = UsageRemover()
@@ -151,6 +166,7 @@ class Relay:
         if transport is None:
             raise asyncio.CancelledError
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
+        backlog = backlog_of(transport)
         content = reply.content
         try:
             if first:
@@ -169,12 +185,12 @@ class Relay:
                 if passing:
                     await response.write(passing)
                 exchange.observe(chunk, at_s)
-                exchange.note_backlog(transport.get_write_buffer_size(), at_s)
+                exchange.note_backlog(backlog(), at_s)
             exchange.last_byte_at_s = at_s
             if remover is not None and (rest := remover.flush()):
                 await response.write(rest)
             await response.write_eof()
-            await _delivered(transport, exchange)
+            await _delivered(backlog, exchange)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
@@ -201,26 +217,22 @@ class Relay:
                     first = b"".join(pieces)
                     return await self._stream(request, reply, exchange, passed, first=first)
         except _UPSTREAM_BROKE:
-            return self._refuse(request, exchange, _broke_off(reply))
+            return self._refuse(exchange, _broke_off(reply))
         body = b"".join(pieces)
         exchange.last_byte_at_s = time.monotonic()
         exchange.observe(body, exchange.last_byte_at_s)
         exchange.end(None, exchange.last_byte_at_s)
-        passed.update(self._observer.diagnosis_headers(exchange))
+        passed.extend(self._observer.diagnosis_headers(exchange))
         response = web.Response(status=reply.status, reason=reply.reason, headers=passed, body=body)
         response[PASSED] = passed
         exchange.proxy_s += time.monotonic() - exchange.last_byte_at_s
         return response
 
-    def _refuse(
-        self, request: web.Request, exchange: Exchange, error: UpstreamError
-    ) -> web.StreamResponse:
+    def _refuse(self, exchange: Exchange, error: UpstreamError) -> web.StreamResponse:
         exchange.status = error.status
         exchange.end(error.ended, time.monotonic())
         response = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
         response.headers["slowtok-id"] = exchange.request_id
-        if (origin := request.headers.get("Origin")) is not None:
-            response.headers["Access-Control-Allow-Origin"] = origin
         return response
 
 
@@ -256,22 +268,6 @@ def _target(request: web.Request) -> str:
     return "/" if target == "*" else request.rel_url.raw_path_qs
 
 
-class _Closing:
-    """Gives the connection back after a complete reply; closes it when it was left early."""
-
-    def __init__(self, reply: aiohttp.ClientResponse) -> None:
-        self._reply = reply
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._reply.content.at_eof() and self._reply.content.exception() is None:
-            self._reply.release()
-        else:
-            self._reply.close()
-
-
 async def _break_off(
     response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
 ) -> None:
@@ -287,11 +283,11 @@ async def _break_off(
     transport.close()
 
 
-async def _delivered(transport: asyncio.WriteTransport, exchange: Exchange) -> None:
+async def _delivered(backlog: Backlog, exchange: Exchange) -> None:
     """Wait until the client has taken everything; returns at once for one that keeps up."""
-    while (waiting := transport.get_write_buffer_size()) and not transport.is_closing():
+    while waiting := backlog():
         exchange.note_backlog(waiting, time.monotonic())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(DELIVERY_POLL_S)
     exchange.note_backlog(0, time.monotonic())
 
 

@@ -1,8 +1,9 @@
 """The way to one engine: its client session, and foreign exceptions mapped to `UpstreamError`."""
 
 import asyncio
+import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -91,6 +92,49 @@ async def send(
             resendable = isinstance(body, bytes | None)
             if not (attempt.reused and resendable and _is_silent_end(error)):
                 raise _error_for(error, base_url) from error
+
+
+@contextlib.contextmanager
+def held(reply: aiohttp.ClientResponse) -> Iterator[None]:
+    """Hold a reply's connection: given back after a complete body, closed when left early.
+
+    A connection that ends ends the body, too. aiohttp sees to that itself, except for malformed
+    chunks: it drops the connection then, and whoever reads the body would wait for ever.
+    """
+    content = reply.content
+
+    def end_body(closed: asyncio.Future[None]) -> None:
+        if not closed.cancelled() and not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection ended"))
+
+    closed = _closed(reply)
+    if closed is not None:
+        closed.add_done_callback(end_body)
+    try:
+        yield
+    finally:
+        if closed is not None:
+            closed.remove_done_callback(end_body)
+        if content.at_eof() and content.exception() is None:
+            reply.release()
+        else:
+            reply.close()
+
+
+def _closed(reply: aiohttp.ClientResponse) -> asyncio.Future[None] | None:
+    """Return what tells of the connection's end; None where the reply needs it no more."""
+    protocol = reply.connection.protocol if reply.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    if closed is not None:
+        closed.remove_done_callback(_acknowledge)  # once for each connection, not each reply
+        closed.add_done_callback(_acknowledge)
+    return closed
+
+
+def _acknowledge(closed: asyncio.Future[None]) -> None:
+    """Take note of how a connection ended: asyncio complains where nobody does."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ happens to be.
 """
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.cgroups import cpu_quota, memory_limit
+
+from fakes.cgroups import cpu_quota, memory_group
 from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
 from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
 from fakes.slow_client import read_slowly
+from slowtok.proxy.demo.model import fetch_model
 
 pytestmark = pytest.mark.engine
 
 STORY = "Tell me a long story about a dragon and a lighthouse."
 DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds
+WEIGHTS_THAT_FIT_BYTES = 60 * 1024 * 1024  # of 92 MiB
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -57,14 +61,14 @@ def test_an_idle_machine_decodes_normally(tmp_path: Path, ram_bytes_per_s: float
     for answer in answers:
         assert answer.record["verdict"] == "normal", judged(answer)
         assert answer.causes == []
-        assert {"cpu-fallback", "host-contention"} <= set(answer.record["cleared"])
+        assert "cpu-fallback" in answer.record["cleared"]
 
 
 def test_other_processes_on_all_cores(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy), busy_processes(2 * CORES):
         answer = proxy.ask(chat(tokens=150, stream=True))
 
-    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "host-contention"
 
 
@@ -75,7 +79,7 @@ def test_a_quota_on_the_server(tmp_path: Path, ram_bytes_per_s: float) -> None:
     ):
         answer = proxy.ask(chat(tokens=150, stream=True))
 
-    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "cpu-quota"
 
 
@@ -83,9 +87,9 @@ def test_more_threads_than_cores(tmp_path: Path, ram_bytes_per_s: float) -> None
     with setup(tmp_path, ram_bytes_per_s, threads=8 * CORES) as (_, proxy):
         answer = proxy.ask(chat(tokens=150, stream=True))
 
-    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "threads-misconfigured"
-    assert f"-t {CORES}" in answer.record["findings"][0]["remedy"]
+    assert f"--threads {CORES}" in answer.record["findings"][0]["remedy"]
 
 
 def test_a_request_behind_another(tmp_path: Path, ram_bytes_per_s: float) -> None:
@@ -95,7 +99,7 @@ def test_a_request_behind_another(tmp_path: Path, ram_bytes_per_s: float) -> Non
         second = proxy.ask(chat("Name three colours.", tokens=16, stream=True))
         first.result()
 
-    assert second.record["phase"] == "queue", judged(second)
+    assert second.record.get("phase") == "queue", judged(second)
     assert second.causes == ["queued"]
     assert first.result().record["verdict"] == "normal", judged(first.result())
 
@@ -121,11 +125,11 @@ def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) ->
             turn = chat(tokens=8, stream=True)
             answer = proxy.ask({**turn, "messages": [system, *turn["messages"]]})
 
-    assert answer.record["phase"] == "prefill", judged(answer)
+    assert answer.record.get("phase") == "prefill", judged(answer)
     assert answer.causes == ["prompt-cache-miss"]
     evidence = {e["name"]: e["value"] for e in answer.record["findings"][0]["evidence"]}
     offset = next(value for name, value in evidence.items() if "differ" in name)
-    assert 70 <= offset + 16 and offset <= 84  # to 16 characters: the seconds stand at 83
+    assert 67 <= offset <= 83  # the seconds stand at 83, told to 16 characters
     assert "Rule 1" not in str(answer.record)
 
 
@@ -137,18 +141,21 @@ def test_a_model_that_was_put_to_sleep(tmp_path: Path, ram_bytes_per_s: float) -
         with cpu_quota(engine.pid, 0.1):  # a slow disk or CPU: loading takes over a second
             answer = proxy.ask(chat(tokens=8, stream=True))
 
-    assert answer.record["phase"] == "load", judged(answer)
+    assert answer.record.get("phase") == "load", judged(answer)
     assert answer.causes[0] == "model-load"
 
 
 def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    model = uncached_copy(fetch_model(), tmp_path)
     with (
-        setup(tmp_path, ram_bytes_per_s) as (engine, proxy),
-        memory_limit(engine.pid, 60 * 1024 * 1024),
+        memory_group() as group,
+        setup(tmp_path, ram_bytes_per_s, model=model, within=group.within) as (engine, proxy),
     ):
+        proxy.ask(chat(tokens=8))  # every page of the model has been touched once
+        group.limit(anonymous_bytes(engine.pid) + WEIGHTS_THAT_FIT_BYTES)
         answer = proxy.ask(chat(tokens=64, stream=True))
 
-    assert answer.record["phase"] == "decode", judged(answer)
+    assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "storage-paging"
 
 
@@ -158,7 +165,7 @@ def test_a_client_that_does_not_read(tmp_path: Path, ram_bytes_per_s: float) -> 
         request_id = read_slowly(proxy.url, asked, pause_s=4.0)
         record = proxy.record(request_id)
 
-    assert record["phase"] == "delivery", record
+    assert record.get("phase") == "delivery", record
     assert [finding["cause"] for finding in record["findings"]] == ["slow-reader"]
 
 
@@ -168,7 +175,24 @@ def test_a_long_context_is_explained_and_normal(tmp_path: Path, ram_bytes_per_s:
         answer = proxy.ask(chat(lines, tokens=300, stream=True))
 
     assert answer.record["verdict"] == "normal", judged(answer)
-    assert answer.causes == ["long-context"]
+    informing = [f["cause"] for f in answer.record["findings"] if f.get("informational")]
+    assert informing == ["long-context"]
+
+
+def uncached_copy(model: Path, directory: Path) -> Path:
+    """Copy a model to a file of its own that nobody else keeps in the page cache."""
+    copy = directory / "own.gguf"
+    shutil.copyfile(model, copy)
+    with copy.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return copy
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the memory of a process that no file stands behind."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def until_in_flight(proxy: RunningProxy, count: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from fakes.engine import RunningEngine, real_engine
 from fakes.running import RunningProxy, keep_ram_bandwidth, running_proxy
 
@@ -37,7 +38,14 @@ def running(
 
 def body(**more: Any) -> dict[str, Any]:
     message = {"role": "user", "content": PROMPT}
-    return {"model": "m", "messages": [message], "max_tokens": 48, "temperature": 0, "seed": 1, **more}
+    return {
+        "model": "m",
+        "messages": [message],
+        "max_tokens": 48,
+        "temperature": 0,
+        "seed": 1,
+        **more,
+    }
 
 
 CALLS = {
@@ -88,7 +96,7 @@ def test_the_bytes_are_those_of_a_direct_request(
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """Cut into events; with n = 2 the engine interleaves the choices as its threads happen to run."""
+    """Cut into events; with n = 2 the engine interleaves the choices as its threads run."""
     return sorted(VARYING.sub(b"", content).split(b"\n\n"))
 
 

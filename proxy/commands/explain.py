@@ -22,8 +22,8 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
     record = _from_proxy(settings, request_id) or _from_log(settings.log_path, request_id)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        where = f"at {settings.listen}, nor in {settings.log_path or 'a log'}"
-        sys.stderr.write(plain(f"slowtok: {what}: neither {where}") + "\n")
+        where = f"at {settings.listen} nor in {settings.log_path or 'a log'}"
+        sys.stderr.write(plain(f"slowtok: {what}, neither {where}") + "\n")
         return 1
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,7 +101,9 @@ async def _serve(
     screen: Screen,
     sinks: dict[str, Sink],
 ) -> None:
-    proxy = Proxy(settings, sinks, tell=_teller(log, screen))
+    tell = _teller(log, screen)
+    logging.basicConfig(level=logging.WARNING, handlers=[_Told(tell)])
+    proxy = Proxy(settings, sinks, tell=tell)
     app = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     runner = make_runner(app)
     stop = _stop_on_signals()
@@ -139,6 +143,24 @@ def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
         screen.tell(event, **facts)
 
     return tell
+
+
+class _Told(logging.Handler):
+    """Turns what libraries log into events: an error's kind and place; its text may hold a key."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        frames = traceback.extract_tb(error.__traceback__) if error else None
+        self._tell(
+            "internal-error",
+            logger=record.name,
+            error=type(error).__name__ if error else None,
+            at=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
+        )
 
 
 def _check_causes(settings: Settings) -> None:

@@ -49,26 +49,27 @@ def progress_line(outcome: Outcome, mark: str) -> Text:
     record, verdict = outcome.record, str(outcome.record.get("verdict", "unknown"))
     rate = record.get("rate", {}).get("decode_tps")
     how = "stream" if outcome.shot.stream else "whole"
-    line = Text(f"  {mark} ", "green" if outcome.as_expected else "yellow")
-    line.append(f"{outcome.shot.label:<18}", "default")
-    line.append(f"{how:<7} {_rate(rate):>5} tok/s  ", "dim")
+    line = Text("  ")
+    line.append(f"{mark} ", "green" if outcome.as_expected else "yellow")
+    line.append(f"{outcome.shot.label:<14}")
+    line.append(f"{how:<6} {_rate(rate):>4} tok/s  ", "dim")
     line.append(verdict, _STYLES.get(verdict, "yellow"))
     for finding in named(record)[:1]:
         line.append(f": {finding['cause']}", "bold")
-        line.append(f", lost {seconds(finding['lost_ms'])}", "default")
+        line.append(f", lost {seconds(finding['lost_ms'])}")
     return line
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
     """Return one row for each request; it fits into 80 columns."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     made.add_column("request", no_wrap=True)
     made.add_column("prefill\ntokens", justify="right", no_wrap=True)
     made.add_column("\ntime", justify="right", no_wrap=True)
     made.add_column("decode\ntok/s", justify="right", no_wrap=True)
     made.add_column("expected\ntok/s", justify="right", no_wrap=True)
     made.add_column("verdict", no_wrap=True)
-    made.add_column("cause")
+    made.add_column("cause", no_wrap=True)
     for outcome in outcomes:
         made.add_row(*row(outcome))
     return made
@@ -92,7 +93,7 @@ def row(outcome: Outcome) -> tuple[RenderableType, ...]:
 
 def ending(outcomes: Sequence[Outcome]) -> RenderableType:
     """Return everything that follows the last request: table, surprises, the worst in full."""
-    parts: list[RenderableType] = [table(outcomes)]
+    parts: list[RenderableType] = [Text(), table(outcomes), Text()]
     parts.extend(Text(f"Not as expected: {line}", "yellow") for line in surprises(outcomes))
     if any(o.word == CONTENTION for o in outcomes if not o.as_expected):
         parts.append(Text("Something else kept the cores busy meanwhile, which slowtok saw.\n"))
@@ -162,9 +163,9 @@ def _processed(tokens: Record) -> str:
 
 
 def _rate(tokens_per_s: float | None) -> str:
-    return "?" if tokens_per_s is None else f"{tokens_per_s:.3g}"
+    return "?" if tokens_per_s is None else f"{tokens_per_s:.{0 if tokens_per_s >= 10 else 1}f}"
 
 
 def _band(expected: Record) -> str:
     low, high = expected.get("decode_low_tps"), expected.get("decode_high_tps")
-    return "?" if low is None or high is None else f"{low:.3g}-{high:.3g}"
+    return "?" if low is None or high is None else f"{_rate(low)}-{_rate(high)}"

@@ -23,7 +23,7 @@ from slowtok.proxy.demo.client import Client
 from slowtok.proxy.demo.model import ModelError, fetch_model
 from slowtok.proxy.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.demo.show import Show
-from slowtok.proxy.demo.stage import pick_listen, set_stage
+from slowtok.proxy.demo.stage import USUAL_LISTEN, pick_listen, set_stage
 
 BUSY_PER_CORE = 2
 BUSY_S = 6.0  # then the rest of the answer comes at full speed: the demo's time is bounded
@@ -70,7 +70,7 @@ def _prepare(console: Console, model: Path | None) -> Show:
 async def _run(
     show: Show, *, serve: bool, listen: str | None, state_dir: Path | None, json: bool
 ) -> int:
-    _end_on_sigterm()
+    _end_on_signals()
     with tempfile.TemporaryDirectory(prefix="slowtok-demo-") as scratch:
         listen = listen or pick_listen(usual=serve)
         state, logs = state_dir or Path(scratch), Path(scratch)
@@ -138,13 +138,20 @@ def _finish(show: Show, listen: str | None, state_dir: Path | None, elapsed_s: f
     show.console.print(report.ending(show.outcomes))
     if not report.convinces(show.outcomes):
         show.console.print(report.NOT_CONVINCING, style="yellow")
-    slowest = report.worst(show.outcomes)
-    explain = None
-    if slowest is not None and (listen or state_dir):
-        where = f" --state-dir {state_dir}" if state_dir else f" --listen {listen}"
-        explain = f"slowtok explain {slowest.record['id']}{where}"
-    show.console.print(report.next_steps(f"http://{listen}" if listen else None, explain))
+    url = f"http://{listen}" if listen else None
+    show.console.print(report.next_steps(url, _explain_command(show, listen, state_dir)))
     show.console.print(f"[dim]The demo took {elapsed_s:.0f} s.[/]")
+
+
+def _explain_command(show: Show, listen: str | None, state_dir: Path | None) -> str | None:
+    """Return the command that explains the slowest request; None where its record is gone."""
+    slowest = report.worst(show.outcomes)
+    if slowest is None or not (listen or state_dir):
+        return None
+    command = f"slowtok explain {slowest.record['id']}"
+    if state_dir:
+        return f"{command} --state-dir {state_dir}"
+    return command if listen == USUAL_LISTEN else f"{command} --listen {listen}"
 
 
 async def _stay() -> None:
@@ -153,9 +160,10 @@ async def _stay() -> None:
         await asyncio.Event().wait()
 
 
-def _end_on_sigterm() -> None:
-    """Make SIGTERM end the demo as Ctrl-C does, with its children."""
+def _end_on_signals() -> None:
+    """Make SIGTERM and a closed terminal end the demo as Ctrl-C does, with its children."""
     task = asyncio.current_task()
-    if task is not None:
-        with suppress(NotImplementedError):  # Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if task is None or sys.platform == "win32":
+        return
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(ending, task.cancel)

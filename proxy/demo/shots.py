@@ -18,11 +18,13 @@ DECODE_S = 2.2
 """A decode is judged from 2 s on (detectors/phases.py)."""
 
 PREFILL_S = 2.5
+MAX_PREFILL_S = 6.0
 """The agent's prompt: its recomputation has to cost over 0.5 s, and a tenth of the request."""
 
+PROMPT_TOKENS, MAX_PROMPT_TOKENS = 1200, 4500
+"""What a small agent sends; with the answers it has to fit into one slot."""
+
 MIN_TOKENS, MAX_TOKENS = MIN_DECODE_TOKENS + 16, 1500
-MIN_RULES, MAX_PROMPT_TOKENS = 24, 4500
-"""From 300 tokens on, so that a cause is clear; with its answers it has to fit into one slot."""
 
 SHORT_TOKENS = MIN_DECODE_TOKENS + 16
 
@@ -85,9 +87,10 @@ class Pace:
 
     @property
     def rules(self) -> int:
-        """Number of rules whose prefill takes `PREFILL_S`."""
-        wanted = min(self.prefill_tps * PREFILL_S, MAX_PROMPT_TOKENS)
-        return max(math.ceil(wanted / self.tokens_per_rule), MIN_RULES)
+        """Number of rules in the agent's prompt: over 1,000 tokens where that is affordable."""
+        affordable = min(self.prefill_tps * MAX_PREFILL_S, PROMPT_TOKENS)
+        wanted = min(max(self.prefill_tps * PREFILL_S, affordable), MAX_PROMPT_TOKENS)
+        return math.ceil(wanted / self.tokens_per_rule)
 
 
 WARM_UP_RULES = 12
@@ -150,7 +153,7 @@ def conversation(rule_count: int, clock: str) -> tuple[Shot, ...]:
         chat("agent, turn 1", said[:1], system=system, stream=True),
         chat("agent, turn 2", said[:3], system=system),
         chat(
-            "agent, time first",
+            "agent + clock",
             said,
             system=f"It is {clock}.\n{system}",
             stream=True,

@@ -30,7 +30,8 @@ ENGINE_LIMIT_S = 120.0  # a large model of the user's own
 PROXY_LIMIT_S = 10.0
 READY_LIMIT_S = 35.0  # the proxy waits up to 30 s for idle cores to measure the RAM's bandwidth
 POLL_S = 0.1
-USUAL_LISTEN = ("127.0.0.1", 4141)
+HOST, USUAL_PORT = "127.0.0.1", 4141
+USUAL_LISTEN = f"{HOST}:{USUAL_PORT}"
 
 
 @asynccontextmanager
@@ -112,5 +113,6 @@ def _readiness(status: dict[str, Any]) -> str:
 
 def pick_listen(*, usual: bool) -> str:
     """Return HOST:PORT for the proxy: the usual one where wanted and free, else any free one."""
-    host, port = USUAL_LISTEN
-    return f"{host}:{port if usual and is_free(host, port) else free_port(host)}"
+    if usual and is_free(HOST, USUAL_PORT):
+        return USUAL_LISTEN
+    return f"{HOST}:{free_port(HOST)}"

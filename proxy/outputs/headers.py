@@ -1,4 +1,4 @@
-"""The response headers of DESIGN section 1, from a finished diagnosis. Pure."""
+"""The response headers of docs/headers-and-records.md, from a finished diagnosis. Pure."""
 
 from slowtok.detectors.case import Case, Phases
 from slowtok.detectors.finding import Diagnosis, Finding

@@ -1,14 +1,14 @@
 """From findings to a verdict with causes: ranking, roots, the loss budget, broken detectors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.cases import FIRING, case, cpu_quota_of_one_core, healthy, with_phases, with_timeline
-from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import MAX_CONTRIBUTING, diagnose
 from slowtok.detectors.finding import Diagnosis, Finding, Missing
@@ -16,16 +16,17 @@ from slowtok.detectors.finding import Diagnosis, Finding, Missing
 DECODE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
 class Says:
     """A detector that says what a test wants."""
 
-    __name__: str
-    answer: Callable[[], Finding | None]
-    TITLE: str = "A cause"
+    TITLE = "A cause"
 
-    def detect(self, _case: Case) -> Finding | None:
-        return self.answer()
+    def __init__(self, name: str, answer: Callable[[], Finding | None]) -> None:
+        self.__name__ = name
+        self._answer = answer
+
+    def detect(self, case: Case) -> Finding | None:
+        return self._answer()
 
 
 def says(
@@ -58,16 +59,11 @@ def judged(before: Case, *detectors: Says) -> Diagnosis:
 
 
 def test_healthy_is_normal_whatever_detectors_see() -> None:
-    diagnosis = judged(healthy(), says("loud", 2.0), says("louder", 3.0, phase="prefill"))
+    diagnosis = judged(healthy(), says("loud", 2.0), says("blip", 0.05, phase="prefill"))
 
-    assert diagnosis.verdict == "normal"
-    assert (diagnosis.phase, diagnosis.reason, diagnosis.losses) == (
-        None,
-        "",
-        diagnosis.losses,
-    )
-    assert "loud" not in diagnosis.findings
-    assert diagnosis.budget_ms_per_token.get("loud") is None
+    assert (diagnosis.verdict, diagnosis.phase, diagnosis.reason) == ("normal", None, "")
+    assert diagnosis.findings == {}
+    assert diagnosis.budget_ms_per_token == {}
 
 
 def test_informational_finding_explains_and_never_makes_slow() -> None:
@@ -144,7 +140,7 @@ def test_symptom_that_has_nothing_left_to_explain_is_not_named() -> None:
 
 
 def test_one_primary_and_two_contributing_causes_at_most() -> None:
-    diagnosis = judged(slow_decode(8.0), *(says(f"cause-{i}", 2.0 + i / 10) for i in range(5)))
+    diagnosis = judged(slow_decode(5.0), *(says(f"cause-{i}", 1.2 + i / 10) for i in range(5)))
 
     assert len(diagnosis.findings) == 1 + MAX_CONTRIBUTING
 
@@ -245,10 +241,13 @@ def test_healthy_case_is_cleared_by_the_whole_catalogue() -> None:
     assert diagnosis.cleared == tuple(cause_of(detector) for detector in CATALOG)
 
 
-# cpu-fallback decodes at 149 tokens/s where a GPU should give 900: prediction and loss agree.
 @pytest.mark.parametrize("cause", sorted(FIRING))
 def test_the_provoked_cause_is_the_diagnosis(cause: str) -> None:
-    diagnosis = diagnose(FIRING[cause]())
+    provoked = FIRING[cause]()
+    if cause == "cpu-quota":  # 121 tokens/s are inside the band: only its own past tells
+        provoked = replace(provoked, baseline=Baseline(count=9, decode_tps=149.0))
+
+    diagnosis = diagnose(provoked)
 
     assert next(iter(diagnosis.findings)) == cause
     assert diagnosis.verdict == ("normal" if cause == "long-context" else "slow")

@@ -1,8 +1,10 @@
 """Real limits for a real process: a control group of its own, version 1 or 2."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,21 +28,33 @@ def cpu_quota(pid: int, cores: float) -> Iterator[None]:
         pytest.skip("no cpu controller that this user may use")
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """A memory group for a process that is started with `within` in front of its command."""
+
+    path: Path
+    limit_file: str
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        return "sh", "-c", f'echo $$ > {self.path}/cgroup.procs; exec "$@"', "sh"
+
+    def limit(self, limit_bytes: int) -> None:
+        """Hold the group to `limit_bytes`, its page cache included: the kernel takes pages back."""
+        (self.path / self.limit_file).write_text(str(limit_bytes))
+
+
 @contextlib.contextmanager
-def memory_limit(pid: int, limit_bytes: int) -> Iterator[None]:
-    """Hold a process to `limit_bytes` of memory, its page cache included."""
+def memory_group() -> Iterator[MemoryGroup]:
+    """Make a memory group; its processes must have ended when the block ends."""
     if (ROOT / "memory" / "memory.limit_in_bytes").exists():
-        limits = {
-            "memory.move_charge_at_immigrate": "3",
-            "memory.limit_in_bytes": str(limit_bytes),
-        }
-        with _group(ROOT / "memory", pid, limits):
-            yield
+        parent, limit_file = ROOT / "memory", "memory.limit_in_bytes"
     elif "memory" in _controllers():
-        with _group(ROOT, pid, {"memory.max": str(limit_bytes)}):
-            yield
+        parent, limit_file = ROOT, "memory.max"
     else:
         pytest.skip("no memory controller that this user may use")
+    with _made(parent / f"slowtok-test-memory-{os.getpid()}") as path:
+        yield MemoryGroup(path, limit_file)
 
 
 def _controllers() -> list[str]:
@@ -51,20 +65,26 @@ def _controllers() -> list[str]:
 
 @contextlib.contextmanager
 def _group(parent: Path, pid: int, limits: dict[str, str]) -> Iterator[None]:
-    group = parent / f"slowtok-test-{pid}"
+    with _made(parent / f"slowtok-test-{pid}") as group:
+        try:
+            for name, value in limits.items():
+                (group / name).write_text(value)
+            (group / "cgroup.procs").write_text(str(pid))
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                (parent / "cgroup.procs").write_text(str(pid))
+
+
+@contextlib.contextmanager
+def _made(group: Path) -> Iterator[Path]:
     try:
         group.mkdir()
     except OSError as error:
         pytest.skip(f"no control group may be made here: {error.strerror}")
     try:
-        for name, value in limits.items():
-            with contextlib.suppress(OSError):  # not every kernel moves charges
-                (group / name).write_text(value)
-        (group / "cgroup.procs").write_text(str(pid))
-        yield
+        yield group
     finally:
-        with contextlib.suppress(OSError):
-            (parent / "cgroup.procs").write_text(str(pid))
         _remove(group)
 
 

@@ -4,8 +4,9 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -44,11 +45,16 @@ def real_engine(
     sleep_idle_s: int = -1,
     alias: str | None = None,
     metrics: bool = True,
+    model: Path | None = None,
+    within: Sequence[str] = (),
 ) -> Iterator[RunningEngine]:
-    """Run a llama-server with the demo's model until the block ends."""
+    """Run a llama-server until the block ends.
+
+    `model` is the demo's unless given; `within` is a command that puts what follows it somewhere.
+    """
     port = free_port()
     options = {
-        "--model": fetch_model(),
+        "--model": model or fetch_model(),
         "--port": port,
         "--threads": threads,
         "--parallel": slots,
@@ -56,7 +62,7 @@ def real_engine(
         "--n-gpu-layers": gpu_layers,
         "--sleep-idle-seconds": sleep_idle_s,
     }
-    command = [sys.executable, "-m", "slowtok.proxy.demo.engine"]
+    command = [*within, sys.executable, "-m", "slowtok.proxy.demo.engine"]
     command += [str(part) for option in options.items() for part in option]
     command += ["--metrics"] * metrics + (["--alias", alias] if alias else [])
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

@@ -52,7 +52,13 @@ def ollama_stand_in(engine_url: str) -> Iterator[str]:
 def _make_app(engine_url: str) -> web.Application:
     app = web.Application(middlewares=[_refuse_foreign])
     engine = _Engine(engine_url)
-    shown = {"name": MODEL, "model": MODEL, "size": 98_362_432, "digest": "b179c9523d0e", "details": {}}
+    shown = {
+        "name": MODEL,
+        "model": MODEL,
+        "size": 98_362_432,
+        "digest": "b179c9523d0e",
+        "details": {},
+    }
     app.add_routes(
         [
             web.get("/", _fixed("Ollama is running")),
@@ -74,7 +80,9 @@ class _Engine:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
-        prompt = "\n".join(f"{m['role']}: {m['content']}" for m in asked["messages"]) + "\nassistant:"
+        prompt = (
+            "\n".join(f"{m['role']}: {m['content']}" for m in asked["messages"]) + "\nassistant:"
+        )
         return await self._answer(request, asked, prompt, _chat_line)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:

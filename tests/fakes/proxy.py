@@ -1,6 +1,5 @@
 """The real application on a free port, in the test's own loop."""
 
-import asyncio
 import json
 import socket
 import time
@@ -12,22 +11,35 @@ from typing import Any
 from aiohttp import web
 
 from fakes.client import Client, connect
+from fakes.wire import until
 from slowtok.config.settings import load
+from slowtok.detectors.case import Case
 from slowtok.proxy.app import Proxy, make_app, make_runner
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
 
-SILENT = ("sh", "-c", "exec cat >/dev/null")  # takes commands, never gives a sample
+SILENT = ("sh", "-c", "exec cat >/dev/null")  # a sampling process that never gives a sample
 FIRST_LOOK_S = 5.0
+
+
+class NoSamples(Sampler):
+    """Samples nothing, and lets nobody wait for it."""
+
+    async def start(self) -> None:
+        """Start no process."""
+
+    async def fresh(self, timeout_s: float = 0.1) -> bool:
+        return False
 
 
 class Served:
     """A proxy that listens; connections made here end with it."""
 
-    def __init__(self, proxy: Proxy, port: int) -> None:
+    def __init__(self, proxy: Proxy, port: int, cases: list[Case]) -> None:
         self.proxy = proxy
         self.port = port
         self.clients: list[Client] = []
+        self.cases = cases  # of finished requests
 
     async def connect(self, *, receive_buffer_bytes: int = 0) -> Client:
         client = await connect(self.port, receive_buffer_bytes=receive_buffer_bytes)
@@ -50,10 +62,8 @@ class Served:
 
     async def newest(self, count: int = 1) -> dict[str, Any]:
         """The newest record, once `count` requests have one."""
-        async with asyncio.timeout(FIRST_LOOK_S):
-            while len(records := self.proxy.store.newest_first()) < count:
-                await asyncio.sleep(0)
-        return records[0]
+        await until(lambda: len(self.proxy.store.newest_first()) >= count)
+        return self.proxy.store.newest_first()[0]
 
 
 @asynccontextmanager
@@ -64,15 +74,14 @@ async def serving(
     change: Callable[[Proxy], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Serve as `slowtok serve` does, with a sampler that gives nothing.
-
-    `change` sees the proxy before it starts.
-    """
+    """Serve as `slowtok serve` does, without samples; `change` sees the proxy before it starts."""
     ram = {"bytes_per_s": 2e10, "measured_unix_s": time.time()}
     (state_dir / "ram.json").write_text(json.dumps(ram))
     given = {"upstream": list(upstreams), "state_dir": str(state_dir), **settings}
-    proxy = Proxy(load(given, {}), sinks or {}, lambda event, **facts: None)
-    proxy.sampler = Sampler(command=SILENT)
+    cases: list[Case] = []
+    keep: Sink = lambda case, diagnosis, record: cases.append(case)  # noqa: E731
+    proxy = Proxy(load(given, {}), {"cases": keep, **(sinks or {})}, lambda event, **facts: None)
+    proxy.sampler = NoSamples()
     if change is not None:
         change(proxy)
     listener = socket.socket()
@@ -80,7 +89,7 @@ async def serving(
     port = int(listener.getsockname()[1])
     runner = make_runner(make_app(proxy, own_port=lambda: port))
     await runner.setup()
-    served = Served(proxy, port)
+    served = Served(proxy, port, cases)
     try:
         await web.SockSite(runner, listener).start()
         await proxy.engines.first_look(FIRST_LOOK_S)

@@ -36,7 +36,9 @@ class Answer:
 
     @property
     def causes(self) -> list[str]:
-        return [finding["cause"] for finding in self.record["findings"]]
+        """The causes that explain a slow request, without what merely informs."""
+        found = self.record["findings"]
+        return [finding["cause"] for finding in found if not finding.get("informational")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fakes.wire import JSON, WAIT_S, Head, read_body, read_head, reply
+from fakes.wire import JSON, WAIT_S, Head, read_body, reply
 
 MODEL = "small"
+CLOSE = "Connection: close"  # of the looks: a relayed request then begins on a fresh connection
 Looks = dict[str, bytes]
 
 
 def _json(value: Any, *fields: str) -> bytes:
-    return reply(json.dumps(value).encode(), JSON, *fields)
+    return reply(json.dumps(value).encode(), JSON, CLOSE, *fields)
 
 
 def _models(owner: str, *fields: str) -> bytes:
@@ -34,14 +35,14 @@ LOOKS: dict[str, Looks] = {
     },
     "vllm": {"/v1/models": _models("vllm"), "/version": _json({"version": "0.32.0"})},
     "ollama": {
-        "/": reply(b"Ollama is running", "Content-Type: text/plain"),
+        "/": reply(b"Ollama is running", CLOSE),
         "/api/version": _json({"version": "0.33.0"}),
         "/api/tags": _json({"models": [{"name": MODEL}]}),
         "/api/ps": _json({"models": []}),
     },
     "unknown": {},
 }
-NOT_FOUND = reply(b"{}", JSON, status="404 Not Found")
+NOT_FOUND = reply(b"{}", JSON, CLOSE, status="404 Not Found")
 
 
 class Arrival:
@@ -72,10 +73,16 @@ class Arrival:
         async with asyncio.timeout(WAIT_S):
             return await self._reader.read(65536)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, *, limit_s: float = WAIT_S) -> None:
         self._writer.write(data)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(limit_s):
             await self._writer.drain()
+
+    def shrink_buffer(self, size_bytes: int) -> None:
+        """Let little be on its way: what is sent has been taken."""
+        sock = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size_bytes)
+        self._writer.transport.set_write_buffer_limits(high=size_bytes)
 
     async def answer(self, data: bytes) -> None:
         """Take the request, send the whole reply, and be ready for the next one."""
@@ -143,6 +150,7 @@ class Upstream:
     async def _take(self, arrival: Arrival) -> None:
         if arrival.head.get("x-request-id") is None:
             await arrival.answer(self.looks.get(arrival.head.target, NOT_FOUND))
+            arrival.close()
             return
         self.count += 1
         self._arrivals.put_nowait(arrival)
@@ -161,7 +169,7 @@ async def listening(kind: str) -> AsyncIterator[Upstream]:
     """An engine of that kind on a free port of this machine."""
     upstream = Upstream(kind)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0, limit=1 << 20)
-    upstream.url = "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+    upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield upstream
     finally:

@@ -1,6 +1,7 @@
 """HTTP/1.1 as bytes, for both ends of the proxy: read strictly, a broken message raises."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 WAIT_S = 5.0  # bounds every wait in the tests; nothing takes nearly as long
@@ -36,6 +37,13 @@ class Head:
 
     def get(self, name: str) -> str | None:
         return next(iter(self.every(name)), None)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for what nobody announces."""
+    async with asyncio.timeout(WAIT_S):
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head:

@@ -1,5 +1,7 @@
 """The engine is a llama-server: its API, its command line, its end."""
 
+import contextlib
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,8 +9,8 @@ from collections.abc import Iterator
 import httpx
 import psutil
 import pytest
-from fakes.engine import RunningEngine, real_engine
 
+from fakes.engine import RunningEngine, real_engine
 from slowtok.proxy.demo.children import free_port
 from slowtok.proxy.demo.model import fetch_model
 
@@ -46,7 +48,7 @@ def test_its_options_take_effect(engine: RunningEngine) -> None:
 def test_its_command_line_says_what_llama_servers_does(engine: RunningEngine) -> None:
     command = psutil.Process(engine.pid).cmdline()
 
-    said = dict(zip(command, command[1:], strict=False))
+    said = dict(itertools.pairwise(command))
     assert said["--threads"] == "1"
     assert said["--ctx-size"] == "2048"
     assert said["--parallel"] == "2"
@@ -90,7 +92,5 @@ def test_it_ends_with_its_parent() -> None:
     pid, listening = parent.stdout.decode().split(" ", 1)
 
     assert listening.startswith("listening on http://127.0.0.1:")
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(pid)).wait(END_S)
-    except psutil.NoSuchProcess:
-        pass

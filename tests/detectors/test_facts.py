@@ -1,0 +1,81 @@
+"""Each fact that a detector can miss has its words on how to make it visible, and no other has."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.cases import healthy
+from slowtok.detectors.case import Case, DeviceFacts, ModelFacts, Phases, Timeline
+from slowtok.detectors.catalog import CATALOG
+from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.facts import HOW_TO_ENABLE, how_to_enable
+from slowtok.detectors.finding import Detector
+
+ROOT = Path(__file__).resolve().parents[2]
+PHASES_ASKED = ("decode", "prefill")
+
+
+def facts_in(source: str) -> Iterator[str]:
+    """Yield the names of facts in `need(value, name)`; a phase in a name gives one each."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "need":
+            name = node.args[1]
+            if isinstance(name, ast.Constant):
+                yield str(name.value)
+            elif isinstance(name, ast.JoinedStr):
+                for phase in PHASES_ASKED:
+                    parts = (getattr(part, "value", None) for part in name.values)
+                    yield "".join(part if isinstance(part, str) else phase for part in parts)
+
+
+def asked_for() -> set[str]:
+    return {
+        fact
+        for path in (ROOT / "detectors").rglob("*.py")
+        for fact in facts_in(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_facts_that_detectors_ask_for_are_the_ones_explained() -> None:
+    assert asked_for() == set(HOW_TO_ENABLE)
+
+
+@pytest.mark.parametrize("fact", sorted(HOW_TO_ENABLE))
+def test_words_say_something(fact: str) -> None:
+    words = how_to_enable(fact)
+
+    assert words.isascii()
+    assert "\n" not in words
+    assert not words.endswith(".")
+
+
+def test_unknown_fact_has_words_too() -> None:
+    assert how_to_enable("the weather") == "nothing is known that would show it"
+
+
+def blind() -> Case:
+    """A request of which only the times on the way through are known."""
+    timeline = Timeline(
+        request_id="x", path="/v1/completions", stream=True, started_unix_s=0.0, accepted_at_s=1.0
+    )
+    return Case(timeline=timeline, phases=Phases(source="stream", total_s=1.0))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        blind(),
+        Case(timeline=blind().timeline, phases=healthy().phases),
+        Case(timeline=healthy().timeline, phases=healthy().phases, device=DeviceFacts(gpus=())),
+        Case(timeline=healthy().timeline, phases=blind().phases, model=ModelFacts(name="x")),
+    ],
+    ids=["nothing", "phases", "no GPU", "tokens"],
+)
+@pytest.mark.parametrize("detector", CATALOG)
+def test_no_detector_breaks_where_facts_are_absent(detector: Detector, case: Case) -> None:
+    diagnosis = diagnose(case, catalog=(detector,))
+
+    assert diagnosis.failed == {}
+    assert set(diagnosis.missing.values()) <= set(HOW_TO_ENABLE)

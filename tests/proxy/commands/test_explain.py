@@ -1,0 +1,157 @@
+"""`slowtok explain`: one request, from the running proxy or from its log."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.cases import FIRING, healthy, with_timeline
+from fakes.commands import run
+from fakes.wire import JSON, reply
+from slowtok.config.settings import Settings, load
+from slowtok.detectors.diagnose import diagnose
+from slowtok.proxy.commands.explain import run_explain
+from slowtok.proxy.outputs.record import make_record
+
+NOBODY = "127.0.0.1:9"
+
+
+def record(name: str, cause: str | None = None, *, judged: bool = True) -> dict[str, Any]:
+    case = with_timeline(FIRING[cause]() if cause else healthy(), request_id=name)
+    return make_record(case, diagnose(case) if judged else None)
+
+
+def settings(log: Path, *, listen: str = NOBODY, **more: Any) -> Settings:
+    return load({"log": str(log), "listen": listen, **more}, {})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    entries = [record("old", "queued"), record("new"), record("page", judged=False)]
+    path.write_text("garbage\n[]\n" + "".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Somebody at a port who gives one answer; yields the address and what was asked."""
+    asked: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(65536))
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+        thread.join(5)
+
+
+def as_json(value: Any) -> bytes:
+    return reply(json.dumps(value).encode(), JSON, "Connection: close")
+
+
+def test_newest_diagnosed_one_of_the_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_explain(settings(log), None) == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("  new")
+
+
+def test_one_by_its_id(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_explain(settings(log), "old") == 0
+
+    said = capsys.readouterr().out
+    assert said.startswith("SLOW, QUEUE\n")
+    assert "Remedy: Start llama-server with --parallel 4" in said
+
+
+def test_one_that_merely_passed_by_its_id(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_explain(settings(log), "page") == 0
+    assert capsys.readouterr().out.startswith("NO VERDICT\n")
+
+
+def test_json_is_the_record(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_explain(settings(log, json=True), "old") == 0
+    assert json.loads(capsys.readouterr().out) == record("old", "queued")
+
+
+@pytest.mark.parametrize(
+    ("request_id", "what"),
+    [("nope\x1b", "no request with id nope?"), (None, "no diagnosed request")],
+)
+def test_unknown(
+    request_id: str | None, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none.jsonl"
+
+    assert run_explain(settings(missing), request_id) == 1
+    assert capsys.readouterr().err == (f"slowtok: {what}, neither at {NOBODY} nor in {missing}\n")
+
+
+def test_running_proxy_knows_better_than_the_log(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = [record("page", judged=False), record("fresh"), record("new")]
+    with answering(as_json(listed)) as (listen, asked):
+        assert run_explain(settings(log, listen=listen), None) == 0
+
+    assert asked[0].startswith(b"GET /slowtok/requests HTTP/1.1\r\n")
+    assert capsys.readouterr().out.splitlines()[2].endswith("  fresh")
+
+
+def test_id_is_asked_for_as_it_is(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(as_json(record("a/../b c"))) as (listen, asked):
+        assert run_explain(settings(log, listen=listen), "a/../b c") == 0
+
+    assert asked[0].startswith(b"GET /slowtok/requests/a%2F..%2Fb%20c HTTP/1.1\r\n")
+    assert "a/../b c" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[",
+        reply(b"<html>", "Content-Type: text/html"),
+        as_json({"error": "not found"}),
+        as_json(["x", 5, None]),
+        as_json({"event": "request", "id": "other", "verdict": "slow"}),
+        reply(b"{}", JSON, "Connection: close", status="404 Not Found"),
+    ],
+)
+def test_somebody_else_at_the_port_is_not_believed(
+    answer: bytes, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(answer) as (listen, _):
+        assert run_explain(settings(log, listen=listen), "old") == 0
+
+    assert capsys.readouterr().out.startswith("SLOW, QUEUE\n")
+
+
+def test_wildcard_address_is_asked_on_this_machine(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(as_json([record("fresh")])) as (address, _):
+        listen = address.replace("127.0.0.1", "0.0.0.0")
+        assert run_explain(settings(log, listen=listen), None) == 0
+
+    assert "  fresh" in capsys.readouterr().out
+
+
+def test_command(log: Path) -> None:
+    ended = run("explain", "old", "--log", str(log), "--listen", NOBODY)
+    unknown = run("explain", "nope", "--log", str(log), "--listen", NOBODY)
+
+    assert (ended.returncode, unknown.returncode) == (0, 1)
+    assert ended.stdout.startswith("SLOW, QUEUE\n")
+    assert ended.stderr == ""
+    assert unknown.stdout == ""

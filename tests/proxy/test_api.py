@@ -1,0 +1,102 @@
+"""The proxy's own pages."""
+
+import json
+
+import pytest
+
+from fakes.client import Client
+from fakes.proxy import Served
+from fakes.upstream import MODEL, Upstream
+from fakes.wire import reply
+
+
+async def ask(client: Client, target: str, method: str = "GET") -> tuple[int, dict[str, object]]:
+    await client.ask(method, target)
+    head, body = await client.reply()
+    assert head.get("content-type") == "application/json; charset=utf-8"
+    return head.status, json.loads(body)
+
+
+async def test_health(client: Client) -> None:
+    assert await ask(client, "/slowtok/health") == (200, {"status": "ok"})
+
+
+async def test_status_tells_engines_machine_and_cost(proxy: Served, engine: Upstream) -> None:
+    status = await proxy.own("/slowtok/status")
+
+    (seen,) = status["engines"]
+    assert (seen["kind"], seen["url"], seen["answers"]) == ("llama-server", engine.url, True)
+    assert [model["name"] for model in seen["models"]] == [MODEL]
+    assert status["machine"]["ram_bandwidth_bytes_per_s"] == 2e10
+    assert status["overhead"]["proxy"]["resident_bytes"] > 1e6
+    assert status["overhead"]["sampling"]["alive"] is False
+    assert "GPUs" in [hidden["fact"] for hidden in status["not_visible"]]
+    assert status["counts"] == {
+        "requests": 0,
+        "in_flight": 0,
+        "failures": {},
+        "log_lines_lost": 0,
+        "baseline_errors": 0,
+    }
+
+
+async def test_status_counts_requests(proxy: Served, engine: Upstream, client: Client) -> None:
+    engine.reply = reply(b"ok")
+    await client.ask("GET", "/x")
+    await client.reply()
+    other = await proxy.connect()
+    engine.reply = None
+    await other.ask("GET", "/y")
+    await engine.next()
+    await engine.next()
+
+    counts = (await proxy.own("/slowtok/status"))["counts"]
+    assert (counts["requests"], counts["in_flight"]) == (2, 1)
+
+
+async def test_requests_are_listed_newest_first_and_bounded(
+    proxy: Served, engine: Upstream, client: Client
+) -> None:
+    engine.reply = reply(b"ok")
+    for path in ("/a", "/b", "/c"):
+        await client.ask("GET", path)
+        await client.reply()
+
+    listed = await proxy.own("/slowtok/requests")
+    assert [record["path"] for record in listed] == ["/c", "/b", "/a"]
+    two = await proxy.own("/slowtok/requests?limit=2")
+    assert [record["path"] for record in two] == ["/c", "/b"]
+    assert await proxy.own("/slowtok/requests?limit=0") == []
+
+
+@pytest.mark.parametrize("limit", ["x", "-1", "", "1.5", "%C2%B2", "9" * 5000])
+async def test_bad_limit_is_refused(limit: str, client: Client) -> None:
+    status, said = await ask(client, f"/slowtok/requests?limit={limit}")
+
+    assert status == 400
+    assert said["error"]["code"] == "bad-request"  # type: ignore[index]
+
+
+async def test_unknown_request_is_not_found_at_once(client: Client) -> None:
+    status, said = await ask(client, "/slowtok/requests/0199f3c2-0000-7000-8000-000000000000")
+
+    assert status == 404
+    assert said["error"]["code"] == "not-found"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("target", ["/slowtok", "/slowtok/", "/slowtok/v1/models", "/slowtok/x/y"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_other_pages_are_not_found_and_reach_no_engine(
+    target: str, method: str, engine: Upstream, client: Client
+) -> None:
+    status, said = await ask(client, target, method)
+
+    assert status == 404
+    assert "/slowtok/requests" in said["error"]["message"]  # type: ignore[index]
+    assert engine.count == 0
+
+
+async def test_own_pages_are_not_recorded(proxy: Served) -> None:
+    await proxy.own("/slowtok/status")
+
+    assert await proxy.own("/slowtok/requests") == []

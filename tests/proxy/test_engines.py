@@ -1,0 +1,234 @@
+"""Which engines there are, and which one a request goes to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from fakes.proxy import SILENT
+from fakes.upstream import Upstream, listening
+from fakes.wire import JSON, reply
+from slowtok.detectors.case import ModelFacts
+from slowtok.proxy import engines as module
+from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.upstream import make_session
+
+Told = list[tuple[str, dict[str, Any]]]
+REFUSED = "http://127.0.0.1:9"  # discard: nobody listens there
+
+
+@asynccontextmanager
+async def looking(tmp_path: Path, *urls: str, told: Told | None = None) -> AsyncIterator[Engines]:
+    """Engines that are looked at, with a sampler that was never started."""
+    heard: Told = [] if told is None else told
+    async with make_session(1.0) as session:
+        engines = Engines(
+            session,
+            [(None, url) for url in urls],
+            sampler=Sampler(command=SILENT),
+            cache_dir=tmp_path,
+            own_port=1,
+            tell=lambda event, **facts: heard.append((event, facts)),
+        )
+        engines.start()
+        await engines.first_look(10.0)
+        try:
+            yield engines
+        finally:
+            await engines.stop()
+
+
+def with_models(upstream: Upstream, *names: str) -> None:
+    entries = ",".join(f'{{"id":"{name}","owned_by":"llamacpp"}}' for name in names)
+    upstream.looks["/v1/models"] = reply(
+        f'{{"data":[{entries}]}}'.encode(), JSON, "Server: llama.cpp"
+    )
+
+
+async def until(done: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 - a look has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_given_engine_is_told_by_its_replies(engine: Upstream, tmp_path: Path) -> None:
+    told: Told = []
+    async with looking(tmp_path, engine.url, told=told) as engines:
+        [found] = engines.all
+
+        assert (found.kind, found.version, list(found.models)) == (
+            "llama-server",
+            "b1-0",
+            ["small"],
+        )
+        assert found.name == urlsplit(engine.url).netloc
+        assert engines.port_of(found.name) == urlsplit(engine.url).port
+        assert told == [
+            (
+                "engine-found",
+                {
+                    "engine": found.name,
+                    "url": engine.url,
+                    "kind": "llama-server",
+                    "version": "b1-0",
+                },
+            )
+        ]
+
+
+async def test_engine_that_does_not_answer_is_kept(tmp_path: Path) -> None:
+    async with looking(tmp_path, REFUSED) as engines:
+        chosen = await engines.choose("any")
+
+        assert chosen is engines.all[0]
+        assert chosen.kind == "unknown"
+        assert engines.looked_at == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("model", "position"), [("first", 0), ("second", 1), ("neither", 0), (None, 0)]
+)
+async def test_request_goes_where_its_model_is(
+    model: str | None, position: int, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        upstreams = [await stack.enter_async_context(listening("llama-server")) for _ in "ab"]
+        with_models(upstreams[0], "first")
+        with_models(upstreams[1], "second")
+        urls = [upstream.url for upstream in upstreams]
+        engines = await stack.enter_async_context(looking(tmp_path, *urls))
+
+        assert await engines.choose(model) is engines.all[position]
+
+
+async def test_unknown_model_goes_to_one_that_answers(engine: Upstream, tmp_path: Path) -> None:
+    async with looking(tmp_path, REFUSED, engine.url) as engines:
+        assert await engines.choose("neither") is engines.all[1]
+
+
+async def test_no_engine_is_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "USUAL_PORTS", {9: "llama-server", 1: "own"})
+    async with looking(tmp_path) as engines:
+        assert await engines.choose("any") is None
+        assert engines.looked_at == "ports 9", "its own port is not an engine's"
+
+
+async def test_engine_on_a_usual_port_is_found(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = urlsplit(engine.url).port or 0
+    monkeypatch.setattr(module, "USUAL_PORTS", {9: "vllm", port: "ollama"})
+    async with looking(tmp_path) as engines:
+        [found] = engines.all
+
+        assert (found.name, found.given) == (f"llama-server:{port}", False)
+
+
+@pytest.mark.parametrize("kind", ["unknown"])
+async def test_web_server_on_a_usual_port_is_no_engine(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "USUAL_PORTS", {urlsplit(engine.url).port: "llama-server"})
+    async with looking(tmp_path) as engines:
+        assert engines.all == []
+
+
+async def test_engine_that_comes_later_is_found(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "USUAL_PORTS", {urlsplit(engine.url).port: "llama-server"})
+    looks, engine.looks = engine.looks, {}
+    async with looking(tmp_path) as engines:
+        assert engines.all == []
+        engine.looks = looks
+        await until(lambda: engines.all)
+
+        assert engines.all[0].kind == "llama-server"
+
+
+async def test_engine_that_goes_and_comes_back_is_told(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "SLEEP_POLL_S", 0.01)
+    told: Told = []
+    async with looking(tmp_path, engine.url, told=told) as engines:
+        with monkeypatch.context() as away:
+            away.setattr(module, "identify", lambda *_: asyncio.sleep(0, None))
+            await until(lambda: engines.all[0].identity is None)
+        await until(lambda: engines.all[0].identity is not None)
+        await until(lambda: len(told) >= 3)
+
+        assert [event for event, _ in told] == ["engine-found", "engine-lost", "engine-found"]
+
+
+async def test_look_that_breaks_leaves_what_was_known(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(*_: object) -> None:
+        raise ValueError("secret")
+
+    told: Told = []
+    monkeypatch.setattr(module, "SLEEP_POLL_S", 0.01)
+    async with looking(tmp_path, engine.url, told=told) as engines:
+        monkeypatch.setattr(module, "identify", break_off)
+        await until(lambda: len(told) >= 2)
+
+        assert told[1] == (
+            "engine-look-failed",
+            {"engine": engines.all[0].name, "error": "ValueError"},
+        )
+        assert engines.all[0].kind == "llama-server"
+
+
+async def test_engine_that_hangs_costs_a_request_little(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(module, "FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr(module, "identify", hang)
+    async with make_session(1.0) as session:
+        engines = Engines(
+            session,
+            [(None, engine.url)],
+            sampler=Sampler(command=SILENT),
+            cache_dir=tmp_path,
+            own_port=1,
+            tell=lambda *_, **__: None,
+        )
+        engines.start()
+        async with asyncio.timeout(5):
+            assert await engines.choose(None) is engines.all[0]  # never seen yet
+            assert await engines.choose(None) is engines.all[0]  # looked at in vain
+        await engines.stop()
+
+
+async def test_facts_of_an_engine_and_its_only_model(engine: Upstream, tmp_path: Path) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        server, model = engines.facts(engines.all[0].name, "alias of it")
+
+        assert (server.kind, server.url, server.slots) == ("llama-server", engine.url, 1)
+        assert server.local is True
+        assert model == ModelFacts(name="small")
+
+
+async def test_facts_of_nobody(tmp_path: Path) -> None:
+    async with looking(tmp_path, REFUSED) as engines:
+        assert engines.facts("nobody", "m")[0].kind == "unknown"
+        assert engines.facts(None, "m")[1] == ModelFacts(name="m")
+        assert engines.port_of("nobody") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://h", 80), ("https://h/v1", 443), ("http://[::1]:8080", 8080)]
+)
+def test_port_of_a_url(url: str, port: int) -> None:
+    assert Engine(name="x", url=url, given=True).port == port

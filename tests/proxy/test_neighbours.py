@@ -1,0 +1,142 @@
+"""Who else was at the engine while one request was there."""
+
+from dataclasses import replace
+
+import pytest
+
+from slowtok.detectors.case import Neighbours, Phases
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.neighbours import count_neighbours
+from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.meter import Meter
+
+NOW_S = 100.0
+PATH = "/v1/chat/completions"
+API = find_api("POST", PATH)
+MINE = Phases(
+    source="engine",
+    total_s=20.0,
+    prefill_from_at_s=15.0,
+    decode_from_at_s=20.0,
+    decode_to_at_s=30.0,
+)
+
+
+def exchange(
+    sent_at_s: float | None,
+    end_s: float | None = None,
+    *,
+    first_at_s: float | None = None,
+    stream: bool = True,
+    engine: str = "a",
+) -> Exchange:
+    made = Exchange(
+        request_id="x",
+        method="POST",
+        path=PATH,
+        started_unix_s=0.0,
+        accepted_at_s=0.0,
+        api=API,
+        stream=stream,
+        engine_name=engine,
+        sent_at_s=sent_at_s,
+        last_byte_at_s=end_s,
+    )
+    assert API is not None
+    made.meter = Meter(API, "text/event-stream")
+    made.meter.first_at_s = first_at_s
+    return made
+
+
+def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
+    mine = exchange(sent_at_s, 30.0)
+    return count_neighbours(mine, phases, [mine, *others], NOW_S)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(exchange(1.0, 10.0, first_at_s=2.0), id="gone when I came"),
+        pytest.param(exchange(30.0, 40.0, first_at_s=31.0), id="came when I was done"),
+        pytest.param(exchange(9.0, 90.0, first_at_s=9.0, engine="b"), id="at another engine"),
+        pytest.param(exchange(None, 90.0), id="never sent"),
+    ],
+)
+def test_does_not_count(other: Exchange) -> None:
+    assert count(other) == Neighbours()
+
+
+def test_what_is_no_generation_does_not_count() -> None:
+    other = exchange(9.0, 90.0, first_at_s=9.0)
+    other.api = None
+
+    assert count(other) == Neighbours()
+
+
+def test_request_that_was_never_sent_met_nobody() -> None:
+    assert count(exchange(1.0, 90.0, first_at_s=2.0), sent_at_s=None) == Neighbours()
+
+
+def test_one_that_was_there_all_the_time() -> None:
+    assert count(exchange(5.0, 40.0, first_at_s=6.0)) == Neighbours(
+        in_flight_at_send=1, queue_mean=1.0, decode_mean=1.0, decode_max=1
+    )
+
+
+def test_one_that_left_while_this_one_waited() -> None:
+    assert count(exchange(5.0, 11.0, first_at_s=6.0)) == Neighbours(
+        in_flight_at_send=1, queue_mean=0.2
+    )
+
+
+def test_decodes_only_from_its_own_first_token_on() -> None:
+    met = count(exchange(19.0, 40.0, first_at_s=25.0))
+
+    assert (met.decode_mean, met.decode_max, met.in_flight_at_send) == (0.5, 1, 0)
+
+
+def test_one_that_still_waits_does_not_decode() -> None:
+    met = count(exchange(19.0, first_at_s=None))
+
+    assert (met.decode_mean, met.decode_max) == (0.0, 0)
+
+
+def test_reply_that_is_not_streamed_decodes_from_its_sending_on() -> None:
+    assert count(exchange(28.0, 40.0, stream=False)).decode_mean == pytest.approx(0.2)
+
+
+def test_one_that_goes_on_is_counted_until_now() -> None:
+    assert count(exchange(5.0, first_at_s=6.0)).decode_mean == 1.0
+
+
+def test_one_that_broke_off_is_counted_until_its_end() -> None:
+    other = exchange(5.0, first_at_s=6.0)
+    other.ended_at_s = 25.0
+
+    assert count(other).decode_mean == 0.5
+
+
+def test_most_at_once_are_those_that_overlap() -> None:
+    met = count(
+        exchange(19.0, 24.0, first_at_s=19.0),
+        exchange(24.0, 30.0, first_at_s=24.0),
+        exchange(23.0, 26.0, first_at_s=23.0),
+    )
+
+    assert met.decode_max == 2
+    assert met.decode_mean == pytest.approx((4 + 6 + 3) / 10)
+
+
+@pytest.mark.parametrize(
+    "phases", [replace(MINE, decode_from_at_s=None), replace(MINE, decode_to_at_s=None)]
+)
+def test_decode_that_is_not_known_has_no_neighbours(phases: Phases) -> None:
+    met = count(exchange(5.0, 40.0, first_at_s=6.0), phases=phases)
+
+    assert (met.decode_mean, met.decode_max) == (0.0, 0)
+
+
+def test_wait_that_is_not_known_has_no_mean() -> None:
+    met = count(exchange(5.0, 40.0, first_at_s=6.0), phases=replace(MINE, prefill_from_at_s=None))
+
+    assert (met.in_flight_at_send, met.queue_mean) == (1, 0.0)

@@ -1,0 +1,68 @@
+"""Which earlier prompt a new one is compared with."""
+
+from slowtok.proxy.prompts import KEEP_MODELS, KEEP_PER_MODEL, MAX_AGE_S, Prompts
+from slowtok.proxy.stream.call import PromptPrint, print_prompt
+
+
+def prompt(*texts: str) -> PromptPrint:
+    roles = ("system", "user", "assistant")
+    messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+    made = print_prompt({"messages": messages})
+    assert made is not None
+    return made
+
+
+def test_first_prompt_has_nothing_to_be_compared_with() -> None:
+    assert Prompts().compare("engine model", prompt("hello"), 0.0) is None
+
+
+def test_compared_with_the_one_that_it_shares_most_with() -> None:
+    prompts = Prompts()
+    prompts.remember("a", prompt("x" * 64, "one"), 1.0)
+    prompts.remember("a", prompt("y" * 640, "two"), 2.0)
+    prompts.remember("a", prompt("z" * 64, "three"), 3.0)
+
+    prefix = prompts.compare("a", prompt("y" * 640, "next"), 5.0)
+
+    assert prefix is not None
+    assert prefix.common_prefix_chars == 640
+    assert prefix.previous_age_s == 3.0
+
+
+def test_what_served_another_does_not_count() -> None:
+    prompts = Prompts()
+    prompts.remember("a", prompt("hello"), 1.0)
+
+    assert prompts.compare("b", prompt("hello"), 2.0) is None
+
+
+def test_old_prompts_do_not_count() -> None:
+    prompts = Prompts()
+    prompts.remember("a", prompt("hello"), 0.0)
+
+    assert prompts.compare("a", prompt("hello"), MAX_AGE_S) is not None
+    assert prompts.compare("a", prompt("hello"), MAX_AGE_S + 1) is None
+
+
+def test_memory_is_bounded() -> None:
+    prompts = Prompts()
+    for i in range(KEEP_PER_MODEL + 1):
+        prompts.remember("a", prompt(f"{i}" * 64), float(i))
+    for i in range(KEEP_MODELS):
+        assert prompts.compare("a", prompt("x"), 9.0) is not None
+        prompts.remember(f"other {i}", prompt("hello"), 9.0)
+
+    assert prompts.compare("a", prompt("x"), 9.0) is None
+
+
+def test_oldest_of_one_model_goes_first() -> None:
+    prompts = Prompts()
+    for i in range(KEEP_PER_MODEL + 1):
+        prompts.remember("a", prompt(f"{i:02}" * 64), float(i))
+
+    first = prompts.compare("a", prompt("00" * 64), 9.0)
+    second = prompts.compare("a", prompt("01" * 64), 9.0)
+
+    assert first is not None
+    assert second is not None
+    assert (first.common_prefix_chars, second.common_prefix_chars) == (0, 128)

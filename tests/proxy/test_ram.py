@@ -1,0 +1,213 @@
+"""The bandwidth of RAM: measured in a quiet moment, kept, and never in a request's way."""
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+
+from slowtok.proxy import ram
+from slowtok.proxy.ram import MAX_AGE_S, RamBandwidth
+
+MEASURES = "print('{\"bytes_per_s\": 5e10}')"
+HANGS = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ram.json"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ram, "QUIET_CHECK_S", 0.005)
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(ram, "COMMAND", (sys.executable, "-S", "-c", program))
+
+
+def yes() -> bool:
+    return True
+
+
+def no() -> bool:
+    return False
+
+
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 - another process has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def is_measuring() -> bool:
+    """Say whether the program that hangs runs; one that is killed and not yet reaped does not."""
+    for child in psutil.Process(os.getpid()).children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if child.cmdline()[-1:] == [HANGS]:
+                return True
+    return False
+
+
+class Quiet:
+    """Counts how often it was asked; the program runs once it was asked twice."""
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        self.quiet = quiet
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.quiet
+
+
+def keep(path: Path, age_s: float) -> None:
+    path.parent.mkdir()
+    path.write_bytes(orjson.dumps({"bytes_per_s": 4e10, "measured_unix_s": time.time() - age_s}))
+
+
+async def test_measured_once_and_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring(monkeypatch, MEASURES)
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=yes)
+    assert bandwidth.bytes_per_s is None
+
+    bandwidth.start()
+    await until(lambda: bandwidth.bytes_per_s is not None and exists(path))
+    await bandwidth.stop()
+
+    assert bandwidth.bytes_per_s == 5e10
+    assert RamBandwidth(path, is_quiet=no, is_idle=no).bytes_per_s == 5e10
+    if sys.platform != "win32":
+        assert mode(path) == 0o600
+
+
+async def test_known_number_is_not_measured_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, "raise SystemExit")
+    keep(path, age_s=MAX_AGE_S - 60)
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=yes)
+    bandwidth.start()
+    await bandwidth.stop()
+
+    assert bandwidth.bytes_per_s == 4e10
+    assert bandwidth.failure is None
+
+
+def test_old_number_counts_no_more(path: Path) -> None:
+    keep(path, age_s=MAX_AGE_S + 60)
+
+    assert RamBandwidth(path, is_quiet=no, is_idle=no).bytes_per_s is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"bytes_per_s": "x"}', b"\xff"])
+def test_file_that_cannot_be_read_is_as_none(content: bytes, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+
+    assert RamBandwidth(path, is_quiet=no, is_idle=no).bytes_per_s is None
+
+
+async def test_not_while_requests_are_on_their_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, HANGS)
+    quiet = Quiet(quiet=False)
+    bandwidth = RamBandwidth(path, is_quiet=quiet, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: quiet.asked > 3)
+
+    assert not is_measuring()
+    await bandwidth.stop()
+
+
+async def test_gives_way_to_a_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring(monkeypatch, HANGS)
+    quiet = Quiet()
+    bandwidth = RamBandwidth(path, is_quiet=quiet, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: quiet.asked > 1 and is_measuring())
+    quiet.quiet = False
+    await until(lambda: not is_measuring())
+
+    assert bandwidth.bytes_per_s is None
+    assert bandwidth.failure is None
+    await bandwidth.stop()
+
+
+async def test_stop_leaves_no_process_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring(monkeypatch, HANGS)
+    quiet = Quiet()
+    bandwidth = RamBandwidth(path, is_quiet=quiet, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: quiet.asked > 1 and is_measuring())
+    await bandwidth.stop()
+
+    assert not is_measuring()
+
+
+async def test_beside_other_work_it_is_used_but_not_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, MEASURES)
+    monkeypatch.setattr(ram, "PATIENCE_S", 0.0)
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=no)
+    bandwidth.start()
+    await until(lambda: bandwidth.bytes_per_s is not None)
+    await bandwidth.stop()
+
+    assert not exists(path)
+
+
+@pytest.mark.parametrize(
+    "program", ["", "print('{}')", "print('null')", "print('x')", "raise SystemExit(1)", HANGS]
+)
+async def test_measurement_that_fails_is_told_and_not_tried_for_ever(
+    program: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, program)
+    monkeypatch.setattr(ram, "LIMIT_S", 0.05 if program == HANGS else 10.0)
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: bandwidth.failure is not None)
+    await bandwidth.stop()
+
+    assert bandwidth.bytes_per_s is None
+    assert not is_measuring()
+
+
+async def test_program_that_cannot_be_started_is_a_failure(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ram, "COMMAND", ("/nowhere/python",))
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: bandwidth.failure is not None)
+    await bandwidth.stop()
+
+
+async def test_number_that_cannot_be_kept_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, MEASURES)
+    (tmp_path / "file").touch()
+    bandwidth = RamBandwidth(tmp_path / "file" / "ram.json", is_quiet=yes, is_idle=yes)
+    bandwidth.start()
+    await until(lambda: bandwidth.bytes_per_s is not None)
+    await bandwidth.stop()

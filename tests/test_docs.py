@@ -1,0 +1,243 @@
+"""The documentation is held to the code: commands, fields, headers, settings, modules, links."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fakes.cases import FIRING, case
+from fakes.commands import WAIT_S, environment, served
+from fakes.records import full_record, names
+from fakes.upstream import Upstream, listening
+from fakes.wire import JSON, reply
+from slowtok.config.settings import Settings
+from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.diagnose import diagnose
+from slowtok.proxy.__main__ import app
+from slowtok.proxy.outputs.headers import diagnosis_headers
+
+ROOT = Path(__file__).resolve().parent.parent
+README, FIELDS, MAP = "README.md", "docs/headers-and-records.md", "docs/ARCHITECTURE.md"
+DOCUMENTS = (README, FIELDS, MAP, "CHANGELOG.md", "CONTRIBUTING.md", "docs/causes.md")
+ADDRESS = "127.0.0.1:4141"
+
+NOT_RUN = {
+    "make demo": "takes a minute; tests/proxy/demo runs its parts",
+    "make run": "goes on until it is stopped; tests/proxy/commands/test_serve.py runs the command",
+    "make test": "is what runs this",
+    "make check": "is the other half of .ci/run",
+    "pip install .": "tests/test_packaging.py builds and reads the wheel",
+    "slowtok": "goes on until it is stopped; tests/proxy/commands/test_serve.py runs it",
+    "slowtok --upstream big=http://127.0.0.1:9000 --upstream small=http://127.0.0.1:9001": (
+        "goes on until it is stopped; its arguments are in tests/config/test_settings.py"
+    ),
+    "docker build -t slowtok .": "needs a Docker engine; tests/test_dockerfile.py has the rest",
+    f"docker run --rm --gpus all --network host --pid host -e SLOWTOK_LISTEN={ADDRESS} slowtok": (
+        "needs a Docker engine and a GPU"
+    ),
+}
+NOT_INSTALLED = ("langchain_openai",)  # its packages are many; its example is only compiled
+
+CHAT = b'{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+OLLAMA = b'{"model":"small","message":{"role":"assistant","content":"hi"},"done":true}'
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(README), flags=re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("bash") for line in block.splitlines() if line]
+
+
+def first_columns(name: str, heading: str) -> Iterator[str]:
+    """Yield what stands in backticks in the first column of the tables under a heading."""
+    section = re.split(r"^## ", text(name), flags=re.MULTILINE)
+    [found] = [part for part in section if part.startswith(f"{heading}\n")]
+    for line in found.splitlines():
+        if line.startswith("|"):
+            yield from re.findall(r"`([^`]+)`", line.split("|")[1])
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Upstream]:
+    async with listening("llama-server") as upstream:
+        upstream.reply = reply(CHAT, JSON)
+        yield upstream
+
+
+def run(command: list[str], address: str, state_dir: Path) -> str:
+    """Run it as a user would whose proxy listens at `address`; return what it says."""
+    tools = Path(sys.executable).parent
+    here = environment(SLOWTOK_LISTEN=address, SLOWTOK_STATE_DIR=str(state_dir))
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**here, "PATH": f"{tools}:{here['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, (command, ended.stderr)
+    return ended.stdout
+
+
+def test_every_command_that_is_not_run_is_in_the_readme() -> None:
+    assert set(NOT_RUN) <= set(commands())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a POSIX shell")
+async def test_every_other_command_of_the_readme_works(engine: Upstream, tmp_path: Path) -> None:
+    to_run = [command for command in commands() if command not in NOT_RUN]
+    said = {}
+    async with served(tmp_path, "--upstream", engine.url) as running:
+        address = await running.address()
+        for command in to_run:
+            at_it = command.replace(ADDRESS, address)
+            said[command] = await asyncio.to_thread(run, ["bash", "-c", at_it], address, tmp_path)
+
+    [curl, *_] = to_run
+    assert curl.startswith("curl -i ")
+    assert "slowtok-verdict: unknown" in said[curl]
+    assert "unknown" in said["slowtok tail --no-follow"]
+    assert said["slowtok explain"].startswith("UNKNOWN")
+    assert len(to_run) == 6
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.split()[1])
+async def test_python_examples_work(block: str, engine: Upstream, tmp_path: Path) -> None:
+    compile(block, README, "exec")
+    if any(name in block for name in NOT_INSTALLED):
+        return
+    ollama = "from ollama" in block
+    engine.reply = reply(OLLAMA, "Content-Type: application/x-ndjson") if ollama else engine.reply
+    async with served(tmp_path, "--upstream", engine.url) as running:
+        address = await running.address()
+        example = block.replace(ADDRESS, address)
+        said = await asyncio.to_thread(run, [sys.executable, "-c", example], address, tmp_path)
+
+    assert ("hi" if ollama else "unknown") in said
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_make_targets_exist(document: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", text("Makefile"), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b(?=[`\s]|$)", " ".join(code(text(document)))))
+
+    assert named <= targets
+
+
+def code(document: str) -> list[str]:
+    """Everything that stands in code blocks and backticks."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```$", document, flags=re.DOTALL | re.MULTILINE)
+    rest = re.sub(r"^```.*?^```$", "", document, flags=re.DOTALL | re.MULTILINE)
+    return [*fenced, *re.findall(r"`([^`\n]+)`", rest)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)", text(document))
+    local = [link for link in links if not link.startswith("https://")]
+
+    assert [link for link in local if not ((ROOT / document).parent / link).exists()] == []
+
+
+def documented_fields() -> set[str]:
+    return set(first_columns(FIELDS, "The record"))
+
+
+def record_fields() -> set[str]:
+    """The fields of a full record, without what differs from cause to cause."""
+    found = {re.sub(r"\.(median|p10|p90)$", "", name) for name in names(full_record())}
+    groups = ("budget_ms_per_token", "gpu[].reasons", "failed")
+    return {next((g for g in groups if name.startswith(f"{g}.")), name) for name in found}
+
+
+def test_every_field_of_a_record_is_documented() -> None:
+    assert record_fields() - documented_fields() == set()
+
+
+def test_every_documented_field_is_in_a_record() -> None:
+    assert documented_fields() - record_fields() == set()
+
+
+def test_every_header_is_documented_and_no_other() -> None:
+    slow, unexplained = FIRING["queued"](), case(ms_per_token=40)
+    written = {
+        name for made in (slow, unexplained) for name in diagnosis_headers(made, diagnose(made))
+    }
+    documented = set(first_columns(FIELDS, "Response headers"))
+
+    assert documented == written | {"slowtok-id", "slowtok-previous"}
+    assert documented == set(re.findall(r"^\| (.*?) \|", headers_of_readme(), re.MULTILINE))
+
+
+def headers_of_readme() -> str:
+    """The table of headers in brief, one header a line."""
+    [table] = re.findall(r"^\| header \|.*?\n\n", text(README), flags=re.DOTALL | re.MULTILINE)
+    rows = [re.findall(r"`([^`]+)`", row.split("|")[1]) for row in table.splitlines()[2:] if row]
+    return "".join(f"| {name} |\n" for row in rows for name in row)
+
+
+def test_every_setting_is_documented_with_its_option() -> None:
+    settings = {field.alias or name for name, field in Settings.model_fields.items()}
+    serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    options = {option for parameter in serve.params for option in parameter.opts}
+    rows = [row.split("|") for row in text(README).splitlines() if row.startswith("| `")]
+    table = {
+        name: re.findall(r"`(--[a-z-]+)", row[2])
+        for row in rows
+        for name in re.findall(r"`([a-z_]+)`", row[1])
+        if name in settings
+    }
+
+    assert set(table) == settings
+    assert {option for found in table.values() for option in found} | {"--config"} == options
+
+
+def test_every_cause_that_can_be_named_is_in_the_readme() -> None:
+    causes = {cause_of(detector) for detector in CATALOG}
+    [named] = re.findall(
+        r"^## What it can name today\n\n(.*?)\n\n", text(README), re.MULTILINE | re.DOTALL
+    )
+    [changed] = re.findall(r"^  Named so far: (.*)$", text("CHANGELOG.md"), re.MULTILINE)
+
+    assert set(re.findall(r"`([a-z-]+)`", named)) == causes
+    assert set(re.findall(r"`([a-z-]+)`", changed)) == causes
+
+
+def test_code_map_has_every_module_and_no_other() -> None:
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("proxy", "detectors", "config")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+    assert set(first_columns(MAP, "The code")) == modules
+
+
+def test_other_files_that_the_map_names_exist() -> None:
+    named = {name for name in code(text(MAP)) if re.fullmatch(r"[\w/]+\.(py|md|toml)", name)}
+    files = {name for name in named if "/" in name}
+
+    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_plain_text(document: str) -> None:
+    """No pictures made of characters beside arrows and lines of drawings."""
+    allowed = "°…–─►◄┘┐┤▼│→┌└├┬┴┼"
+    odd = {c for c in text(document) if not c.isascii() and c not in allowed}
+
+    assert odd == set()
