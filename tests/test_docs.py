@@ -237,7 +237,7 @@ def test_other_files_that_the_map_names_exist() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_plain_text(document: str) -> None:
     """No pictures made of characters beside arrows and lines of drawings."""
-    allowed = "°…–─►◄┘┐┤▼│→┌└├┬┴┼"
+    allowed = "°…─►◄┘┐┤▼│→┌└├┬┴┼"
     odd = {c for c in text(document) if not c.isascii() and c not in allowed}
 
     assert odd == set()

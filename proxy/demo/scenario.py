@@ -90,11 +90,14 @@ async def _run(
 
 async def _play(show: Show, client: Client) -> None:
     show.scene("Healthy requests: slowtok learns what this machine gives")
-    pace = shots.read_pace((await client.send(shots.warm_up())).record)
+    with show.waiting("warming up"):
+        warm_ups = [(await client.send(shots.warm_up(n))).record for n in range(shots.WARM_UPS)]
+    pace = shots.read_pace(warm_ups)
     if pace is None:
-        raise DemoError("the record of the first request has no rates")
-    for shot in shots.healthy(pace.tokens):
-        await show.fire(client, shot)
+        raise DemoError("the records of the first requests have no rates")
+    for number in range(1, len(shots.TOPICS) + 1):
+        outcome = await show.fire(client, shots.healthy(number, pace.tokens))
+        pace = pace.raised_by(outcome.record)
     await _starve(show, client, pace)
     await _converse(show, client, pace)
     await _rush(show, client, pace)

@@ -6,7 +6,8 @@ early, at temperature 0 with a fixed seed.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slowtok.detectors.phases import MIN_DECODE_TOKENS
@@ -74,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What this machine gives, from one short request."""
+    """What this machine gives when nothing disturbs it."""
 
     decode_tps: float
     prefill_tps: float
@@ -85,6 +86,11 @@ class Pace:
         """Answer length for `DECODE_S` of healthy decode."""
         return min(max(math.ceil(self.decode_tps * DECODE_S), MIN_TOKENS), MAX_TOKENS)
 
+    def raised_by(self, record: Record) -> "Pace":
+        """Return the pace with the decode rate of a faster request."""
+        decode_tps = record.get("rate", {}).get("decode_tps", 0.0)
+        return replace(self, decode_tps=max(self.decode_tps, decode_tps))
+
     @property
     def rules(self) -> int:
         """Number of rules in the agent's prompt: over 1,000 tokens where that is affordable."""
@@ -93,36 +99,42 @@ class Pace:
         return math.ceil(wanted / self.tokens_per_rule)
 
 
-WARM_UP_RULES = 12
+WARM_UPS, WARM_UP_RULES = 2, 12
 
 
-def warm_up() -> Shot:
-    """Return the short request that `read_pace` reads."""
-    return chat("warm-up", rules(WARM_UP_RULES, first=900), tokens=MIN_TOKENS)
+def warm_up(number: int) -> Shot:
+    """Return a short request that tells the machine's pace."""
+    return chat("warm-up", rules(WARM_UP_RULES, first=100 * number), tokens=MIN_TOKENS)
 
 
-def read_pace(record: Record) -> Pace | None:
-    """Return the machine's pace from the record of `warm_up`; None where it tells too little."""
-    rate, prompt = record.get("rate", {}), record.get("tokens", {}).get("prompt")
-    decode_tps, prefill_tps = rate.get("decode_tps"), rate.get("prefill_tps")
-    if not (decode_tps and prefill_tps and prompt):
+def read_pace(warm_ups: Sequence[Record]) -> Pace | None:
+    """Return the best that the warm-ups showed: nothing but a disturbance makes one slower.
+
+    None where a record lacks what it takes.
+    """
+    rates = [record.get("rate", {}) for record in warm_ups]
+    decode_tps = max((r.get("decode_tps", 0.0) for r in rates), default=0.0)
+    prefill_tps = max((r.get("prefill_tps", 0.0) for r in rates), default=0.0)
+    prompt_tokens = max((r.get("tokens", {}).get("prompt", 0) for r in warm_ups), default=0)
+    if not (decode_tps and prefill_tps and prompt_tokens):
         return None
     return Pace(
-        decode_tps=decode_tps, prefill_tps=prefill_tps, tokens_per_rule=prompt / WARM_UP_RULES
+        decode_tps=decode_tps,
+        prefill_tps=prefill_tps,
+        tokens_per_rule=prompt_tokens / WARM_UP_RULES,
     )
 
 
 TOPICS = ("a lighthouse", "the tides", "an old clock", "a bakery at dawn", "the first snow")
+"""One for each healthy request; the learned baseline counts from the fifth on."""
 
 
-def healthy(tokens: int) -> tuple[Shot, ...]:
-    """Return five requests with nothing wrong, of three kinds: the baseline learns from them."""
-    return tuple(
-        text(f"healthy {i}", f"A short story about {topic}.\n", tokens=tokens, stream=True)
-        if i % 3 == 0
-        else chat(f"healthy {i}", f"Tell me about {topic}.", tokens=tokens, stream=i % 3 == 1)
-        for i, topic in enumerate(TOPICS, start=1)
-    )
+def healthy(number: int, tokens: int) -> Shot:
+    """Return one of the requests with nothing wrong (from 1 on), of three kinds in turn."""
+    label, topic = f"healthy {number}", TOPICS[number - 1]
+    if number % 3 == 0:
+        return text(label, f"A short story about {topic}.\n", tokens=tokens, stream=True)
+    return chat(label, f"Tell me about {topic}.", tokens=tokens, stream=number % 3 == 1)
 
 
 def starved(tokens: int) -> Shot:

@@ -147,7 +147,7 @@ async def test_engine_that_comes_later_is_found(
     async with looking(tmp_path) as engines:
         assert engines.all == []
         engine.looks = looks
-        await until(lambda: engines.all)
+        await until(lambda: engines.all and engines.all[0].looked.is_set())
 
         assert engines.all[0].kind == "llama-server"
 

@@ -12,7 +12,7 @@ ID = "0199f3c2-7a10-7c3e-8f00-000000000001"
 STARVED = shots.starved(50)
 LATE = shots.conversation(30, "noon")[2]
 SHARING = shots.rush(50)[0]
-HEALTHY = shots.healthy(50)[0]
+HEALTHY = shots.healthy(1, 50)
 
 
 def outcome(shot: Shot, verdict: str, cause: str | None = None, lost_ms: int = 1234) -> Outcome:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.proxy.demo import shots
-from slowtok.proxy.demo.shots import Outcome, Pace
+from slowtok.proxy.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.demo.stage import CONTEXT_TOKENS, SLOTS
 from slowtok.proxy.stream.call import compare, print_prompt
 
@@ -58,10 +59,14 @@ def test_the_longest_conversation_fits_into_a_slot() -> None:
     assert longest < CONTEXT_TOKENS / SLOTS
 
 
-def test_healthy_requests_are_enough_to_learn_from() -> None:
-    sent = shots.healthy(pace(decode_tps=5000.0).tokens)
+def healthy(tokens: int) -> list[Shot]:
+    return [shots.healthy(n, tokens) for n in range(1, len(shots.TOPICS) + 1)]
 
-    assert len(sent) == 5
+
+def test_healthy_requests_are_enough_to_learn_from() -> None:
+    sent = healthy(pace(decode_tps=5000.0).tokens)
+
+    assert len(sent) >= REFINE_AFTER
     assert {(s.path, s.stream) for s in sent} == {
         (shots.CHAT, True),
         (shots.CHAT, False),
@@ -71,7 +76,7 @@ def test_healthy_requests_are_enough_to_learn_from() -> None:
 
 
 def test_every_request_can_be_repeated() -> None:
-    sent = (*shots.healthy(50), shots.starved(50), *shots.conversation(30, "noon"), *shots.rush(50))
+    sent = (*healthy(50), shots.starved(50), *shots.conversation(30, "noon"), *shots.rush(50))
 
     for shot in sent:
         assert shot.body["temperature"] == 0
@@ -117,13 +122,24 @@ def test_an_outcome_is_right_when_the_provoked_cause_leads() -> None:
     assert Outcome(shot=shots.starved(50), record=record("slow", "host-contention")).as_expected
 
 
-def test_the_pace_is_read_from_a_record() -> None:
-    found = {"rate": {"decode_tps": 140.0, "prefill_tps": 450.0}, "tokens": {"prompt": 240}}
+def warm_up(decode_tps: float, prefill_tps: float) -> dict[str, Any]:
+    rate = {"decode_tps": decode_tps, "prefill_tps": prefill_tps}
+    return {"rate": rate, "tokens": {"prompt": 240}}
 
-    assert shots.read_pace(found) == Pace(
+
+def test_the_pace_is_the_best_that_was_seen() -> None:
+    found = shots.read_pace([warm_up(140.0, 90.0), warm_up(20.0, 450.0)])
+
+    assert found == Pace(
         decode_tps=140.0, prefill_tps=450.0, tokens_per_rule=240 / shots.WARM_UP_RULES
     )
 
 
-def test_a_record_without_rates_gives_no_pace() -> None:
-    assert shots.read_pace({"rate": {"decode_tps": 140.0}, "tokens": {"prompt": 240}}) is None
+@pytest.mark.parametrize(("seen_tps", "kept_tps"), [(20.0, 140.0), (150.0, 150.0)])
+def test_a_slower_request_does_not_lower_the_pace(seen_tps: float, kept_tps: float) -> None:
+    assert pace().raised_by(warm_up(seen_tps, 1.0)).decode_tps == kept_tps
+
+
+def test_records_without_rates_give_no_pace() -> None:
+    assert shots.read_pace([{"rate": {"decode_tps": 140.0}, "tokens": {"prompt": 240}}]) is None
+    assert pace().raised_by({}) == pace()
