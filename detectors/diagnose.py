@@ -20,6 +20,7 @@ from slowtok.detectors.finding import (
     PhaseLoss,
     Verdict,
     charge,
+    symptom,
 )
 from slowtok.detectors.phases import judge_decode, losses, slowdown
 
@@ -110,10 +111,11 @@ def _name(
             if len(named) > MAX_CONTRIBUTING:
                 break
             part_s = min(finding.lost_s, left_s[phase])
-            if part_s < MIN_PART * lost_s[phase]:
-                continue
-            left_s[phase] -= part_s
-            named[cause] = charge(finding, part_s)
+            if part_s >= MIN_PART * lost_s[phase]:
+                left_s[phase] -= part_s
+                named[cause] = charge(finding, part_s)
+            elif any(root in named for root in ROOTS.get(cause, ())):
+                named[cause] = symptom(finding)
     return named, sum(left_s.values())
 
 

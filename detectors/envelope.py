@@ -70,8 +70,10 @@ KV_RATIO = {
 }  # fmt: skip
 
 REFINE_AFTER = 5  # healthy requests; no published source
-REFINE_LOW_RATIO = 0.85  # DESIGN: below 0.85 of its own baseline a decode is slow
 REFINE_HIGH_RATIO = 1.25  # no published source
+LEARNED_RATIO = 0.85  # of the setup's own healthy median; no published source
+MIN_LEARNED_RATIO = 0.70  # however noisy the setup; no published source
+NOISE_RATIO = 0.95  # below what one healthy request in ten gave is noise no more; no source
 
 
 class _NoBasis(Exception):
@@ -151,18 +153,19 @@ def expect(
 def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
     """Narrow the band around what this setup gave before, once `REFINE_AFTER` requests are known.
 
-    The low edge only rises (to 0.85 of the baseline), the high edge only falls (to 1.25 of it), and
-    the ceiling stays. A baseline outside the first-principles band narrows nothing: a machine that
-    was always slow must not teach that slow is normal. The first band stays visible in `because`.
+    The low edge only rises (see `learned_low_tps`), the high edge only falls (to 1.25 of the
+    baseline), and the ceiling stays. A baseline outside the first-principles band narrows nothing:
+    a machine that was always slow must not teach that slow is normal. The first band stays
+    visible in `because`.
     """
-    band, usual = envelope.decode, baseline.decode_tps
-    if band is None or usual is None or baseline.count < REFINE_AFTER:
+    band, usual, low = envelope.decode, baseline.decode_tps, learned_low_tps(baseline)
+    if band is None or usual is None or low is None:
         return envelope
     first = f"first principles: {band.low:.3g}-{band.high:.3g} tokens/s"
     if not band.low <= usual <= band.high:
         note = f"baseline of {usual:.3g} tokens/s lies outside it and was not used"
         return replace(envelope, because=(*envelope.because, first, note))
-    low, high = usual * REFINE_LOW_RATIO, usual * REFINE_HIGH_RATIO
+    high = usual * REFINE_HIGH_RATIO
     note = f"narrowed to the median of {baseline.count} earlier requests, {usual:.3g} tokens/s"
     return replace(
         envelope,
@@ -170,6 +173,20 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
         expected_tps=usual,
         because=(*envelope.because, first, note),
     )
+
+
+def learned_low_tps(baseline: Baseline) -> float | None:
+    """Return the rate below which this setup was never healthy; None until enough was seen.
+
+    0.85 of the median, lower on a setup whose healthy requests spread wider than that.
+    """
+    median = baseline.decode_tps
+    if median is None or baseline.count < REFINE_AFTER:
+        return None
+    edge = LEARNED_RATIO * median
+    if baseline.decode_p10_tps is not None:
+        edge = min(edge, NOISE_RATIO * baseline.decode_p10_tps)
+    return max(edge, MIN_LEARNED_RATIO * median)
 
 
 def _reads(model: ModelFacts, server: ServerFacts, context_tokens: int | None) -> _Reads:

@@ -69,6 +69,11 @@ def charge(finding: Finding, lost_s: float) -> Finding:
     return replace(finding, lost_s=lost_s, summary=finding.summary.replace("{lost}", said))
 
 
+def symptom(finding: Finding) -> Finding:
+    """Return the finding as what follows from a root that is charged with all of the loss."""
+    return replace(charge(finding, finding.lost_s), lost_s=0.0)
+
+
 class Detector(Protocol):
     """A module that knows one cause."""
 

@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
-BASELINE_RATIO = 0.85  # of the setup's own healthy median; no published source
-MIN_BASELINE_RATIO = 0.70  # however noisy the setup; no published source
-NOISE_RATIO = 0.95  # below what one healthy request in ten gave is noise no more; no source
-MIN_BASELINE_COUNT = 5
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
 
@@ -46,7 +43,8 @@ def judge_decode(case: Case) -> DecodeJudgement:
     if low is None:
         because = "; ".join(case.envelope.because)
         return _cannot(because or "no expectation for this model on this hardware")
-    if ceiling is not None and rate > ceiling:
+    if ceiling is not None and rate > ceiling and case.device.gpus:
+        # On a CPU the ceiling is not hard: caches hold a part of small models.
         return _cannot("faster than the memory allows: speculation, or a fact is wrong")
     if rate >= low:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
@@ -95,25 +93,15 @@ def _low_edge(case: Case) -> float | None:
     edges = []
     if case.envelope.decode is not None:
         edges.append(case.envelope.decode.low)
-    learned = case.baseline
-    if learned.count >= MIN_BASELINE_COUNT and learned.decode_tps is not None:
-        edges.append(_learned_low_edge(learned.decode_tps, learned.decode_p10_tps))
+    learned = learned_low_tps(case.baseline)
+    if learned is not None:
+        edges.append(learned)
     return max(edges, default=None)
 
 
-def _learned_low_edge(median_tps: float, p10_tps: float | None) -> float:
-    """0.85 of the median, lower on a setup whose healthy requests spread wider than that."""
-    edge = BASELINE_RATIO * median_tps
-    if p10_tps is not None:
-        edge = min(edge, NOISE_RATIO * p10_tps)
-    return max(edge, MIN_BASELINE_RATIO * median_tps)
-
-
 def _expected(case: Case) -> float | None:
-    learned = case.baseline
-    if learned.count >= MIN_BASELINE_COUNT and learned.decode_tps is not None:
-        return learned.decode_tps
-    return case.envelope.expected_tps
+    learned = learned_low_tps(case.baseline) is not None
+    return case.baseline.decode_tps if learned else case.envelope.expected_tps
 
 
 def _is_error(case: Case) -> bool:

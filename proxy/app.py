@@ -114,7 +114,7 @@ class Proxy:
             "looked_at": self.engines.looked_at,
             "gpus": [asdict(gpu) for gpu in device.gpus or ()],
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
-            "not_visible": _not_visible(device, sampling),
+            "not_visible": _not_visible(device, sampling, self.ram.failure),
             "baselines": self.baselines.summary(),
             "overhead": {
                 "proxy": self._own_cost.summary(),
@@ -230,17 +230,15 @@ async def _drop_what_was_added(_request: web.Request, response: web.StreamRespon
         response.headers.popall("Content-Type", None)
 
 
-def _not_visible(device: DeviceFacts, sampling: Mapping[str, Any]) -> list[dict[str, str]]:
-    hidden = []
+def _not_visible(
+    device: DeviceFacts, sampling: Mapping[str, Any], ram_failure: str | None
+) -> list[dict[str, str]]:
+    hidden = {}
     if device.gpus is None:
-        hidden.append(
-            {"fact": "GPUs", "why": str(sampling.get("gpu_unavailable") or "not looked yet")}
-        )
+        hidden["GPUs"] = str(sampling.get("gpu_unavailable") or "not looked yet")
     if device.ram_bandwidth_bytes_per_s is None:
-        hidden.append(
-            {"fact": "RAM bandwidth", "why": "not measured yet; it waits for a quiet second"}
-        )
-    return hidden
+        hidden["RAM bandwidth"] = ram_failure or "not measured yet; it waits for a quiet second"
+    return [{"fact": fact, "why": why} for fact, why in hidden.items()]
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

@@ -86,7 +86,7 @@ class Exchange:
             model=self.model,
             stream=self.stream,
             status=self.status,
-            ended=self.ended or "unknown",
+            ended=self.ended or self._plain_ending(),
             started_unix_s=self.started_unix_s,
             accepted_at_s=self.accepted_at_s,
             sent_at_s=self.sent_at_s,
@@ -98,6 +98,12 @@ class Exchange:
             parse_errors=self.observer_errors,
         )
         return plain if self.meter is None else _with_meter(plain, self.meter)
+
+    def _plain_ending(self) -> str:
+        """Say how a request ended whose reply is not looked into."""
+        if self.status is not None and self.status >= 400:
+            return "http-error"
+        return "unknown" if self.last_byte_at_s is None else "complete"
 
 
 def _with_meter(timeline: Timeline, meter: Meter) -> Timeline:
@@ -126,7 +132,7 @@ def _ending(timeline: Timeline, meter: Meter) -> str:
         return "http-error"
     if meter.reply.failed:
         return "upstream-error"
-    return meter.reply.finish or ("upstream-error" if timeline.stream else "unknown")
+    return meter.reply.finish or ("upstream-error" if timeline.stream else timeline.ended)
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:

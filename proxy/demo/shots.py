@@ -30,6 +30,7 @@ MIN_TOKENS, MAX_TOKENS = MIN_DECODE_TOKENS + 16, 1500
 SHORT_TOKENS = MIN_DECODE_TOKENS + 16
 
 NORMAL = "normal"
+SHORT = (NORMAL, "unknown")  # too short to be judged unless it is clearly inside the band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +163,8 @@ def conversation(rule_count: int, clock: str) -> tuple[Shot, ...]:
         ("user", "Then begin."),
     )
     return (
-        chat("agent, turn 1", said[:1], system=system, stream=True),
-        chat("agent, turn 2", said[:3], system=system),
+        chat("agent, turn 1", said[:1], system=system, stream=True, expected=SHORT),
+        chat("agent, turn 2", said[:3], system=system, expected=SHORT),
         chat(
             "agent + clock",
             said,

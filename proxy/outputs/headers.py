@@ -60,7 +60,7 @@ def _causes(diagnosis: Diagnosis) -> str:
     return ", ".join(
         item(
             cause,
-            {"confidence": round(f.confidence, 2), "lost-ms": round(f.lost_s * _MS)},
+            {"confidence": round(f.confidence, 2), "lost-ms": round(f.lost_s * _MS) or None},
         )
         for cause, f in _named(diagnosis).items()
     )

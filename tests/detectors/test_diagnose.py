@@ -133,10 +133,18 @@ def test_root_that_explains_little_does_not_push_the_cause_aside() -> None:
     assert next(iter(diagnosis.findings)) == "host-contention"
 
 
-def test_symptom_that_has_nothing_left_to_explain_is_not_named() -> None:
-    diagnosis = judged(slow_decode(6.0), says("cpu-quota", 5.9), says("threads-misconfigured", 6.0))
+def test_symptom_follows_its_root_though_the_root_is_charged_with_all() -> None:
+    diagnosis = judged(slow_decode(6.0), says("cpu-quota", 6.0), says("threads-misconfigured", 6.0))
 
-    assert list(diagnosis.findings) == ["cpu-quota"]
+    assert list(diagnosis.findings) == ["cpu-quota", "threads-misconfigured"]
+    assert [finding.lost_s for finding in diagnosis.findings.values()] == [6.0, 0.0]
+    assert diagnosis.findings["threads-misconfigured"].summary == "It lost 6.0 s."
+
+
+def test_cause_that_has_nothing_left_to_explain_is_not_named() -> None:
+    diagnosis = judged(slow_decode(6.0), says("cause-a", 6.0), says("cause-b", 5.9))
+
+    assert list(diagnosis.findings) == ["cause-a"]
 
 
 def test_one_primary_and_two_contributing_causes_at_most() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.cases import case, healthy, with_envelope, with_phases, with_timeline, with_tokens
-from slowtok.detectors.case import Baseline, Case, Envelope, Phase, Phases, Range
+from slowtok.detectors.case import Baseline, Case, Envelope, GpuFacts, Phase, Phases, Range
 from slowtok.detectors.finding import Finding, PhaseLoss
 from slowtok.detectors.phases import judge_decode, losses, slowdown
 
@@ -52,12 +52,23 @@ def test_is_not_slow(quiet: Case) -> None:
     assert judged.reason == ""
 
 
+def on_gpu(case: Case) -> Case:
+    return replace(case, device=replace(case.device, gpus=(GpuFacts(index=0),)))
+
+
+def test_a_small_model_on_a_cpu_may_pass_the_ceiling_of_the_memory() -> None:
+    assert judge_decode(decoded(500.1)).slow is False
+
+
 @pytest.mark.parametrize(
     ("unclear", "reason"),
     [
         (decoded(75.9, tokens=31), "too short to judge: 31 tokens in 5.0 s of decode"),
         (decoded(75.9, decode_s=1.99), "too short to judge: 450 tokens in 2.0 s of decode"),
-        (decoded(500.1), "faster than the memory allows: speculation, or a fact is wrong"),
+        (
+            on_gpu(decoded(500.1)),
+            "faster than the memory allows: speculation, or a fact is wrong",
+        ),
         (no_band(decoded(5.0)), "no geometry"),
         (no_band(decoded(5.0, baseline=learned(10.0, count=4))), "no geometry"),
         (

@@ -308,8 +308,11 @@ def _claims_too_much(timeline: Timeline) -> bool:
     claimed = (said.queue_s, said.load_s, said.prefill_s, said.decode_s)
     ends = (timeline.last_byte_at_s, timeline.last_token_at_s)
     end = next((at_s for at_s in ends if at_s is not None), timeline.accepted_at_s)
-    passed_s = end - (timeline.sent_at_s or timeline.accepted_at_s)
-    return sum(part for part in claimed if part is not None) > passed_s
+    sent_at_s = timeline.sent_at_s or timeline.accepted_at_s
+    before_s = (said.queue_s or 0.0) + (said.load_s or 0.0)
+    first_at_s = end if timeline.first_token_at_s is None else timeline.first_token_at_s
+    claimed_s = sum(part for part in claimed if part is not None)
+    return claimed_s > end - sent_at_s or before_s > first_at_s - sent_at_s
 
 
 NUMBERS = st.none() | st.floats(0, 50)
