@@ -296,13 +296,15 @@ class Range:
 class Envelope:
     """What decode should give here: a band with its basis, or `decode` None and the reason.
 
-    `expected_tps` is the middle estimate that losses are counted against. `ceiling_tps` is
+    `expected_tps` is the middle estimate that losses are counted against, `roofline_tps` the same
+    before anything learned refined it. `ceiling_tps` is
     physics: no single stream without speculation can pass it. `as_configured` is what the layer
     split and context in force should give.
     """
 
     decode: Range | None = None
     expected_tps: float | None = None
+    roofline_tps: float | None = None
     ceiling_tps: float | None = None
     as_configured: Range | None = None
     basis: str | None = None

@@ -27,7 +27,8 @@ from slowtok.detectors.phases import judge_decode, losses, slowdown
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
 FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); no published source
-MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor; no published source
+MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor, or explains ...
+MIN_LEAD_SHARE = 0.5  # ... this much of the slowdown (log); neither has a published source
 MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
 MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
 MIN_ROOT_FIT = 0.5  # a root that explains less is not what cures; no published source
@@ -114,7 +115,7 @@ def _name(
             if part_s >= MIN_PART * lost_s[phase]:
                 left_s[phase] -= part_s
                 named[cause] = charge(finding, part_s)
-            elif any(root in named for root in ROOTS.get(cause, ())):
+            elif finding.lost_s > 0 and any(root in named for root in ROOTS.get(cause, ())):
                 named[cause] = symptom(finding)
     return named, sum(left_s.values())
 
@@ -159,7 +160,9 @@ def _can_lead(case: Case, finding: Finding, observed: float | None) -> bool:
     if observed is None:
         return True
     predicted = math.log(slowdown(case, finding.lost_s, finding.phase))
-    return abs(predicted - observed) <= MAX_MISFIT and predicted >= MIN_SHARE * observed
+    if predicted - observed > MAX_MISFIT or predicted < MIN_SHARE * observed:
+        return False
+    return observed - predicted <= MAX_MISFIT or predicted >= MIN_LEAD_SHARE * observed
 
 
 def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> dict[str, float]:

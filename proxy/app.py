@@ -6,7 +6,7 @@ Everything outside `/slowtok` goes to the relay. Read relay.py next.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from aiohttp import web
@@ -108,7 +108,7 @@ class Proxy:
         device = self.device()
         sampling = self.sampler.status()
         return {
-            "version": version("slowtok"),
+            "version": _version(),
             "listen": self.settings.listen,
             "engines": [self._engine_status(engine) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
@@ -150,6 +150,13 @@ class Proxy:
     def _diagnose_ms(self) -> float | None:
         requests = self.observer.diagnosed
         return round(self.observer.diagnose_s / requests * 1000, 3) if requests else None
+
+
+def _version() -> str | None:
+    try:
+        return version("slowtok")
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return None
 
 
 def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:

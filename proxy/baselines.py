@@ -23,24 +23,28 @@ MAX_NEIGHBOURS = 0.1  # learned from requests that had the engine to themselves
 
 
 class Baselines:
-    """Learned decode rates by setup. A file that cannot be read or written is counted."""
+    """Learned decode rates by setup. A file that cannot be read or written is counted.
+
+    Rates are kept as shares of the roofline where there is one, because that follows the context:
+    what 60 tokens of context taught must not be held against 600.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writing = threading.Lock()
         self.errors = 0
-        self._rates: OrderedDict[str, list[float]] = OrderedDict(self._read())
+        self._shares: OrderedDict[str, list[float]] = OrderedDict(self._read())
 
     def find(self, case: Case) -> Baseline:
-        """Return what the case's setup gave before."""
-        rates = self._rates.get(setup_of(case), [])
-        if not rates:
+        """Return what the case's setup gave before, at the case's own context."""
+        ordered = sorted(self._shares.get(setup_of(case), []))
+        if not ordered:
             return Baseline()
-        ordered = sorted(rates)
+        unit_tps = _unit_tps(case)
         return Baseline(
-            count=len(rates),
-            decode_tps=statistics.median(ordered),
-            decode_p10_tps=ordered[int(0.1 * (len(ordered) - 1))],
+            count=len(ordered),
+            decode_tps=statistics.median(ordered) * unit_tps,
+            decode_p10_tps=ordered[int(0.1 * (len(ordered) - 1))] * unit_tps,
         )
 
     def learn(self, case: Case, diagnosis: Diagnosis) -> bool:
@@ -49,16 +53,16 @@ class Baselines:
         if diagnosis.verdict != "normal" or rate is None or not _is_telling(case):
             return False
         setup = setup_of(case)
-        self._rates[setup] = [*self._rates.get(setup, []), rate][-KEEP:]
-        self._rates.move_to_end(setup)
-        while len(self._rates) > MAX_SETUPS:
-            self._rates.popitem(last=False)
+        self._shares[setup] = [*self._shares.get(setup, []), rate / _unit_tps(case)][-KEEP:]
+        self._shares.move_to_end(setup)
+        while len(self._shares) > MAX_SETUPS:
+            self._shares.popitem(last=False)
         return True
 
     def save(self) -> None:
         """Write the file; called from threads, the last one of which writes what is newest."""
         with self._writing:
-            self._write(orjson.dumps(self._rates))
+            self._write(orjson.dumps(self._shares))
 
     def _write(self, content: bytes) -> None:
         try:
@@ -72,10 +76,13 @@ class Baselines:
             self.errors += 1
 
     def summary(self) -> list[dict[str, object]]:
-        """Return each setup with its count and median, for the status."""
+        """Return each setup with its count and median, for the status.
+
+        `median` is in the unit that the setup's name ends with.
+        """
         return [
-            {"setup": setup, "count": len(rates), "decode_tps": round(statistics.median(rates), 2)}
-            for setup, rates in self._rates.items()
+            {"setup": setup, "count": len(shares), "median": round(statistics.median(shares), 3)}
+            for setup, shares in self._shares.items()
         ]
 
     def _read(self) -> dict[str, list[float]]:
@@ -101,8 +108,14 @@ def setup_of(case: Case) -> str:
         f"kv {server.kv_type_k or 'f16'}",
         f"ctx {_bucket(case.envelope.context_tokens)}",
         "speculative" if server.speculative else "plain",
+        "tokens/s" if case.envelope.roofline_tps is None else "of the roofline",
     )
     return " | ".join(parts)
+
+
+def _unit_tps(case: Case) -> float:
+    """Return what a rate is kept as a share of; 1 where no roofline is known."""
+    return case.envelope.roofline_tps or 1.0
 
 
 def _bucket(context_tokens: int | None) -> str:

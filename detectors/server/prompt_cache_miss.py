@@ -111,8 +111,17 @@ def _finding(case: Case, lost_tokens: float, why: str, remedy: str) -> Finding |
                 limit=MIN_LOST_TOKENS,
             ),
             Evidence(name="prefill", value=prefill_s, unit="s"),
+            *_place(case.prompt),
         ),
     )
+
+
+def _place(prompt: PromptPrefix | None) -> tuple[Evidence, ...]:
+    """Return where the prompt first differs from the earlier one; nothing where it does not."""
+    if prompt is None or prompt.first_difference is None or prompt.difference_message is None:
+        return ()
+    unit = f"characters into message {prompt.difference_message + 1}"
+    return (Evidence(name="first difference", value=prompt.first_difference, unit=unit),)
 
 
 def _lost_by_engine(prompt: PromptPrefix) -> str:

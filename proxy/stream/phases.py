@@ -62,21 +62,19 @@ def _queue(
     """The engine's word, else the shortest wait that its own work leaves room for.
 
     The first visible token alone would not do: while an engine collects a tool call it decodes,
-    and shows nothing.
+    and shows nothing. Nor does the head: a llama-server was seen to send it while it queued.
     """
     if engine.queue_s is not None:
         return engine.queue_s
-    before_head_s = None
-    if early_head and timeline.stream:
-        before_head_s = _difference(timeline.headers_at_s, timeline.sent_at_s)
     if source != "engine":
-        return before_head_s
+        waits_for_head = early_head and timeline.stream
+        return _difference(timeline.headers_at_s, timeline.sent_at_s) if waits_for_head else None
     first_at_s = timeline.first_token_at_s if timeline.stream else None
     prepared_s = (engine.load_s or 0.0) + (engine.prefill_s or 0.0)
     to_first_s = _difference(first_at_s, timeline.sent_at_s, prepared_s)
     worked_s = prepared_s + (engine.decode_s or 0.0)
     to_end_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, worked_s)
-    waits_s = [wait for wait in (before_head_s, to_first_s, to_end_s) if wait is not None]
+    waits_s = [wait for wait in (to_first_s, to_end_s) if wait is not None]
     return min(waits_s, default=None)
 
 

@@ -219,7 +219,7 @@ def test_a_healthy_small_model_on_two_cores_is_inside() -> None:
     envelope = expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64)
     for measured_tps in (136, 147):
         assert band(envelope).low < measured_tps < band(envelope).high
-    assert envelope.expected_tps == pytest.approx(147, rel=0.05)
+    assert envelope.expected_tps == pytest.approx(147, rel=0.08)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_batch_on_a_cpu_shares_the_cores() -> None:
     shared = expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64, sequences=2).as_configured
     alone = band(expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64))
     assert shared is not None
-    assert shared.low == pytest.approx(alone.low / 2, rel=0.03)
+    assert shared.low == pytest.approx(alone.low / 2, rel=0.1)
 
 
 # Always.

@@ -141,6 +141,7 @@ def case(
         envelope=Envelope(
             decode=Range(low=76.0, high=210.0),
             expected_tps=151.0,
+            roofline_tps=151.0,
             ceiling_tps=500.0,
             basis="roofline",
             context_tokens=465,

@@ -127,4 +127,5 @@ def test_a_place_is_an_offset_and_never_text() -> None:
         "tokens from the cache",
         "tokens computed again",
         "prefill",
+        "first difference",
     ]

@@ -57,8 +57,8 @@ LLAMA_SERVER = [
     ),
     pytest.param(
         stream(engine=engine(prefill_s=1.0, decode_s=4.0)),
-        {"queue_s": 0.5, "prefill_s": 1.0},
-        id="what lies between head and prefill is no queue",
+        {"queue_s": 1.5, "prefill_s": 1.0},
+        id="a head that came while it queued",
     ),
     pytest.param(
         stream(engine=BUSY, headers_at_s=3.0),
