@@ -76,7 +76,7 @@ class Proxy:
             is_idle=self._cores_are_idle,
         )
         await self.sampler.start()
-        self.engines.start()
+        self.engines.start(self.observer.is_asked)
         self.ram.start()
         self.lag.start()
 

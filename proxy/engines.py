@@ -6,6 +6,7 @@ usual ports of this machine are tried until something answers.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.locality import is_local
 from slowtok.proxy.servers.model_facts import read_model_facts
 from slowtok.proxy.servers.server_facts import model_path, server_facts
+from slowtok.proxy.servers.slots import POLL_S, SlotLog, count_busy
 
 USUAL_PORTS = {
     8080: "llama-server",
@@ -49,6 +51,7 @@ class Engine:
     local: bool | None = None
     models: dict[str, ModelFacts] = field(default_factory=dict)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
+    slots: SlotLog = field(default_factory=SlotLog)
 
     @property
     def kind(self) -> str:
@@ -98,8 +101,9 @@ class Engines:
         ports = (port for port in USUAL_PORTS if port != self._own_port)
         return "ports " + ", ".join(str(port) for port in ports)
 
-    def start(self) -> None:
-        """Begin to look at the engines."""
+    def start(self, is_asked: Callable[[str], bool]) -> None:
+        """Begin to look at the engines. `is_asked` says whether requests are at one, by name."""
+        self._keep(asyncio.create_task(self._watch_slots(is_asked)))
         if self.all:
             for engine in self.all:
                 self._spawn(engine)
@@ -197,6 +201,16 @@ class Engines:
         while True:
             await self._look(engine)
             await asyncio.sleep(_interval_s(engine))
+
+    async def _watch_slots(self, is_asked: Callable[[str], bool]) -> None:
+        """Count the slots at work while a request is at an engine, and never else."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            asked = [e for e in self.all if e.kind == "llama-server" and is_asked(e.name)]
+            for engine in asked:
+                busy = await count_busy(self._session, engine.url)
+                if busy is not None:
+                    engine.slots.note(time.monotonic(), busy)
 
     async def _look(self, engine: Engine) -> None:
         """Ask an engine what it is; a look that breaks leaves what was known."""

@@ -26,6 +26,7 @@ class Exchange:
     model: str | None = None
     stream: bool = False
     engine_name: str | None = None
+    caller_id: str | None = None  # x-request-id: the client's own, else ours
     slept: bool | None = None  # the engine had put its model away when the request went to it
     prompt: PromptPrint | None = None
     asked_for_usage: bool = False

@@ -1,9 +1,12 @@
 """Who else was at the engine: other requests during the queue and the decode of one."""
 
+import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.servers.slots import SlotLog
 
 
 def count_neighbours(
@@ -32,6 +35,19 @@ def count_neighbours(
         queue_mean=_mean([_overlap(waited, span) for span in present], waited),
         decode_mean=_mean(overlaps, decoded),
         decode_max=_most_at_once(decoding, decoded),
+    )
+
+
+def with_slots(known: Neighbours, phases: Phases, slots: SlotLog) -> Neighbours:
+    """Add the neighbours that only the engine's own slots show: they did not come through here."""
+    looks = slots.window(*_window(phases.decode_from_at_s, phases.decode_to_at_s))
+    others = [max(look.busy - 1, 0) for look in looks]  # one of the slots is mine
+    if not others:
+        return known
+    return replace(
+        known,
+        decode_mean=max(known.decode_mean, statistics.fmean(others)),
+        decode_max=max(known.decode_max, *others),
     )
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from slowtok.detectors.case import Case, DeviceFacts
+from slowtok.detectors.case import Case, DeviceFacts, Neighbours, Phases
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.envelope import expect, refine
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import count_neighbours
+from slowtok.proxy.neighbours import count_neighbours, with_slots
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -80,6 +80,10 @@ class Observer:
         """Requests that are on their way now."""
         return len(self._live)
 
+    def is_asked(self, engine_name: str) -> bool:
+        """Say whether a generation is at that engine now."""
+        return any(e.api and e.engine_name == engine_name for e in self._live.values())
+
     def begin(self, exchange: Exchange) -> None:
         """A request has come."""
         self.requests += 1
@@ -93,13 +97,13 @@ class Observer:
         exchange.end(None, time.monotonic())
         del self._live[exchange.request_id]
         self._recent.append(exchange)
-        if not any(other.api for other in self._live.values()):
-            self._sampler.set_active(False)
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publish(exchange)
-            return
-        waiting = asyncio.create_task(self._settle_when_sampled(exchange.request_id))
-        self._settling[exchange.request_id] = (exchange, waiting)
+        else:
+            waiting = asyncio.create_task(self._settle_when_sampled(exchange.request_id))
+            self._settling[exchange.request_id] = (exchange, waiting)
+        if not any(other.api for other in self._live.values()):
+            self._sampler.set_active(False)
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
@@ -171,6 +175,7 @@ class Observer:
         begin_s = time.monotonic()
         case = self._case(exchange)
         diagnosis = diagnose(case, disabled=self._disabled)
+        self.failures.update(f"detector {cause}" for cause in diagnosis.failed)
         self.diagnosed += 1
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
@@ -193,7 +198,7 @@ class Observer:
             timeline=timeline,
             phases=phases,
             prompt=exchange.prefix,
-            neighbours=count_neighbours(exchange, phases, self._met(begin_s), time.monotonic()),
+            neighbours=self._neighbours(exchange, phases),
             host=self._sampler.host_window(port, begin_s, end_s),
             gpu=self._sampler.gpu_window(begin_s, end_s),
             server=server,
@@ -205,6 +210,12 @@ class Observer:
         )
         baseline = self._baselines.find(case)
         return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
+
+    def _neighbours(self, exchange: Exchange, phases: Phases) -> Neighbours:
+        met = self._met(exchange.accepted_at_s)
+        known = count_neighbours(exchange, phases, met, time.monotonic())
+        engine = self._engines.find(exchange.engine_name)
+        return known if engine is None else with_slots(known, phases, engine.slots)
 
     def _met(self, since_s: float) -> Iterator[Exchange]:
         """Yield the requests that are on their way now or ended after `since_s`."""

@@ -88,6 +88,7 @@ class Relay:
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(),
         )
+        exchange.caller_id = outgoing["X-Request-Id"]
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
         exchange.engine_name = engine.name
@@ -131,6 +132,7 @@ class Relay:
         exchange.status = reply.status
         passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
         passed["slowtok-id"] = exchange.request_id
+        passed.setdefault("X-Request-Id", exchange.caller_id or exchange.request_id)
         if exchange.api is None:
             return await self._stream(request, reply, exchange, passed)
         content_type = reply.headers.get("Content-Type", "").lower()
@@ -233,6 +235,7 @@ class Relay:
         exchange.end(error.ended, time.monotonic())
         response = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
         response.headers["slowtok-id"] = exchange.request_id
+        response.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
         return response
 
 

@@ -23,7 +23,8 @@ from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_prox
 from fakes.slow_client import read_slowly
 from slowtok.proxy.demo.model import fetch_model
 
-pytestmark = pytest.mark.engine
+# What else this machine does in those seconds is not ours: a wrong verdict counts when it stays.
+pytestmark = [pytest.mark.engine, pytest.mark.flaky(reruns=2, reruns_delay=2)]
 
 STORY = "Tell me a long story about a dragon and a lighthouse."
 DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds
@@ -118,6 +119,24 @@ def test_streams_that_share_the_batch(tmp_path: Path, ram_bytes_per_s: float) ->
         assert set(answer.causes) <= {"batch-shared"}, judged(answer)
 
 
+def test_a_batch_shared_with_streams_that_go_past_the_proxy(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    with (
+        setup(tmp_path, ram_bytes_per_s, slots=4, context=8192) as (engine, proxy),
+        ThreadPoolExecutor() as pool,
+    ):
+        proxy.ask(chat(tokens=8))  # the proxy knows its engine by now
+        url = f"{engine.url}/v1/chat/completions"
+        past = [pool.submit(httpx.post, url, json=chat(), timeout=120) for _ in range(3)]
+        until_processing(engine)
+        answer = proxy.ask(chat(tokens=DECODE_TOKENS // 2, stream=True))
+        assert [reply.result().status_code for reply in past] == [200, 200, 200]
+
+    assert answer.record.get("phase") == "decode", judged(answer)
+    assert answer.causes == ["batch-shared"]
+
+
 def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) -> None:
     rules = " ".join(f"Rule {i}: be kind to dragon number {i}." for i in range(180))
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
@@ -199,7 +218,7 @@ def anonymous_bytes(pid: int) -> int:
 def until_processing(engine: RunningEngine) -> None:
     """Wait until the engine works on a request."""
     for _ in range(500):
-        if httpx.get(f"{engine.url}/slots").json()[0]["is_processing"]:
+        if any(slot["is_processing"] for slot in httpx.get(f"{engine.url}/slots").json()):
             return
         threading.Event().wait(0.01)
     raise AssertionError("the request did not come")

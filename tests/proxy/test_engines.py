@@ -35,7 +35,7 @@ async def looking(tmp_path: Path, *urls: str, told: Told | None = None) -> Async
             own_port=1,
             tell=lambda event, **facts: heard.append((event, facts)),
         )
-        engines.start()
+        engines.start(lambda _name: False)
         await engines.first_look(10.0)
         try:
             yield engines
@@ -204,7 +204,7 @@ async def test_engine_that_hangs_costs_a_request_little(
             own_port=1,
             tell=lambda *_, **__: None,
         )
-        engines.start()
+        engines.start(lambda _name: False)
         async with asyncio.timeout(5):
             assert await engines.choose(None) is engines.all[0]  # never seen yet
             assert await engines.choose(None) is engines.all[0]  # looked at in vain

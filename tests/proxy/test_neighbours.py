@@ -6,7 +6,8 @@ import pytest
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import count_neighbours
+from slowtok.proxy.neighbours import count_neighbours, with_slots
+from slowtok.proxy.servers.slots import SlotLog
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 
@@ -140,3 +141,22 @@ def test_wait_that_is_not_known_has_no_mean() -> None:
     met = count(exchange(5.0, 40.0, first_at_s=6.0), phases=replace(MINE, prefill_from_at_s=None))
 
     assert (met.in_flight_at_send, met.queue_mean) == (1, 0.0)
+
+
+def test_slots_show_neighbours_that_went_past_the_proxy() -> None:
+    slots = SlotLog()
+    for at_s, busy in ((15.0, 4), (21.0, 3), (25.0, 2), (29.0, 1), (31.0, 4)):
+        slots.note(at_s, busy)
+
+    found = with_slots(Neighbours(decode_mean=0.2, decode_max=1), MINE, slots)
+
+    assert found.decode_mean == pytest.approx(1.0)
+    assert found.decode_max == 2
+
+
+def test_slots_take_no_known_neighbour_away() -> None:
+    slots = SlotLog()
+    slots.note(25.0, 1)
+
+    assert with_slots(Neighbours(decode_mean=0.9), MINE, slots).decode_mean == 0.9
+    assert with_slots(Neighbours(decode_mean=0.9), MINE, SlotLog()).decode_mean == 0.9

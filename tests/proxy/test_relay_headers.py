@@ -149,6 +149,7 @@ async def test_ids_are_created_where_the_client_has_none(engine: Upstream, clien
 
     arrived = (await engine.next()).head
     assert arrived.get("x-request-id") == head.get("slowtok-id")
+    assert head.get("x-request-id") == head.get("slowtok-id")
     assert uuid.UUID(head.get("slowtok-id")).version == 7
     assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-00", arrived.get("traceparent") or "")
 
