@@ -31,7 +31,7 @@ MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor, or e
 MIN_LEAD_SHARE = 0.5  # ... this much of the slowdown (log); neither has a published source
 MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
 MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
-MIN_ROOT_FIT = 0.5  # a root that explains less is not what cures; no published source
+MIN_ROOT_SHARE = 0.5  # a root that explains less is not what cures; no published source
 
 # Root before symptom: where one of the roots is found, its symptom can only contribute.
 ROOTS: Mapping[str, tuple[str, ...]] = {
@@ -135,7 +135,8 @@ def _ranked(
     scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
 
     def order(cause: str) -> tuple[bool, bool, float]:
-        symptom = any(fitting.get(root, 0.0) >= MIN_ROOT_FIT for root in ROOTS.get(cause, ()))
+        roots = (candidates[root] for root in ROOTS.get(cause, ()) if root in fitting)
+        symptom = any(_share(case, root, observed) >= MIN_ROOT_SHARE for root in roots)
         return symptom, not _can_lead(case, candidates[cause], observed), -scores[cause]
 
     return [(cause, candidates[cause]) for cause in sorted(fitting, key=order)]
@@ -154,6 +155,13 @@ def _fit(case: Case, finding: Finding, observed: float) -> float:
         return share if share >= MIN_SHARE else 0.0
     over = predicted - observed
     return math.exp(-over / FIT_WIDTH) if over <= MAX_MISFIT else 0.0
+
+
+def _share(case: Case, finding: Finding, observed: float | None) -> float:
+    """Return the share of the observed slowdown (log) that a finding predicts, at most 1."""
+    if not observed:
+        return 1.0
+    return min(math.log(slowdown(case, finding.lost_s, finding.phase)) / observed, 1.0)
 
 
 def _can_lead(case: Case, finding: Finding, observed: float | None) -> bool:
