@@ -21,6 +21,10 @@ _LISTS = ("upstream", "allow_origin", "allow_host", "disable")
 _UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)?)")
 
 
+_SECRET = re.compile(r"((?:://)(?=[^/\s'\"]*@)|[?])[^\s'\"@]*")  # user:password@, ?query
+_KUBERNETES = ("SLOWTOK_SERVICE_", "SLOWTOK_PORT")  # set for a Service of this name, not by users
+
+
 class SettingsError(Exception):
     """A setting that cannot be used. The text is one line naming key, value and source."""
 
@@ -110,7 +114,9 @@ class Settings(BaseModel):
     def upstreams(self) -> list[tuple[str | None, str]]:
         """Return (name, URL) of each upstream that was given."""
         matches = (_UPSTREAM.fullmatch(value) for value in self.upstream)
-        return [(m.group(1), m.group(2).rstrip("/")) for m in matches if m]
+        urls = [(m.group(1), m.group(2).rstrip("/")) for m in matches if m]
+        # Clients are given addresses that end in /v1, and name it again in each path.
+        return [(name, url.removesuffix("/v1")) for name, url in urls]
 
 
 def load(
@@ -158,7 +164,8 @@ def describe(key: str, value: object, source: str, said: str) -> str:
     """Return the one line about a setting that cannot be used: key, value, source and why."""
     name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
     shown = list(value) if isinstance(value, tuple) else value
-    line = f"{name} = {repr(shown)[:120]} (from {source}): {said}"
+    masked = _SECRET.sub(r"\1***", repr(shown))
+    line = f"{name} = {masked[:120]} (from {source}): {said}"
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
@@ -173,7 +180,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read `SLOWTOK_*`; lists are separated by commas, an empty one counts as not set."""
     found: dict[str, Any] = {}
     for name, text in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and text.strip():
+        if (
+            name.startswith(ENVIRONMENT_PREFIX)
+            and not name.startswith(_KUBERNETES)
+            and text.strip()
+        ):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
             found[key] = (
                 [part.strip() for part in text.split(",") if part.strip()]

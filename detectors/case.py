@@ -70,6 +70,7 @@ class Timeline:
     last_token_at_s: float | None = None
     last_byte_at_s: float | None = None
     delivered_at_s: float | None = None
+    ended_at_s: float | None = None
     token_at_s: tuple[float, ...] = ()
     itl_p50_s: float | None = None
     itl_p99_s: float | None = None
@@ -129,7 +130,6 @@ class Neighbours:
     """Other requests that the proxy had at the same engine while this one was there."""
 
     in_flight_at_send: int = 0
-    queue_mean: float = 0.0
     decode_mean: float = 0.0
     decode_max: int = 0
 
@@ -183,11 +183,17 @@ class GpuProcess:
     name: str | None = None
     memory_bytes: int | None = None
     is_server: bool = False
+    busy_ratio: float | None = None
+    memory_busy_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One GPU at `at_s`. Ratios are 0 to 1; `reasons` is NVML's clocks-event mask."""
+    """One GPU at `at_s`. Ratios are 0 to 1; `reasons` is NVML's clocks-event mask.
+
+    PCIe rates are as the GPU sees them: `rx` goes into it. `energy_j` and `throttled_*_ns` only
+    grow: differences alone mean something. These, link and processes come at 1 Hz, the rest at 10.
+    """
 
     at_s: float
     index: int
@@ -203,6 +209,16 @@ class GpuSample:
     free_bytes: int | None = None
     total_bytes: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    temperature_margin_c: int | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    energy_j: float | None = None
+    throttled_power_ns: int | None = None
+    throttled_sw_thermal_ns: int | None = None
+    throttled_hw_thermal_ns: int | None = None
+    throttled_power_brake_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +234,14 @@ class GpuFacts:
     max_memory_clock_mhz: int | None = None
     bandwidth_bytes_per_s: float | None = None
     driver: str | None = None
+    default_power_limit_w: float | None = None
+    min_power_limit_w: float | None = None
+    max_power_limit_w: float | None = None
+    max_pcie_generation: int | None = None
+    max_pcie_width: int | None = None
+    gpu_max_pcie_generation: int | None = None
+    unified_memory: bool | None = None
+    mig: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

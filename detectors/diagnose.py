@@ -22,7 +22,7 @@ from slowtok.detectors.finding import (
     charge,
     symptom,
 )
-from slowtok.detectors.phases import judge_decode, losses, slowdown
+from slowtok.detectors.phases import is_error, judge_decode, losses, slowdown, unexplained_wait
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
@@ -57,6 +57,8 @@ def diagnose(
     case: Case, *, catalog: tuple[Detector, ...] = CATALOG, disabled: Collection[str] = ()
 ) -> Diagnosis:
     """Judge one request and name the causes that explain it; never raises for a detector."""
+    if is_error(case):
+        return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
     examined = _examine(case, [d for d in catalog if cause_of(d) not in disabled])
     decode = judge_decode(case)
     candidates = {
@@ -68,11 +70,12 @@ def diagnose(
     slow = tuple(loss for loss in lost if loss.slow)
     named, unexplained_s = _name(case, candidates, slow)
     informing = {c: f for c, f in examined.found.items() if f.informational}
-    verdict: Verdict = "slow" if slow else "unknown" if decode.slow is None else "normal"
+    unjudged = decode.reason or unexplained_wait(case) or ""
+    verdict: Verdict = "slow" if slow else "unknown" if unjudged else "normal"
     return Diagnosis(
         verdict=verdict,
         phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
-        reason="" if slow else decode.reason,
+        reason="" if slow else unjudged,
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s),

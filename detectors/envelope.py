@@ -271,7 +271,9 @@ def _ram(model: ModelFacts, device: DeviceFacts) -> _Memory:
     peak = device.ram_bandwidth_bytes_per_s
     cores = device.cpu_physical_cores or (device.cpu_logical_cores or 0) // 2
     if not peak or not cores:
-        raise _NoBasis("the RAM bandwidth or the number of cores is not known")
+        raise _NoBasis(
+            "the RAM bandwidth is not known yet: measuring it takes a second without requests"
+        )
     low_bit = model.bits_per_weight is not None and model.bits_per_weight < CPU_LOW_BIT
     return _Memory(
         label="RAM",

@@ -7,15 +7,20 @@ at least 32 tokens and 2 s; a shorter one is judged only when it is clearly insi
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
+MIN_LOAD_S = 1.0  # a warm Ollama reports tens of milliseconds (ollama/ollama#12443)
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
 
+CACHED_BYTES = 512 * 1024 * 1024  # no last-level cache in common use holds a model of this size
+
+_TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
+_UNSEEN_GPU = "faster than this machine's RAM allows: it runs on a GPU that is not visible here"
 _CUT_SHORT = {
     "upstream-refused": "the engine could not be reached",
     "upstream-error": "the engine broke off, or reported an error",
@@ -37,15 +42,14 @@ def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band and against the setup's own past."""
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
     tokens = case.timeline.tokens.completion
-    if _is_error(case) or rate is None or decode_s is None or tokens is None:
+    if is_error(case) or rate is None or decode_s is None or tokens is None:
         return _cannot(_why_no_rate(case))
     ceiling, low = case.envelope.ceiling_tps, _low_edge(case)
     if low is None:
         because = "; ".join(case.envelope.because)
         return _cannot(because or "no expectation for this model on this hardware")
-    if ceiling is not None and rate > ceiling and case.device.gpus:
-        # On a CPU the ceiling is not hard: caches hold a part of small models.
-        return _cannot("faster than the memory allows: speculation, or a fact is wrong")
+    if ceiling is not None and rate > ceiling and _is_hard_ceiling(case):
+        return _cannot(_TOO_FAST if case.device.gpus else _UNSEEN_GPU)
     if rate >= low:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
     if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
@@ -63,16 +67,14 @@ def losses(
     is not slow, however long it took.
     """
     p = case.phases
-    if _is_error(case):
-        return ()
     waits: dict[Phase, float] = {
         "queue": p.queue_s or 0.0,
         "load": p.load_s or 0.0,
         "prefill": min(_found(findings, "prefill"), p.prefill_s or 0.0),
-        "delivery": max(p.delivery_s or 0.0, _found(findings, "delivery")),
+        "delivery": p.delivery_s or 0.0,
     }
     found = [
-        PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(lost_s, p.total_s))
+        PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(phase, lost_s, p.total_s))
         for phase, lost_s in waits.items()
         if lost_s > 0
     ]
@@ -89,22 +91,49 @@ def slowdown(case: Case, lost_s: float, phase: Phase) -> float:
     return took_s / max(took_s - lost_s, took_s * 0.01)
 
 
+def _is_hard_ceiling(case: Case) -> bool:
+    """Say whether memory bounds the rate for sure: caches hold a good part of small models."""
+    return bool(case.device.gpus) or (case.envelope.read_bytes or 0) > CACHED_BYTES
+
+
 def _low_edge(case: Case) -> float | None:
-    edges = []
-    if case.envelope.decode is not None:
-        edges.append(case.envelope.decode.low)
-    learned = learned_low_tps(case.baseline)
-    if learned is not None:
-        edges.append(learned)
+    band, learned = case.envelope.decode, _learned(case)
+    edges = [] if band is None else [band.low]
+    if learned is not None and (edge := learned_low_tps(learned)) is not None:
+        edges.append(edge)
     return max(edges, default=None)
 
 
 def _expected(case: Case) -> float | None:
-    learned = learned_low_tps(case.baseline) is not None
-    return case.baseline.decode_tps if learned else case.envelope.expected_tps
+    learned = _learned(case)
+    return case.envelope.expected_tps if learned is None else learned.decode_tps
 
 
-def _is_error(case: Case) -> bool:
+def _learned(case: Case) -> Baseline | None:
+    """Return the baseline, unless too little was seen or it lies outside what physics expects."""
+    learned, band = case.baseline, case.envelope.decode
+    if learned_low_tps(learned) is None or learned.decode_tps is None:
+        return None
+    if band is not None and not band.low <= learned.decode_tps <= band.high:
+        return None  # a machine that was always slow, or a GPU that is not visible
+    return learned
+
+
+def unexplained_wait(case: Case) -> str | None:
+    """Return why a long wait for the first token cannot be judged, None where there is no such."""
+    p = case.phases
+    if p.prefill_s is not None or p.queue_s is not None or p.ttft_s is None:
+        return None
+    if not _is_long("prefill", p.ttft_s, p.total_s):
+        return None
+    return (
+        f"{p.ttft_s:.1f} s before the first token may be queue or prefill: the engine does not say"
+        " (vLLM tells with --enable-per-request-metrics)"
+    )
+
+
+def is_error(case: Case) -> bool:
+    """Say whether the request failed: an error is never called slow, and no cause is sought."""
     return (case.timeline.status or 0) >= 400
 
 
@@ -112,7 +141,7 @@ def _why_no_rate(case: Case) -> str:
     timeline, completion = case.timeline, case.timeline.tokens.completion
     if timeline.ended in _CUT_SHORT:
         return _CUT_SHORT[timeline.ended]
-    if _is_error(case):
+    if is_error(case):
         return f"the engine answered {timeline.status}"
     if completion is None:
         return f"no token count: the request ended as {timeline.ended}"
@@ -131,5 +160,6 @@ def _found(findings: Mapping[str, Finding], phase: Phase) -> float:
     return max((f.lost_s for f in findings.values() if f.phase == phase), default=0.0)
 
 
-def _is_long(lost_s: float, total_s: float) -> bool:
-    return lost_s >= MIN_WAIT_S and lost_s >= MIN_WAIT_RATIO * total_s
+def _is_long(phase: Phase, lost_s: float, total_s: float) -> bool:
+    least_s = MIN_LOAD_S if phase == "load" else MIN_WAIT_S
+    return lost_s >= least_s and lost_s >= MIN_WAIT_RATIO * total_s

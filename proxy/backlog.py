@@ -16,7 +16,49 @@ if sys.platform == "linux":
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the output queue that were not sent yet
 _INT = struct.Struct("i")
 
+POLL_S = 0.02  # while a client is behind; one that keeps up is never polled
+
 Backlog = Callable[[], int]
+
+
+class BacklogWatch:
+    """Adds up the time in which a client had not taken what was there for it.
+
+    `note` is called after each write. Only while something waits does a timer look again, so that
+    a client which catches up in a pause of the engine is not charged with the pause.
+    """
+
+    def __init__(self, waiting: Backlog) -> None:
+        self.waiting = waiting
+        self.blocked_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self) -> None:
+        """Look after a write; begin to watch where the client is behind."""
+        if self._since_s is None and self.waiting():
+            self._since_s = self._loop.time()
+            self._timer = self._loop.call_later(POLL_S, self._look)
+
+    def close(self) -> None:
+        """Stop watching; what is open counts until now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._charge()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self.waiting():
+            self._timer = self._loop.call_later(POLL_S, self._look)
+        else:
+            self._charge()
+
+    def _charge(self) -> None:
+        if self._since_s is not None:
+            self.blocked_s += self._loop.time() - self._since_s
+            self._since_s = None
 
 
 def backlog_of(transport: asyncio.WriteTransport) -> Backlog:

@@ -52,11 +52,17 @@ class Engine:
     models: dict[str, ModelFacts] = field(default_factory=dict)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     slots: SlotLog = field(default_factory=SlotLog)
+    found_at_s: float | None = None
 
     @property
     def kind(self) -> str:
         """Which engine it is, "unknown" until it said so."""
         return self.identity.kind if self.identity else "unknown"
+
+    def lookup(self, model: str | None) -> ModelFacts | None:
+        """Return the model that a request means; Ollama takes a name without a tag for `latest`."""
+        name = model or ""
+        return self.models.get(name) or self.models.get(f"{name}:latest")
 
     @property
     def version(self) -> str | None:
@@ -133,7 +139,7 @@ class Engines:
         """
         if not self.all:
             return None
-        engine = next((e for e in self.all if model in e.models), None) or self._first()
+        engine = next((e for e in self.all if e.lookup(model)), None) or self._first()
         if not engine.looked.is_set():
             try:
                 await asyncio.wait_for(engine.looked.wait(), FIRST_LOOK_S)
@@ -144,14 +150,20 @@ class Engines:
                 await asyncio.wait_for(self._look(engine), FIRST_LOOK_S)
         return engine
 
+    def lose(self, engine: Engine) -> None:
+        """Take note that an engine refused a request: it is looked at before the next one."""
+        if engine.identity is not None:
+            engine.identity = None
+            self._tell_of(engine, "engine-lost")
+
     def find(self, name: str | None) -> Engine | None:
         """Return the engine of that name."""
         return next((engine for engine in self.all if engine.name == name), None)
 
     def port_of(self, name: str | None) -> int | None:
-        """Return the port of the engine of that name."""
+        """Return the port of the engine of that name on this machine; None for one elsewhere."""
         engine = self.find(name)
-        return None if engine is None else engine.port
+        return None if engine is None or engine.local is False else engine.port
 
     def facts(self, name: str | None, model: str | None) -> tuple[ServerFacts, ModelFacts]:
         """Return what is known of an engine and of the model that it serves."""
@@ -167,8 +179,9 @@ class Engines:
             local=engine.local,
             model=model,
         )
+        server = replace(server, uptime_s=_uptime_s(server.uptime_s, engine.found_at_s))
         only = next(iter(engine.models.values())) if len(engine.models) == 1 else None
-        return server, engine.models.get(model or "") or only or ModelFacts(name=model)
+        return server, engine.lookup(model) or only or ModelFacts(name=model)
 
     def _first(self) -> Engine:
         return next((e for e in self.all if e.identity is not None), self.all[0])
@@ -200,7 +213,30 @@ class Engines:
     async def _watch(self, engine: Engine) -> None:
         while True:
             await self._look(engine)
-            await asyncio.sleep(_interval_s(engine))
+            loading = engine.kind == "llama-server" and not engine.models
+            if engine.identity is None or loading:
+                await asyncio.sleep(RETRY_S)
+            elif self._may_sleep(engine):
+                await self._watch_sleep(engine)
+            else:
+                await asyncio.sleep(REFRESH_S)
+
+    def _may_sleep(self, engine: Engine) -> bool:
+        """Say whether an engine was told to put its model away when idle, or was seen to."""
+        if engine.kind != "llama-server":
+            return False
+        process = self._sampler.process(engine.port) if engine.local is not False else None
+        asked = process and llama_server.parse_flags(process.cmdline, process.environment)
+        return bool(engine.probe.sleeping or (asked and (asked.sleep_idle_s or 0) > 0))
+
+    async def _watch_sleep(self, engine: Engine) -> None:
+        """Ask only whether the model sleeps, until it is time for a whole look again."""
+        for _ in range(int(REFRESH_S / SLEEP_POLL_S)):
+            await asyncio.sleep(SLEEP_POLL_S)
+            sleeping = await llama_server.is_sleeping(self._session, engine.url)
+            if sleeping is None:  # it does not answer: a whole look will tell
+                return
+            engine.probe = replace(engine.probe, sleeping=sleeping)
 
     async def _watch_slots(self, is_asked: Callable[[str], bool]) -> None:
         """Count the slots at work while a request is at an engine, and never else."""
@@ -223,14 +259,15 @@ class Engines:
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
             self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
         engine.looked.set()
+        if before is None and engine.identity is not None:
+            engine.found_at_s = time.monotonic()
         if (before is None) != (engine.identity is None):
-            self._tell(
-                "engine-found" if engine.identity else "engine-lost",
-                engine=engine.name,
-                url=engine.url,
-                kind=engine.kind,
-                version=engine.version,
-            )
+            self._tell_of(engine, "engine-found" if engine.identity else "engine-lost")
+
+    def _tell_of(self, engine: Engine, event: str) -> None:
+        self._tell(
+            event, engine=engine.name, url=engine.url, kind=engine.kind, version=engine.version
+        )
 
     async def _read_models(self, engine: Engine) -> None:
         """Read the geometry of the models that the engine has, once for each file."""
@@ -263,8 +300,9 @@ async def _probe(session: aiohttp.ClientSession, engine: Engine) -> Probe:
     return engine.probe
 
 
-def _interval_s(engine: Engine) -> float:
-    if engine.identity is None:
-        return RETRY_S
-    may_sleep = engine.probe.sleeping is not None and engine.kind == "llama-server"
-    return SLEEP_POLL_S if may_sleep else REFRESH_S
+def _uptime_s(told_s: float | None, found_at_s: float | None) -> float | None:
+    """Return how long an engine has been there: at most since it was found, or found again."""
+    if found_at_s is None:
+        return told_s
+    here_s = time.monotonic() - found_at_s
+    return here_s if told_s is None else min(told_s, here_s)

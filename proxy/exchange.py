@@ -3,7 +3,7 @@
 The relay writes the times, the meter the tokens; nobody reads before the end but the live views.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from slowtok.detectors.case import PromptPrefix, Timeline
 from slowtok.proxy.stream.apis import Api
@@ -40,21 +40,13 @@ class Exchange:
     delivered_at_s: float | None = None
     ended_at_s: float | None = None
     prefix: PromptPrefix | None = None
+    seen_at_s: float | None = None  # the last bytes that went to the client
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
-    _backlog_since_s: float | None = field(default=None)
-
-    def note_backlog(self, waiting_bytes: int, at_s: float) -> None:
-        """Note how much the client has not taken yet; time with a backlog is `client_blocked_s`."""
-        if waiting_bytes:
-            if self._backlog_since_s is None:
-                self._backlog_since_s = at_s
-        elif self._backlog_since_s is not None:
-            self.client_blocked_s += at_s - self._backlog_since_s
-            self._backlog_since_s = None
 
     def observe(self, chunk: bytes, at_s: float) -> None:
         """Show the meter a chunk that has gone to the client; a meter that breaks is put aside."""
+        self.seen_at_s = at_s
         if self.meter is None:
             return
         try:
@@ -69,10 +61,12 @@ class Exchange:
             return
         self.ended = ended
         self.ended_at_s = at_s
-        if self._backlog_since_s is not None:
-            self.note_backlog(0, at_s)
         if self.meter is None:
             return
+        if ended == "client-gone" and self.meter.is_complete:
+            # Many clients hang up at [DONE], before the engine's last, empty chunk is here.
+            self.ended = None
+            self.last_byte_at_s = self.last_byte_at_s or self.seen_at_s
         try:
             self.meter.finish(at_s)
         except Exception:  # noqa: BLE001 - as in observe
@@ -94,6 +88,7 @@ class Exchange:
             headers_at_s=self.headers_at_s,
             last_byte_at_s=self.last_byte_at_s,
             delivered_at_s=self.delivered_at_s,
+            ended_at_s=self.ended_at_s,
             client_blocked_s=self.client_blocked_s,
             proxy_s=self.proxy_s,
             parse_errors=self.observer_errors,

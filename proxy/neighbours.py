@@ -3,68 +3,86 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.servers.slots import SlotLog
 
+MIN_LOOKS = 2  # at the slots; fewer say little about a mean
+
+
+class Stay(NamedTuple):
+    """One generation's time at its engine; `first_s` is its first token where it streamed."""
+
+    engine_name: str | None
+    sent_s: float
+    first_s: float
+    end_s: float
+
+
+def stay_of(exchange: Exchange, now_s: float) -> Stay | None:
+    """Return the stay of a generation, so far or in the end; None for what was never sent.
+
+    A neighbour decodes from its own first token on (from its sending where it was not streamed):
+    before that it may itself have been waiting.
+    """
+    if exchange.api is None or exchange.sent_at_s is None:
+        return None
+    meter = exchange.meter
+    first_s = exchange.sent_at_s
+    if exchange.stream:
+        first_s = meter.first_at_s if meter and meter.first_at_s is not None else now_s
+    end_s = exchange.last_byte_at_s or exchange.ended_at_s or now_s
+    return Stay(exchange.engine_name, exchange.sent_at_s, first_s, end_s)
+
 
 def count_neighbours(
-    mine: Exchange, phases: Phases, others: Iterable[Exchange], now_s: float
+    engine_name: str | None, sent_at_s: float | None, phases: Phases, others: Iterable[Stay]
 ) -> Neighbours:
-    """Count the other generations that `mine` met at its engine.
-
-    A neighbour counts in my decode from its own first token on (from its sending where it was not
-    streamed): before that it may itself have been waiting.
-    """
-    met = [
-        o
-        for o in others
-        if o is not mine and o.engine_name == mine.engine_name and o.api and o.sent_at_s is not None
-    ]
-    sent_at_s = mine.sent_at_s
+    """Count the other generations that a request met at its engine."""
     if sent_at_s is None:
         return Neighbours()
-    waited = (sent_at_s, phases.prefill_from_at_s or sent_at_s)
-    decoded = _window(phases.decode_from_at_s, phases.decode_to_at_s)
-    present = [(o.sent_at_s or 0.0, _end(o, now_s)) for o in met]
-    decoding = [(_first(o, now_s), _end(o, now_s)) for o in met]
-    overlaps = [_overlap(decoded, span) for span in decoding]
+    met = [stay for stay in others if stay.engine_name == engine_name]
+    decoded = _window(phases)
+    decoding = [(stay.first_s, stay.end_s) for stay in met]
     return Neighbours(
-        in_flight_at_send=sum(begin <= sent_at_s < end for begin, end in present),
-        queue_mean=_mean([_overlap(waited, span) for span in present], waited),
-        decode_mean=_mean(overlaps, decoded),
+        in_flight_at_send=sum(stay.sent_s <= sent_at_s < stay.end_s for stay in met),
+        decode_mean=_mean([_overlap(decoded, span) for span in decoding], decoded),
         decode_max=_most_at_once(decoding, decoded),
     )
 
 
-def with_slots(known: Neighbours, phases: Phases, slots: SlotLog) -> Neighbours:
-    """Add the neighbours that only the engine's own slots show: they did not come through here."""
-    looks = slots.window(*_window(phases.decode_from_at_s, phases.decode_to_at_s))
-    others = [max(look.busy - 1, 0) for look in looks]  # one of the slots is mine
-    if not others:
-        return known
+def with_slots(
+    guessed: Neighbours, phases: Phases, log: SlotLog, *, slots: int | None, mine: int
+) -> Neighbours:
+    """Let the engine's own slots say how many decoded: they show, too, what did not come by us.
+
+    Args:
+        guessed: the count from the proxy's own requests, some of which may only have waited.
+        phases: when the request decoded.
+        log: the looks at the slots.
+        slots: how many the engine has; a guess beyond the others of them is cut.
+        mine: slots that the request itself took (n > 1 takes several).
+    """
+    looks = log.window(*_window(phases))
+    if len(looks) >= MIN_LOOKS:
+        others = [max(look.busy - mine, 0) for look in looks]
+        return replace(guessed, decode_mean=statistics.fmean(others), decode_max=max(others))
+    if slots is None:
+        return guessed
+    most = max(slots - mine, 0)
     return replace(
-        known,
-        decode_mean=max(known.decode_mean, statistics.fmean(others)),
-        decode_max=max(known.decode_max, *others),
+        guessed,
+        decode_mean=min(guessed.decode_mean, float(most)),
+        decode_max=min(guessed.decode_max, most),
     )
 
 
-def _window(begin_s: float | None, end_s: float | None) -> tuple[float, float]:
-    """Return both ends, or an empty window where one of them is not known."""
+def _window(phases: Phases) -> tuple[float, float]:
+    """Return both ends of the decode, or an empty window where one of them is not known."""
+    begin_s, end_s = phases.decode_from_at_s, phases.decode_to_at_s
     return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
-
-
-def _first(other: Exchange, now_s: float) -> float:
-    meter = other.meter
-    if not other.stream:
-        return other.sent_at_s or now_s
-    return meter.first_at_s if meter and meter.first_at_s is not None else now_s
-
-
-def _end(other: Exchange, now_s: float) -> float:
-    return other.last_byte_at_s or other.ended_at_s or now_s
 
 
 def _overlap(a: tuple[float, float], b: tuple[float, float]) -> float:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import count_neighbours, with_slots
+from slowtok.proxy.neighbours import Stay, count_neighbours, stay_of, with_slots
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -66,7 +66,7 @@ class Observer:
         self._disabled = disabled
         self._prompts = Prompts()
         self._live: dict[str, Exchange] = {}
-        self._recent: deque[Exchange] = deque(maxlen=KEEP_RECENT)
+        self._recent: deque[Stay] = deque(maxlen=KEEP_RECENT)
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._previous: OrderedDict[str, str] = OrderedDict()
@@ -82,7 +82,8 @@ class Observer:
 
     def is_asked(self, engine_name: str) -> bool:
         """Say whether a generation is at that engine now."""
-        return any(e.api and e.engine_name == engine_name for e in self._live.values())
+        live = (e for e in self._live.values() if e.api and e.last_byte_at_s is None)
+        return any(e.engine_name == engine_name for e in live)
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come."""
@@ -96,7 +97,8 @@ class Observer:
         """A request is over, however it ended."""
         exchange.end(None, time.monotonic())
         del self._live[exchange.request_id]
-        self._recent.append(exchange)
+        if stay := stay_of(exchange, time.monotonic()):
+            self._recent.append(stay)
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publish(exchange)
         else:
@@ -184,50 +186,67 @@ class Observer:
         timeline = exchange.timeline()
         server, model = self._engines.facts(exchange.engine_name, timeline.model)
         server = replace(server, slept=exchange.slept)
+        stays = list(self._stays(exchange))
         phases = split(
             timeline,
             choices=exchange.meter.reply.choices if exchange.meter else 1,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
+            alone=not any(s.sent_s <= (exchange.sent_at_s or 0.0) < s.end_s for s in stays),
         )
         device = self._device()
-        begin_s = timeline.accepted_at_s
-        end_s = max(timeline.last_byte_at_s or begin_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        port = self._engines.port_of(exchange.engine_name)
+        context = _context(timeline.tokens.prompt, timeline.tokens.completion)
         case = Case(
             timeline=timeline,
             phases=phases,
             prompt=exchange.prefix,
-            neighbours=self._neighbours(exchange, phases),
-            host=self._sampler.host_window(port, begin_s, end_s),
-            gpu=self._sampler.gpu_window(begin_s, end_s),
+            neighbours=self._neighbours(exchange, phases, stays),
             server=server,
             model=model,
             device=device,
-            envelope=expect(
-                model, device, server, _context(timeline.tokens.prompt, timeline.tokens.completion)
-            ),
+            envelope=expect(model, device, server, context),
+            **self._samples(exchange, local=server.local is not False),
         )
         baseline = self._baselines.find(case)
         return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
 
-    def _neighbours(self, exchange: Exchange, phases: Phases) -> Neighbours:
-        met = self._met(exchange.accepted_at_s)
-        known = count_neighbours(exchange, phases, met, time.monotonic())
-        engine = self._engines.find(exchange.engine_name)
-        return known if engine is None else with_slots(known, phases, engine.slots)
+    def _samples(self, exchange: Exchange, *, local: bool) -> dict[str, Any]:
+        """Return the samples of the request's time; none of this machine for a remote engine."""
+        if not local:
+            return {}
+        begin_s = exchange.accepted_at_s
+        last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
+        end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
+        port = self._engines.port_of(exchange.engine_name)
+        return {
+            "host": self._sampler.host_window(port, begin_s, end_s),
+            "gpu": self._sampler.gpu_window(begin_s, end_s),
+        }
 
-    def _met(self, since_s: float) -> Iterator[Exchange]:
-        """Yield the requests that are on their way now or ended after `since_s`."""
-        newest_first = reversed(self._recent)
-        ended = itertools.takewhile(lambda e: (e.ended_at_s or 0.0) >= since_s, newest_first)
-        return itertools.chain(self._live.values(), ended)
+    def _neighbours(self, exchange: Exchange, phases: Phases, stays: Iterable[Stay]) -> Neighbours:
+        name = exchange.engine_name
+        guessed = count_neighbours(name, exchange.sent_at_s, phases, stays)
+        engine = self._engines.find(name)
+        if engine is None:
+            return guessed
+        mine = exchange.meter.reply.choices_seen if exchange.meter else 1
+        return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
+
+    def _stays(self, mine: Exchange) -> Iterator[Stay]:
+        """Yield the stays of other requests that are here now or ended after `mine` came."""
+        now_s = time.monotonic()
+        for exchange in self._live.values():
+            if exchange is not mine and (stay := stay_of(exchange, now_s)):
+                yield stay
+        ended = itertools.takewhile(lambda s: s.end_s >= mine.accepted_at_s, reversed(self._recent))
+        own = stay_of(mine, now_s)
+        yield from (stay for stay in ended if stay != own)
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
         """Keep what later requests are compared with."""
         if diagnosis is None:
             return
-        if exchange.prompt is not None and case.timeline.status == 200:
+        if exchange.prompt is not None and _was_read(case):
             self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
         self._previous[exchange.model or ""] = headers.previous(exchange.request_id, diagnosis)
         self._previous.move_to_end(exchange.model or "")
@@ -252,6 +271,12 @@ class Observer:
                 )
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
             self.failures["prompt print"] += 1
+
+
+def _was_read(case: Case) -> bool:
+    """Say whether the engine has read the whole prompt: a 200 alone may come before that."""
+    told = case.timeline.tokens.completion is not None
+    return case.timeline.first_token_at_s is not None or told
 
 
 def _served_by(exchange: Exchange) -> str:

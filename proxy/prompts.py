@@ -7,6 +7,7 @@ from slowtok.proxy.stream.call import PromptPrint, compare
 
 KEEP_PER_MODEL = 8  # about the conversations that llama-server keeps apart by its slots and RAM
 KEEP_MODELS = 64
+MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hashes
 MAX_AGE_S = 3600.0
 
 
@@ -25,7 +26,15 @@ class Prompts:
 
     def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
         """Keep the print of a prompt that an engine has served."""
+        self._drop_oldest(MAX_CHARS - new.chars)
         self._prints.setdefault(served_by, deque(maxlen=KEEP_PER_MODEL)).append((at_s, new))
         self._prints.move_to_end(served_by)
         while len(self._prints) > KEEP_MODELS:
             self._prints.popitem(last=False)
+
+    def _drop_oldest(self, most_chars: int) -> None:
+        """Let whole models go, the longest unused first, until the rest is small enough."""
+        kept = sum(old.chars for prints in self._prints.values() for _, old in prints)
+        while self._prints and kept > most_chars:
+            _, prints = self._prints.popitem(last=False)
+            kept -= sum(old.chars for _, old in prints)

@@ -59,7 +59,11 @@ class RamBandwidth:
     async def _try_once(self) -> bytes | None:
         """Run the measurement and return its line; None when a request came in between."""
         try:
-            process = await asyncio.create_subprocess_exec(*COMMAND, stdout=asyncio.subprocess.PIPE)
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
+            )
         except OSError:
             return b""
         reading = asyncio.ensure_future(process.communicate())

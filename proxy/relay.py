@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from slowtok.proxy import headers, ids
-from slowtok.proxy.backlog import Backlog, backlog_of
+from slowtok.proxy.backlog import POLL_S, Backlog, BacklogWatch, backlog_of
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
@@ -29,7 +29,6 @@ from slowtok.proxy.upstream import Body, UpstreamError, held, send
 
 MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
 MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
-DELIVERY_POLL_S = 0.01
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
@@ -104,7 +103,10 @@ class Relay:
         try:
             reply = await send(self._session, engine.url, request.method, target, outgoing, body)
         except UpstreamError as error:
+            if error.ended == "upstream-refused":
+                self._engines.lose(engine)
             return self._refuse(exchange, error)
+        del body, call  # a stream may last for hours: the prompt must not be kept that long
         exchange.headers_at_s = time.monotonic()
         with held(reply):
             return await self._pass_on(request, reply, exchange)
@@ -136,7 +138,10 @@ class Relay:
         if exchange.api is None:
             return await self._stream(request, reply, exchange, passed)
         content_type = reply.headers.get("Content-Type", "").lower()
+        asked_to_stream = exchange.stream
         exchange.stream = content_type.startswith(("text/event-stream", "application/x-ndjson"))
+        if not exchange.stream and asked_to_stream and not _is_document(reply, content_type):
+            return await self._stream(request, reply, exchange, passed)
         if "Content-Encoding" not in reply.headers:
             exchange.meter = Meter(exchange.api, content_type)
         if not exchange.stream:
@@ -168,7 +173,7 @@ class Relay:
         if transport is None:
             raise asyncio.CancelledError
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
-        backlog = backlog_of(transport)
+        backlog = BacklogWatch(backlog_of(transport))
         content = reply.content
         try:
             if first:
@@ -187,15 +192,18 @@ class Relay:
                 if passing:
                     await response.write(passing)
                 exchange.observe(chunk, at_s)
-                exchange.note_backlog(backlog(), at_s)
+                backlog.note()
             exchange.last_byte_at_s = at_s
             if remover is not None and (rest := remover.flush()):
                 await response.write(rest)
             await response.write_eof()
-            await _delivered(backlog, exchange)
+            await _delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
+        finally:
+            backlog.close()
+            exchange.client_blocked_s = backlog.blocked_s
         exchange.delivered_at_s = time.monotonic()
         exchange.end(None, exchange.delivered_at_s)
         return response
@@ -271,6 +279,11 @@ def _target(request: web.Request) -> str:
     return "/" if target == "*" else request.rel_url.raw_path_qs
 
 
+def _is_document(reply: aiohttp.ClientResponse, content_type: str) -> bool:
+    """Say whether a reply to a streamed request is one JSON document after all, or an error."""
+    return content_type.startswith("application/json") or reply.status >= 400
+
+
 async def _break_off(
     response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
 ) -> None:
@@ -286,12 +299,10 @@ async def _break_off(
     transport.close()
 
 
-async def _delivered(backlog: Backlog, exchange: Exchange) -> None:
+async def _delivered(waiting: Backlog) -> None:
     """Wait until the client has taken everything; returns at once for one that keeps up."""
-    while waiting := backlog():
-        exchange.note_backlog(waiting, time.monotonic())
-        await asyncio.sleep(DELIVERY_POLL_S)
-    exchange.note_backlog(0, time.monotonic())
+    while waiting():  # noqa: ASYNC110 - the kernel has no event for it
+        await asyncio.sleep(POLL_S)
 
 
 def _no_engine(looked_at: str) -> UpstreamError:

@@ -16,6 +16,7 @@ from slowtok.proxy.headers import Headers
 KEEPALIVE_S = 4.0
 READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
 MAX_HEAD_BYTES = 64 * 1024
+MAX_STALE_S = 1.0  # a dropped connection shows in a round trip; later the engine was at work
 PIECE_BYTES = 256 * 1024  # of a request body; aiohttp warns from 1 MiB on
 
 _CONNECTION_BROKE = aiohttp.ClientOSError | ConnectionError
@@ -79,6 +80,7 @@ async def send(
         headers["Content-Length"] = str(len(body))
     while True:
         attempt = _Attempt()
+        began_s = asyncio.get_running_loop().time()
         try:
             return await session.request(
                 method,
@@ -89,7 +91,8 @@ async def send(
                 trace_request_ctx=attempt,
             )
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            resendable = isinstance(body, bytes | None)
+            at_once = asyncio.get_running_loop().time() - began_s < MAX_STALE_S
+            resendable = at_once and isinstance(body, bytes | None)
             if not (attempt.reused and resendable and _is_silent_end(error)):
                 raise _error_for(error, base_url) from error
 

@@ -180,9 +180,14 @@ def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: flo
 
 
 def test_a_client_that_does_not_read(tmp_path: Path, ram_bytes_per_s: float) -> None:
-    with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
+    with setup(tmp_path, ram_bytes_per_s) as (engine, proxy):
+
+        def until_long_after_the_end() -> None:
+            until_idle(engine)
+            threading.Event().wait(1.5)
+
         asked = chat(tokens=300, stream=True, logprobs=True, top_logprobs=20)
-        request_id = read_slowly(proxy.url, asked, pause_s=4.0)
+        request_id = read_slowly(proxy.url, asked, until_long_after_the_end)
         record = proxy.record(request_id)
 
     assert record.get("phase") == "delivery", record
@@ -222,6 +227,15 @@ def until_processing(engine: RunningEngine) -> None:
             return
         threading.Event().wait(0.01)
     raise AssertionError("the request did not come")
+
+
+def until_idle(engine: RunningEngine) -> None:
+    """Wait until the engine works on nothing."""
+    for _ in range(6000):
+        if not any(slot["is_processing"] for slot in httpx.get(f"{engine.url}/slots").json()):
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the engine does not come to an end")
 
 
 def until_known_asleep(proxy: RunningProxy) -> None:

@@ -1,8 +1,8 @@
 """The client took the answer more slowly than the engine produced it.
 
 Signal:
-Writing to the client blocked for at least half a second and a fifth of the decode time, or the
-rest of the answer was still on its way to the client that long after the engine's last byte.
+The client had the rest of the answer at least half a second, and a tenth of the request, after
+the engine had given its last byte. That it was behind before is told, but lost nothing by itself.
 
 Not to be confused with:
 - `slow-network`: the way from the engine to this proxy.
@@ -19,39 +19,32 @@ Sources:
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding
+from slowtok.detectors.phases import MIN_WAIT_RATIO, MIN_WAIT_S
 
 TITLE = "Client read slowly"
-
-MIN_BLOCKED_RATIO = 0.20
-"""Proposed, no published source: share of the decode time."""
-
-MIN_BLOCKED_S = 0.5
-"""No published source: shorter stops are a garbage collection or a screen refresh."""
 
 CONFIDENCE = 0.95
 
 
 def detect(case: Case) -> Finding | None:
-    """Fire when writes to the client blocked for a notable part of the decode."""
-    blocked_s = max(case.timeline.client_blocked_s, case.phases.delivery_s or 0.0)
-    decode_s = case.phases.decode_stream_s or case.phases.decode_s or case.phases.total_s
-    if blocked_s < MIN_BLOCKED_S or blocked_s < MIN_BLOCKED_RATIO * decode_s:
+    """Fire when the engine was done long before the client had taken everything."""
+    late_s, blocked_s = case.phases.delivery_s or 0.0, case.timeline.client_blocked_s
+    if late_s < MIN_WAIT_S or late_s < MIN_WAIT_RATIO * case.phases.total_s:
         return None
-    share = f", {100 * blocked_s / decode_s:.0f} % of the decode time" if decode_s else ""
     return Finding(
         phase="delivery",
         confidence=CONFIDENCE,
-        lost_s=blocked_s,
+        lost_s=late_s,
         summary=(
-            f"The client did not read for {blocked_s:.1f} s while data was ready{share}; "
-            "the engine was not the limit."
+            f"The client took the last of the answer {late_s:.1f} s after the engine had given it; "
+            f"it was behind for {max(blocked_s, late_s):.1f} s, and the engine was not the limit."
         ),
         remedy=(
             "In the client, read the stream without doing work between the reads (hand the text to "
             "another task), or ask for a non-streamed answer."
         ),
         evidence=(
-            Evidence(name="client not reading", value=blocked_s, unit="s", limit=MIN_BLOCKED_S),
-            Evidence(name="decode", value=decode_s, unit="s", limit=blocked_s / MIN_BLOCKED_RATIO),
+            Evidence(name="delivery after the end", value=late_s, unit="s", limit=MIN_WAIT_S),
+            Evidence(name="client behind", value=max(blocked_s, late_s), unit="s"),
         ),
     )

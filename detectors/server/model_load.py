@@ -20,11 +20,9 @@ Sources:
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.phases import MIN_LOAD_S
 
 TITLE = "Model was being loaded"
-
-MIN_LOAD_S = 1.0
-"""A warm Ollama reports tens of milliseconds (ollama/ollama#12443)."""
 
 CONFIDENCE = 0.95
 SLEPT_CONFIDENCE = 0.85

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from rich.console import Console
@@ -39,6 +40,7 @@ class Screen:
         self.writer = to_stdout()
         self._log = Log(self.writer) if json else None
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Show a finished request; what merely passed through is shown only when it failed."""
@@ -53,6 +55,9 @@ class Screen:
             self._log.event(event, **facts)
         elif event == "engine-lost":
             self.say(plain(f"engine    {facts.get('url')} does not answer any more"))
+        elif event == "engine-found" and self.greeted:
+            version = f" {facts['version']}" if facts.get("version") else ""
+            self.say(plain(f"engine    {facts.get('url')} ({facts.get('kind')}{version}) is here"))
 
     def say(self, text: str) -> None:
         """Show a plain line, or put it on standard error where lines are JSON."""
@@ -77,10 +82,11 @@ def run_serve(settings: Settings) -> int:
     with contextlib.ExitStack() as opened:
         listener = _usable(settings, "listen", lambda: _open_port(settings.host, settings.port))
         opened.callback(listener.close)
+        _check_upstreams(settings, int(listener.getsockname()[1]))
         screen = Screen(json=settings.json_lines or settings.log_path is None)
         opened.callback(screen.writer.close)
         sinks: dict[str, Sink] = {"screen": screen}
-        log = _usable(settings, "log", lambda: _open_log(settings))
+        log = _usable(settings, "log" if settings.log else "state_dir", lambda: _open_log(settings))
         if log is not None:
             opened.callback(log.writer.close)
             sinks["log"] = log
@@ -131,6 +137,7 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
             f"engine    none found yet ({engines.looked_at}); still looking. Start one, e.g."
         )
         screen.say("          llama-server -m model.gguf    or    ollama serve")
+    screen.greeted = True
     screen.say(f"listening http://{shown}:{port}  (OpenAI clients: http://{shown}:{port}/v1)")
 
 
@@ -168,6 +175,15 @@ def _check_causes(settings: Settings) -> None:
     for name in settings.disable:
         if name not in causes:
             raise settings.fault("disable", f"no cause is called {name!r}; see docs/causes.md")
+
+
+def _check_upstreams(settings: Settings, own_port: int) -> None:
+    """Refuse slowtok's own address as an engine: it would ask itself without end."""
+    own_names = (settings.host, "localhost", "127.0.0.1", "::1", "0.0.0.0")
+    for _, url in settings.upstreams():
+        parts = urlsplit(url)
+        if parts.port == own_port and parts.hostname in own_names:
+            raise settings.fault("upstream", f"{url} is slowtok's own address")
 
 
 def _usable(settings: Settings, key: str, make: Callable[[], T]) -> T:

@@ -43,6 +43,9 @@ async def set_stage(
     Raises:
         DemoError: one of them did not start.
     """
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or not is_free(host.strip("[]"), int(port)):
+        raise DemoError(f"listen = {listen!r} cannot be used: is something else there?")
     began_at_s = time.monotonic()
     async with AsyncExitStack() as stack:
         with show.waiting("starting llama-server"):

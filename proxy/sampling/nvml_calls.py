@@ -21,18 +21,24 @@ LOST = {
 }
 """Errors after which every handle is worthless until NVML is initialised again."""
 
-UNSUPPORTED = (3, 13)  # NotSupported, FunctionNotFound: this GPU or driver will never answer
-NOTHING_NEW = (6, 21)  # NotFound, NoData: an empty answer
+FUNCTION_NOT_FOUND = 13
+UNSUPPORTED = (
+    3,
+    FUNCTION_NOT_FOUND,
+)  # NotSupported, FunctionNotFound: this GPU or driver will never answer
+NO_PERMISSION = 4  # nor will this one, though another user might be answered
+NOTHING_NEW = (0, 6, 21)  # NotFound, NoData, and how pynvml puts an empty list: no error
+INVALID_ARGUMENT = 2  # for a field: the driver is older than its id
 UNKNOWN = 999
 UNKNOWN_TRIES = 3
 """An unknown error this often in a row counts as unsupported. No published source."""
 
-POWER_INSTANT = 186
-"""Field id: power now, in mW; the plain call is a 1 s mean on Ampere and newer."""
+COST_TRIES = 3
 
 CLOCK_SM, CLOCK_MEMORY = 1, 2
-TEMPERATURE_DIE = 0
-PSTATE_UNKNOWN = 32
+
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""The member of a field's value by its type, in the order of nvmlValueType_t."""
 
 
 class GpuLost(Exception):
@@ -40,24 +46,26 @@ class GpuLost(Exception):
 
 
 class Device:
-    """One GPU: its handle, and what its driver turned out not to answer."""
+    """One GPU: its handle, and what its driver turned out not to answer, with the error."""
 
     def __init__(self, nvml: Any, index: int) -> None:
         self.nvml = nvml
         self.index = index
-        self.absent: set[str] = set()
+        self.absent: dict[str, int] = {}
         self.errors: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self.handle: Any = None
         self.handle = self._call("nvmlDeviceGetHandleByIndex", index)
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def ask(self, name: str, *arguments: Any, key: str | None = None) -> Any:
         """Call `nvml.<name>(handle, ...)`; None where there is no answer.
+
+        What failed is remembered by `key`: by default the name with these very arguments.
 
         Raises:
             GpuLost: the handle is worthless now.
         """
-        key = f"{name}{arguments}"
+        key = key or f"{name}{arguments}"
         if key in self.absent:
             return None
         try:
@@ -66,10 +74,38 @@ class Device:
             self._note(key, error.value)
             return None
         except AttributeError:  # an older binding does not know the function
-            self.absent.add(key)
+            self.absent[key] = FUNCTION_NOT_FOUND
             return None
         self._unknown.pop(key, None)
         return answer
+
+    def ask_fields(self, *ids: int) -> dict[int, int]:
+        """Return the fields that answered, by id; each has an error of its own.
+
+        Raises:
+            GpuLost: the handle is worthless now.
+        """
+        wanted = [field for field in ids if f"field {field}" not in self.absent]
+        if not wanted:
+            return {}
+        answers = self.ask("nvmlDeviceGetFieldValues", wanted, key="nvmlDeviceGetFieldValues")
+        return {
+            answer.fieldId: int(getattr(answer.value, VALUE_MEMBERS[answer.valueType]))
+            for answer in answers or ()
+            if self._answered(answer)
+        }
+
+    def _answered(self, answer: Any) -> bool:
+        key, code = f"field {answer.fieldId}", answer.nvmlReturn
+        if code in LOST:
+            raise GpuLost(LOST[code])
+        if code == INVALID_ARGUMENT:
+            self.absent[key] = code
+        elif code:
+            self._note(key, code)
+        else:
+            self._unknown.pop(key, None)
+        return not code and answer.valueType < len(VALUE_MEMBERS)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
@@ -80,139 +116,25 @@ class Device:
             raise
 
     def _note(self, key: str, code: int) -> None:
-        if code in UNSUPPORTED:
-            self.absent.add(key)
+        if code in UNSUPPORTED or code == NO_PERMISSION:
+            self.absent[key] = code
         elif code not in NOTHING_NEW:
             self.errors[key] += 1
             self._unknown[key] += code == UNKNOWN
             if self._unknown[key] >= UNKNOWN_TRIES:
-                self.absent.add(key)
+                self.absent[key] = code
 
 
-def bandwidth_bytes_per_s(memory_clock_mhz: int | None, bus_width_bits: int | None) -> float | None:
-    """Return the memory's peak. The factor is 2 for every NVIDIA memory type.
+def cost_s(read: Callable[[Device], object], device: Device) -> float:
+    """Return what one reading costs once the driver has warmed up.
 
-    NVML gives half of the data rate per pin for GDDR and HBM alike; nvbench uses the same rule.
+    The least of a few, because on a busy machine any one of them may be interrupted.
     """
-    if not memory_clock_mhz or not bus_width_bits:
-        return None
-    return 2 * memory_clock_mhz * 1e6 * bus_width_bits / 8
-
-
-def read_facts(device: Device, driver: str | None) -> Values:
-    """Return what does not change, by the names of the `GpuFacts` fields."""
-    ask = device.ask
-    total_bytes = read_memory(device).get("total_bytes")
-    bus_bits = ask("nvmlDeviceGetMemoryBusWidth")
-    memory_mhz = ask("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY)
-    # with unified memory there is no total, and bus and clock are placeholders
-    bandwidth = bandwidth_bytes_per_s(memory_mhz, bus_bits) if total_bytes else None
-    return {
-        "index": device.index,
-        "uuid": _text(ask("nvmlDeviceGetUUID")),
-        "name": _text(ask("nvmlDeviceGetName")),
-        "total_bytes": total_bytes,
-        "bus_width_bits": bus_bits or None,
-        "max_sm_clock_mhz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
-        "max_memory_clock_mhz": memory_mhz,
-        "bandwidth_bytes_per_s": bandwidth,
-        "driver": driver,
-    }
-
-
-def read_busy(device: Device) -> Values:
-    """Shares of time with a kernel running and with memory traffic; not shares of bandwidth."""
-    rates = device.ask("nvmlDeviceGetUtilizationRates")
-    if rates is None:
-        return {}
-    return {"busy_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
-
-
-def read_power(device: Device) -> Values:
-    """Board power now, or its 1 s mean where the driver gives only that."""
-    milliwatts = _power_instant_mw(device)
-    if milliwatts is None:
-        milliwatts = device.ask("nvmlDeviceGetPowerUsage")
-    return {"power_w": None if milliwatts is None else milliwatts / 1000}
-
-
-def _power_instant_mw(device: Device) -> int | None:
-    key = "field 186"
-    if key in device.absent:
-        return None
-    answers = device.ask("nvmlDeviceGetFieldValues", [POWER_INSTANT])
-    if not answers:
-        return None
-    if answers[0].nvmlReturn:  # each field has an error of its own
-        device.absent.add(key)
-        return None
-    return int(answers[0].value.uiVal)
-
-
-def read_clocks(device: Device) -> Values:
-    """Clocks in MHz as they are now."""
-    return {
-        "sm_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
-        "memory_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
-    }
-
-
-def read_state(device: Device) -> Values:
-    """Performance state, clocks-event mask and die temperature."""
-    pstate = device.ask("nvmlDeviceGetPerformanceState")
-    reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:  # the name before driver 535
-        reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-    celsius = device.ask("nvmlDeviceGetTemperatureV", TEMPERATURE_DIE)
-    if celsius is None:
-        celsius = device.ask("nvmlDeviceGetTemperature", TEMPERATURE_DIE)
-    return {
-        "pstate": None if pstate == PSTATE_UNKNOWN else pstate,
-        "reasons": reasons,
-        "temperature_c": celsius,
-    }
-
-
-def read_memory(device: Device) -> Values:
-    """Free and total device memory. Unified memory answers not at all, or with a total of 0."""
-    version = getattr(device.nvml, "nvmlMemory_v2", None)
-    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version else None
-    if memory is None:
-        memory = device.ask("nvmlDeviceGetMemoryInfo")
-    if memory is None or not memory.total:
-        return {}
-    return {"free_bytes": memory.free, "total_bytes": memory.total}
-
-
-def read_power_limit(device: Device) -> Values:
-    """The limit in force, whoever set it."""
-    milliwatts = device.ask("nvmlDeviceGetEnforcedPowerLimit")
-    return {"power_limit_w": None if milliwatts is None else milliwatts / 1000}
-
-
-def read_processes(device: Device) -> list[Values] | None:
-    """Processes with memory on this GPU; one that is in both of the driver's lists counts once."""
-    lists = [
-        device.ask("nvmlDeviceGetComputeRunningProcesses"),
-        device.ask("nvmlDeviceGetGraphicsRunningProcesses"),
-    ]
-    if all(processes is None for processes in lists):
-        return None
-    by_pid: dict[int, int | None] = {}
-    for process in (process for processes in lists for process in processes or ()):
-        known = by_pid.get(process.pid)
-        memory = process.usedGpuMemory  # None where the driver hides it (Windows)
-        by_pid[process.pid] = max(known or 0, memory) if memory is not None else known
-    return [{"pid": pid, "memory_bytes": memory} for pid, memory in by_pid.items()]
-
-
-def cost_s(read: Callable[[Device], Values], device: Device) -> float:
-    """Return what one reading costs once the driver has warmed up."""
     read(device)
+    return min(_elapsed_s(read, device) for _ in range(COST_TRIES))
+
+
+def _elapsed_s(read: Callable[[Device], object], device: Device) -> float:
     begun_s = time.perf_counter()
     read(device)
     return time.perf_counter() - begun_s
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -65,6 +65,12 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     return read_probe(props, models)
 
 
+async def is_sleeping(session: aiohttp.ClientSession, base_url: str) -> bool | None:
+    """Ask whether the model is put away: answered without waking it; None where it is not told."""
+    sleeping = _object(await get(session, base_url, "/props")).get("is_sleeping")
+    return sleeping if isinstance(sleeping, bool) else None
+
+
 def read_probe(props: Reply | None, models: Reply | None) -> Probe:
     """Return what the two replies say; either may be missing."""
     about = _object(props)

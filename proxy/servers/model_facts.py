@@ -92,7 +92,8 @@ def _keep(kept_at: Path, output: bytes) -> None:
     """Write the facts beside their name and move them there: a reader never sees half of them."""
     unfinished = kept_at.with_suffix(".new")
     try:
-        kept_at.parent.mkdir(parents=True, exist_ok=True)
+        kept_at.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished.touch(mode=0o600)
         unfinished.write_bytes(output)
         unfinished.replace(kept_at)
     except OSError as error:

@@ -14,6 +14,7 @@ import orjson
 
 from slowtok.detectors.case import PromptPrefix
 from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.stream.reply import text_of
 
 FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
 FINE_CHARS = 16_384
@@ -62,11 +63,10 @@ def read_call(api: Api, body: bytes) -> Call | None:
         return None
     if not isinstance(said, dict):
         return None
-    model = said.get("model")
     stream = said.get("stream")
     return Call(
         api=api,
-        model=model if isinstance(model, str) else None,
+        model=text_of(said.get("model")),
         stream=stream if isinstance(stream, bool) else api.streams_by_default,
         said=said,
     )

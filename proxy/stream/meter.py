@@ -71,6 +71,12 @@ class Meter:
         self.parse_errors += self._reader.dropped
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the reply has said all that it had to say, its counts included."""
+        said_all = self.reply.finish is not None and self.reply.tokens().completion is not None
+        return self.done or said_all
+
+    @property
     def token_at_s(self) -> tuple[float, ...]:
         """Arrival of each read that carried tokens, thinned beyond `MAX_STEPS`."""
         return tuple(self._steps)

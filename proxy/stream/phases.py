@@ -8,7 +8,12 @@ from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
 
 
 def split(
-    timeline: Timeline, *, choices: int = 1, early_head: bool = False, slept: bool = False
+    timeline: Timeline,
+    *,
+    choices: int = 1,
+    early_head: bool = False,
+    slept: bool = False,
+    alone: bool = True,
 ) -> Phases:
     """Say where the time of one request went.
 
@@ -17,10 +22,12 @@ def split(
         choices: answers that the counts cover (n > 1): rates are those of one of them.
         early_head: the engine sends the head when it starts on the prompt (llama-server since
             b9425), so that what comes before is the queue.
+        alone: no other request was at the engine: without timings the wait before the first token
+            is prefill only then.
         slept: the engine had to load the model again first: the wait was a load, not a queue.
     """
     engine = timeline.engine or EngineTimings()
-    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, early_head)
+    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, early_head, alone)
     queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
@@ -44,15 +51,22 @@ def split(
 
 
 def _prefill_and_decode(
-    timeline: Timeline, engine: EngineTimings, early_head: bool
+    timeline: Timeline, engine: EngineTimings, early_head: bool, alone: bool
 ) -> tuple[float | None, float | None, Source]:
     if engine.prefill_s is not None or engine.decode_s is not None:
-        return engine.prefill_s, engine.decode_s, "engine"
+        decode_s = engine.decode_s
+        return (
+            engine.prefill_s,
+            _stream_decode(timeline) if decode_s is None else decode_s,
+            "engine",
+        )
     if not timeline.stream:
         return None, None, "estimate"
-    begin = timeline.headers_at_s if early_head else timeline.sent_at_s
-    before_s = (engine.queue_s or 0.0) + (engine.load_s or 0.0)
-    prefill_s = _difference(timeline.first_token_at_s, begin, before_s)
+    prefill_s = None
+    if early_head or alone or engine.queue_s is not None:
+        begin = timeline.headers_at_s if early_head else timeline.sent_at_s
+        before_s = (engine.queue_s or 0.0) + (engine.load_s or 0.0)
+        prefill_s = _difference(timeline.first_token_at_s, begin, before_s)
     return prefill_s, _stream_decode(timeline), "stream"
 
 
@@ -111,6 +125,7 @@ def _latest_at_s(timeline: Timeline) -> float:
         timeline.last_token_at_s,
         timeline.last_byte_at_s,
         timeline.delivered_at_s,
+        timeline.ended_at_s,
     )
     return max(at_s for at_s in known if at_s is not None)
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from slowtok.detectors.case import EngineTimings, Tokens
 
+MAX_NAME_CHARS = 256  # of a model; a longer one is cut
+MAX_REASON_CHARS = 64  # of a finish reason
+
 
 @dataclass(slots=True)
 class ChoiceTimings:
@@ -99,9 +102,9 @@ def number_of(value: Any) -> float | None:
     return float(value)
 
 
-def text_of(value: Any) -> str | None:
-    """Narrow a JSON value to a non-empty string, or None."""
-    return value if isinstance(value, str) and value else None
+def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
+    """Narrow a JSON value to a non-empty string of bounded length, or None."""
+    return value[:most_chars] if isinstance(value, str) and value else None
 
 
 def _sum(values: list[int | None]) -> int | None:

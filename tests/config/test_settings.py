@@ -83,7 +83,7 @@ def test_other_environment_variables_are_left_alone() -> None:
 def test_lists_in_the_environment_have_commas() -> None:
     settings = load({}, {"SLOWTOK_UPSTREAM": "a=http://x:1, http://[::1]:2/v1/ ,"})
 
-    assert settings.upstreams() == [("a", "http://x:1"), (None, "http://[::1]:2/v1")]
+    assert settings.upstreams() == [("a", "http://x:1"), (None, "http://[::1]:2")]
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("true", True), ("0", False)])
@@ -166,7 +166,8 @@ def test_bad_upstream(url: str) -> None:
     ("url", "pair"),
     [
         ("http://127.0.0.1:8080", (None, "http://127.0.0.1:8080")),
-        ("https://gpu.example/v1/", (None, "https://gpu.example/v1")),
+        ("https://gpu.example/v1/", (None, "https://gpu.example")),
+        ("https://gpu.example/base/v1", (None, "https://gpu.example/base")),
         ("big.one=http://[::1]:8080", ("big.one", "http://[::1]:8080")),
     ],
 )
@@ -231,3 +232,17 @@ def test_any_text_is_taken_or_refused_in_one_line(environ: dict[str, str]) -> No
     said = error(environ={f"SLOWTOK_{key.upper()}": text for key, text in environ.items()})
 
     assert said.isprintable()
+
+
+@pytest.mark.parametrize("url", ["http://bob:hunter2@127.0.0.1:8080", "http://x/?api_key=hunter2"])
+def test_no_secret_of_an_upstream_stands_in_a_message(url: str) -> None:
+    line = error({"upstream": [url]})
+
+    assert "hunter2" not in line
+    assert "***" in line
+
+
+def test_what_kubernetes_sets_for_a_service_of_this_name_is_no_setting() -> None:
+    environ = {"SLOWTOK_SERVICE_HOST": "10.0.0.1", "SLOWTOK_PORT_4141_TCP": "tcp://10.0.0.1:4141"}
+
+    assert load({}, environ) == load({}, {})

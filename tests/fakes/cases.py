@@ -265,7 +265,7 @@ def threads_misconfigured() -> Case:
 
 def queued() -> Case:
     """Three requests at an engine with two slots, before this one."""
-    return replace(case(queue_s=2.5), neighbours=Neighbours(in_flight_at_send=3, queue_mean=0.5))
+    return replace(case(queue_s=2.5), neighbours=Neighbours(in_flight_at_send=3))
 
 
 def batch_shared() -> Case:
@@ -324,7 +324,7 @@ def cpu_fallback() -> Case:
 
 def slow_reader() -> Case:
     """The client stopped reading for two seconds."""
-    return with_timeline(case(), client_blocked_s=2.0)
+    return with_phases(with_timeline(case(), client_blocked_s=2.5), delivery_s=2.0)
 
 
 def serving() -> GpuProcess:

@@ -2,16 +2,15 @@
 
 import json
 import socket
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 RECEIVE_BUFFER_BYTES = 4096  # what the kernel takes in the client's stead
 
 
-def read_slowly(url: str, body: Mapping[str, Any], pause_s: float) -> str:
-    """Ask, read the head, pause, read the rest; return the `slowtok-id`."""
+def read_slowly(url: str, body: Mapping[str, Any], wait: Callable[[], None]) -> str:
+    """Ask, read the head, `wait`, read the rest; return the `slowtok-id`."""
     parts = urlsplit(url)
     data = json.dumps(body).encode()
     head = (
@@ -26,7 +25,7 @@ def read_slowly(url: str, body: Mapping[str, Any], pause_s: float) -> str:
         received = b""
         while b"\r\n\r\n" not in received:
             received += client.recv(4096)
-        time.sleep(pause_s)  # the point of this client
+        wait()
         while client.recv(65536):
             pass
     lines = received.split(b"\r\n\r\n")[0].decode("latin-1").splitlines()

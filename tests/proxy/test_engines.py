@@ -156,7 +156,7 @@ async def test_engine_that_goes_and_comes_back_is_told(
     engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(module, "SLEEP_POLL_S", 0.01)
+    monkeypatch.setattr(module, "REFRESH_S", 0.01)
     told: Told = []
     async with looking(tmp_path, engine.url, told=told) as engines:
         with monkeypatch.context() as away:
@@ -175,7 +175,7 @@ async def test_look_that_breaks_leaves_what_was_known(
         raise ValueError("secret")
 
     told: Told = []
-    monkeypatch.setattr(module, "SLEEP_POLL_S", 0.01)
+    monkeypatch.setattr(module, "REFRESH_S", 0.01)
     async with looking(tmp_path, engine.url, told=told) as engines:
         monkeypatch.setattr(module, "identify", break_off)
         await until(lambda: len(told) >= 2)
@@ -232,3 +232,34 @@ async def test_facts_of_nobody(tmp_path: Path) -> None:
 )
 def test_port_of_a_url(url: str, port: int) -> None:
     assert Engine(name="x", url=url, given=True).port == port
+
+
+async def test_engine_that_refused_a_request_is_looked_at_before_the_next(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    told: Told = []
+    async with looking(tmp_path, engine.url, told=told) as engines:
+        engines.lose(engines.all[0])
+        lost = engines.all[0].identity
+        found = await engines.choose(None)
+
+    assert lost is None
+    assert found is not None
+    assert found.identity is not None
+    assert [event for event, _ in told] == ["engine-found", "engine-lost", "engine-found"]
+
+
+async def test_a_name_without_a_tag_means_the_latest(engine: Upstream, tmp_path: Path) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        engines.all[0].models = {"llama3:latest": ModelFacts(name="l"), "other": ModelFacts()}
+
+        assert engines.facts(engines.all[0].name, "llama3")[1].name == "l"
+
+
+async def test_an_engine_elsewhere_has_no_port_here(engine: Upstream, tmp_path: Path) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        only = engines.all[0]
+        here = engines.port_of(only.name)
+        only.local = False
+
+        assert (here, engines.port_of(only.name)) == (only.port, None)

@@ -22,30 +22,6 @@ def exchange(**known: Any) -> Exchange:
     return Exchange(**{**base, **times, "meter": meter, "stream": True, "status": 200, **known})
 
 
-def test_time_with_a_backlog_is_blocked_time() -> None:
-    noted = exchange()
-    for waiting_bytes, at_s in (
-        (0, 1.0),
-        (5, 2.0),
-        (9, 3.0),
-        (0, 4.5),
-        (0, 5.0),
-        (1, 6.0),
-        (0, 6.5),
-    ):
-        noted.note_backlog(waiting_bytes, at_s)
-
-    assert noted.client_blocked_s == 3.0
-
-
-def test_backlog_at_the_end_counts_until_then() -> None:
-    noted = exchange()
-    noted.note_backlog(5, 2.0)
-    noted.end("client-gone", 4.0)
-
-    assert noted.client_blocked_s == 2.0
-
-
 @pytest.mark.parametrize(
     ("chunks", "ended"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import count_neighbours, with_slots
+from slowtok.proxy.neighbours import count_neighbours, stay_of, with_slots
 from slowtok.proxy.servers.slots import SlotLog
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
@@ -50,8 +50,8 @@ def exchange(
 
 
 def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
-    mine = exchange(sent_at_s, 30.0)
-    return count_neighbours(mine, phases, [mine, *others], NOW_S)
+    stays = [stay for other in others if (stay := stay_of(other, NOW_S))]
+    return count_neighbours("a", sent_at_s, phases, stays)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,12 @@ def test_request_that_was_never_sent_met_nobody() -> None:
 
 def test_one_that_was_there_all_the_time() -> None:
     assert count(exchange(5.0, 40.0, first_at_s=6.0)) == Neighbours(
-        in_flight_at_send=1, queue_mean=1.0, decode_mean=1.0, decode_max=1
+        in_flight_at_send=1, decode_mean=1.0, decode_max=1
     )
 
 
 def test_one_that_left_while_this_one_waited() -> None:
-    assert count(exchange(5.0, 11.0, first_at_s=6.0)) == Neighbours(
-        in_flight_at_send=1, queue_mean=0.2
-    )
+    assert count(exchange(5.0, 11.0, first_at_s=6.0)) == Neighbours(in_flight_at_send=1)
 
 
 def test_decodes_only_from_its_own_first_token_on() -> None:
@@ -137,26 +135,42 @@ def test_decode_that_is_not_known_has_no_neighbours(phases: Phases) -> None:
     assert (met.decode_mean, met.decode_max) == (0.0, 0)
 
 
-def test_wait_that_is_not_known_has_no_mean() -> None:
-    met = count(exchange(5.0, 40.0, first_at_s=6.0), phases=replace(MINE, prefill_from_at_s=None))
+def looks(*seen: tuple[float, int]) -> SlotLog:
+    log = SlotLog()
+    for at_s, busy in seen:
+        log.note(at_s, busy)
+    return log
 
-    assert (met.in_flight_at_send, met.queue_mean) == (1, 0.0)
+
+BUSY = looks((15.0, 4), (21.0, 3), (25.0, 2), (29.0, 1), (31.0, 4))
+ONE_LOOK = looks((25.0, 4))
 
 
 def test_slots_show_neighbours_that_went_past_the_proxy() -> None:
-    slots = SlotLog()
-    for at_s, busy in ((15.0, 4), (21.0, 3), (25.0, 2), (29.0, 1), (31.0, 4)):
-        slots.note(at_s, busy)
-
-    found = with_slots(Neighbours(decode_mean=0.2, decode_max=1), MINE, slots)
+    found = with_slots(Neighbours(decode_mean=0.2, decode_max=1), MINE, BUSY, slots=4, mine=1)
 
     assert found.decode_mean == pytest.approx(1.0)
     assert found.decode_max == 2
 
 
-def test_slots_take_no_known_neighbour_away() -> None:
-    slots = SlotLog()
-    slots.note(25.0, 1)
+def test_slots_show_that_a_neighbour_only_waited() -> None:
+    alone = looks((21.0, 1), (25.0, 1))
 
-    assert with_slots(Neighbours(decode_mean=0.9), MINE, slots).decode_mean == 0.9
-    assert with_slots(Neighbours(decode_mean=0.9), MINE, SlotLog()).decode_mean == 0.9
+    found = with_slots(Neighbours(decode_mean=1.0, decode_max=1), MINE, alone, slots=1, mine=1)
+
+    assert (found.decode_mean, found.decode_max) == (0.0, 0)
+
+
+def test_the_slots_of_my_own_choices_are_no_neighbours() -> None:
+    both = looks((21.0, 2), (25.0, 2))
+
+    assert with_slots(Neighbours(), MINE, both, slots=2, mine=2).decode_mean == 0.0
+
+
+@pytest.mark.parametrize(("slots", "mean"), [(None, 2.5), (4, 2.5), (2, 1.0), (1, 0.0)])
+def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
+    slots: int | None, mean: float
+) -> None:
+    guessed = Neighbours(decode_mean=2.5, decode_max=3)
+
+    assert with_slots(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean

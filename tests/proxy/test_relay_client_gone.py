@@ -13,6 +13,7 @@ from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
 # The promise is 0.1 s. On a machine that runs other tests too, a scheduler's pause must not fail
 # it; without the cancelling, the engine would not be left at all.
 AT_ONCE_S = 1.0
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 LEAVE = pytest.mark.parametrize("leave", [Client.close, Client.reset])
 
@@ -159,3 +160,38 @@ async def test_a_kept_connection_that_closes_is_no_request(
     records = await proxy.own("/slowtok/requests")
     assert len(records) == 2
     assert {record["ended"] for record in records} == {"complete"}
+
+
+@LEAVE
+async def test_after_the_last_word_it_ended_as_the_engine_said(
+    leave: Callable[[Client], None], proxy: Served, engine: Upstream, client: Client
+) -> None:
+    """Clients hang up at [DONE], before the engine has sent its last, empty chunk."""
+    await client.chat()
+    arrived = await engine.next()
+    await arrived.send(chunked_head(SSE) + chunk(TEXT))
+    await client.head()
+    assert await client.chunk() == TEXT
+    await arrived.send(chunk(STOP))
+    assert await client.chunk() == STOP
+
+    leave(client)
+
+    assert await arrived.gone()
+    assert (await proxy.newest())["ended"] == "stop"
+
+
+async def test_a_client_that_waited_in_vain_has_waited(
+    proxy: Served, engine: Upstream, client: Client
+) -> None:
+    await client.chat(stream=False)
+    arrived = await engine.next()
+    waited_from_s = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.05)
+
+    client.close()
+
+    waited_s = await arrived.gone() - waited_from_s
+    record = await proxy.newest()
+    assert record["ended"] == "client-gone"
+    assert record["timing"]["total_ms"] >= waited_s * 1000 * 0.9

@@ -7,7 +7,7 @@ model is there (Ollama `server/routes.go`), so it is a load only where it is lon
 from collections.abc import Mapping
 from typing import Any
 
-from slowtok.proxy.stream.reply import Reply, count_of, number_of, text_of
+from slowtok.proxy.stream.reply import MAX_REASON_CHARS, Reply, count_of, number_of, text_of
 
 _NS = 1e9
 
@@ -31,7 +31,7 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
 
 
 def _read_end(event: Mapping[str, Any], reply: Reply) -> None:
-    reply.finish = text_of(event.get("done_reason")) or "stop"
+    reply.finish = text_of(event.get("done_reason"), MAX_REASON_CHARS) or "stop"
     reply.prompt_tokens = count_of(event.get("prompt_eval_count"))
     reply.cached_tokens = count_of(event.get("prompt_eval_cached_count"))
     reply.completion_tokens = count_of(event.get("eval_count"))

@@ -7,7 +7,14 @@ usage chunks and pings are not tokens.
 from collections.abc import Mapping
 from typing import Any
 
-from slowtok.proxy.stream.reply import ChoiceTimings, Reply, count_of, number_of, text_of
+from slowtok.proxy.stream.reply import (
+    MAX_REASON_CHARS,
+    ChoiceTimings,
+    Reply,
+    count_of,
+    number_of,
+    text_of,
+)
 
 _MS = 1000.0
 _TEXT_FIELDS = (  # llama-server and vLLM disagree on the name of reasoning
@@ -41,7 +48,7 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
 def _read_choice(choice: Mapping[str, Any], reply: Reply) -> bool:
     reply.last_choice = count_of(choice.get("index")) or 0
     reply.choices_seen = max(reply.choices_seen, reply.last_choice + 1)
-    reply.finish = text_of(choice.get("finish_reason")) or reply.finish
+    reply.finish = text_of(choice.get("finish_reason"), MAX_REASON_CHARS) or reply.finish
     if choice.get("text"):
         return True
     said = choice.get("delta") or choice.get("message") or {}

@@ -100,6 +100,16 @@ def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     )
 
 
+def test_its_own_address_as_an_engine_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    ended = run("--listen", f"127.0.0.1:{port}", "--upstream", f"http://localhost:{port}/v1")
+
+    assert ended.returncode == 2
+    assert f"http://localhost:{port} is slowtok's own address" in ended.stderr
+
+
 def test_configuration_file(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("\ufeff# of an editor that writes a mark\ncolour = 1\n", encoding="utf-8")

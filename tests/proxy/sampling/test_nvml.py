@@ -1,306 +1,275 @@
-"""Arithmetic and error policy against a small stand-in for `pynvml`.
+"""GPUs as the sampling loop sees them: a driver that hangs costs GPU samples and nothing else."""
 
-No GPU and no NVML were there when these were written: they show what is made of answers and
-errors, not that a driver gives them.
-"""
-
-from types import SimpleNamespace
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slowtok.proxy.sampling import nvml, nvml_calls
+from fakes.nvml import stand_in
+from fakes.nvml.stand_in import MIB, RTX_4090, Script
+from slowtok.detectors.case import GpuSample
+from slowtok.proxy.sampling import nvml, nvml_devices
 from slowtok.proxy.sampling.nvml import Gpus
-from slowtok.proxy.sampling.nvml_calls import Device, GpuLost, bandwidth_bytes_per_s, read_facts
+from slowtok.proxy.sampling.nvml_devices import Devices
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.sampling.wire import parse_line
 
-NOT_SUPPORTED, NOT_FOUND, LIBRARY_NOT_FOUND, LOST, UNKNOWN = 3, 6, 12, 15, 999
-MIB = 1 << 20
-
-
-class NVMLError(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(f"error {value}")
-        self.value = value
-
-
-class Nvml:
-    """Answers by function name; an int in `failing` makes that function raise it."""
-
-    NVMLError = NVMLError
-    nvmlMemory_v2 = 0x2000028  # noqa: N815
-
-    def __init__(self, count: int = 1, **answers: Any) -> None:
-        self.failing: dict[str, int] = {}
-        self.called: list[str] = []
-        self.answers: dict[str, Any] = {
-            "nvmlInit": None,
-            "nvmlShutdown": None,
-            "nvmlSystemGetDriverVersion": "580.95.05",
-            "nvmlDeviceGetCount": count,
-            "nvmlDeviceGetHandleByIndex": "handle",
-            "nvmlDeviceGetUUID": "GPU-1",
-            "nvmlDeviceGetName": "NVIDIA GeForce RTX 4090",
-            "nvmlDeviceGetMemoryBusWidth": 384,
-            "nvmlDeviceGetMaxClockInfo": 10501,
-            "nvmlDeviceGetClockInfo": 10251,
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97, memory=61),
-            "nvmlDeviceGetFieldValues": [power(0, 310_500)],
-            "nvmlDeviceGetPowerUsage": 300_000,
-            "nvmlDeviceGetPerformanceState": 2,
-            "nvmlDeviceGetCurrentClocksEventReasons": 0x4,
-            "nvmlDeviceGetTemperatureV": 64,
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(free=1000 * MIB, total=24564 * MIB),
-            "nvmlDeviceGetEnforcedPowerLimit": 450_000,
-            "nvmlDeviceGetComputeRunningProcesses": [process(7, 100), process(8, None)],
-            "nvmlDeviceGetGraphicsRunningProcesses": [process(7, 120), process(9, 5)],
-            **answers,
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self.answers:
-            raise AttributeError(name)
-
-        def call(*_: Any) -> Any:
-            self.called.append(name)
-            if name in self.failing:
-                raise NVMLError(self.failing[name])
-            return self.answers[name]
-
-        return call
-
-
-def power(error: int, milliwatts: int) -> SimpleNamespace:
-    return SimpleNamespace(nvmlReturn=error, value=SimpleNamespace(uiVal=milliwatts))
-
-
-def process(pid: int, memory: int | None) -> SimpleNamespace:
-    return SimpleNamespace(pid=pid, usedGpuMemory=memory)
-
-
-def gpus_of(library: Nvml) -> Gpus:
-    return Gpus(library, process_name={7: "llama-server", 8: "Xorg"}.get)
-
-
-def sample(gpus: Gpus, *, dear: bool = False) -> dict[str, Any]:
-    (line,) = gpus.sample(dear=dear, servers={7})
-    return line
-
-
-class Clock:
-    """Stands for the module `time` in the code under test."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
+COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(nvml, "time", clock)
-    return clock
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    script = Script(tmp_path / "nvml.txt", RTX_4090)
+    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(stand_in.library().parent))
+    return script
 
 
-@pytest.mark.parametrize(
-    ("clock_mhz", "bits", "published_gb_s"),
-    [
-        (10501, 384, 1008),
-        (9751, 384, 936),
-        (14001, 512, 1792),
-        (1215, 3072, 933),
-        (2619, 5120, 3352),
-    ],
-    ids=["4090 GDDR6X", "3090 GDDR6X", "5090 GDDR7", "A30 HBM2", "H100 HBM3"],
-)
-def test_bandwidth_is_the_published_one(clock_mhz: int, bits: int, published_gb_s: int) -> None:
-    bandwidth = bandwidth_bytes_per_s(clock_mhz, bits)
-
-    assert bandwidth == pytest.approx(published_gb_s * 1e9, rel=0.002)
+def nobody(_: int) -> None:
+    """No process has a name."""
 
 
-@pytest.mark.parametrize(("clock_mhz", "bits"), [(None, 384), (10501, None), (0, 384), (10501, 0)])
-def test_bandwidth_without_its_facts_is_unknown(clock_mhz: int | None, bits: int | None) -> None:
-    assert bandwidth_bytes_per_s(clock_mhz, bits) is None
+def opened(patience_s: float = 10.0) -> Gpus:
+    return Gpus(Devices(stand_in.binding(), nobody), patience_s=patience_s)
 
 
-@pytest.mark.parametrize("total", [0, None], ids=["total of zero", "not supported"])
-def test_unified_memory_has_neither_size_nor_bandwidth(total: int | None) -> None:
-    library = Nvml(nvmlDeviceGetMemoryInfo=SimpleNamespace(free=0, total=total))
-    if total is None:
-        library.failing["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
-
-    facts = read_facts(Device(library, 0), driver=None)
-
-    assert facts["total_bytes"] is None
-    assert facts["bandwidth_bytes_per_s"] is None
+def sample(gpus: Gpus) -> list[dict[str, Any]]:
+    return gpus.sample(dear=False, servers=set())
 
 
-def test_units_of_a_sample() -> None:
-    line = sample(gpus_of(Nvml()), dear=True)
-
-    assert (line["busy_ratio"], line["memory_busy_ratio"]) == (0.97, 0.61)
-    assert (line["power_w"], line["power_limit_w"]) == (310.5, 450.0)
-    assert (line["pstate"], line["reasons"], line["temperature_c"]) == (2, 4, 64)
-    assert (line["free_bytes"], line["total_bytes"]) == (1000 * MIB, 24564 * MIB)
+def until(true: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
-def test_a_process_in_both_lists_counts_once() -> None:
-    line = sample(gpus_of(Nvml()), dear=True)
-
-    assert line["processes"] == [
-        {"pid": 7, "memory_bytes": 120, "name": "llama-server", "is_server": True},
-        {"pid": 8, "memory_bytes": None, "name": "Xorg", "is_server": False},
-        {"pid": 9, "memory_bytes": 5, "name": None, "is_server": False},
-    ]
-
-
-def test_cheap_samples_look_at_no_processes_and_remember_the_limit() -> None:
-    gpus = gpus_of(Nvml())
-    sample(gpus, dear=True)
-    line = sample(gpus)
-
-    assert "processes" not in line
-    assert line["power_limit_w"] == 450.0
-
-
-def test_idle_looks_at_memory_and_processes_alone() -> None:
-    library = Nvml()
-    gpus = gpus_of(library)
-    sample(gpus)
-    library.called.clear()
-    (line,) = gpus.sample_idle(servers=set())
-
-    assert line["free_bytes"] == 1000 * MIB
-    assert "nvmlDeviceGetUtilizationRates" not in library.called
-
-
-def test_power_falls_back_to_the_plain_call() -> None:
-    library = Nvml(nvmlDeviceGetFieldValues=[power(NOT_SUPPORTED, 0)])
-    gpus = gpus_of(library)
-
-    assert sample(gpus)["power_w"] == 300.0
-    assert sample(gpus)["power_w"] == 300.0
-    assert library.called.count("nvmlDeviceGetFieldValues") == 1
-
-
-def test_unsupported_is_unknown_and_asked_only_once() -> None:
-    library = Nvml()
-    library.failing["nvmlDeviceGetUtilizationRates"] = NOT_SUPPORTED  # as in MIG mode
-    gpus = gpus_of(library)
-
-    assert "busy_ratio" not in sample(gpus)
-    sample(gpus)
-    assert library.called.count("nvmlDeviceGetUtilizationRates") == 1
-    assert gpus.errors() == 0
-
-
-def test_an_older_binding_lacks_a_function() -> None:
-    library = Nvml(nvmlDeviceGetTemperature=55)
-    del library.answers["nvmlDeviceGetTemperatureV"]
-
-    assert sample(gpus_of(library))["temperature_c"] == 55
-
-
-def test_nothing_new_is_no_error() -> None:
-    library = Nvml()
-    library.failing["nvmlDeviceGetPowerUsage"] = NOT_FOUND
-    gpus = gpus_of(library)
+def test_news_is_told_once(script: Script) -> None:
+    gpus = opened()
+    assert gpus.news() is None  # nothing is known yet
     sample(gpus)
 
-    assert gpus.errors() == 0
-
-
-def test_an_unknown_error_is_counted_and_given_up_after_three() -> None:
-    library = Nvml()
-    gpus = gpus_of(library)
-    sample(gpus)
-    library.failing["nvmlDeviceGetClockInfo"] = UNKNOWN
-    library.called.clear()
-    lines = [sample(gpus) for _ in range(5)]
-
-    assert all(line["sm_clock_mhz"] is None for line in lines)
-    assert library.called.count("nvmlDeviceGetClockInfo") == 2 * 3  # SM and memory clock
-    assert gpus.errors() == 2 * 3
-
-
-def test_a_dear_reading_is_left_to_the_slow_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = {nvml_calls.read_power: 0.002}
-    monkeypatch.setattr(nvml, "cost_s", lambda read, _: costs.get(read, 1e-5))
-    gpus = gpus_of(Nvml())
-
-    assert "power_w" not in sample(gpus)
-    assert sample(gpus, dear=True)["power_w"] == 310.5
-
-
-def test_no_library_is_said_once_and_not_tried_again(clock: Clock) -> None:
-    library = Nvml()
-    library.failing["nvmlInit"] = LIBRARY_NOT_FOUND
-    gpus = gpus_of(library)
-
-    assert gpus.sample(dear=True, servers=set()) == []
-    assert gpus.news() == {"kind": "gpus", "gpus": None, "reason": "NVML library not found"}
+    news = gpus.news()
+    assert news is not None
+    assert [facts["uuid"] for facts in news["gpus"]] == [RTX_4090["UUID"]]
     assert gpus.news() is None
-    clock.now_s += 1000
-    gpus.sample(dear=True, servers=set())
-    assert library.called.count("nvmlInit") == 1
+    assert len(gpus) == 1
 
 
-def test_a_machine_without_gpus_has_none_which_is_known() -> None:
-    gpus = gpus_of(Nvml(count=0))
-    gpus.sample(dear=True, servers=set())
-
-    assert gpus.news() == {"kind": "gpus", "gpus": [], "reason": None}
-
-
-def test_a_lost_gpu_is_reported_and_tried_again_with_growing_pauses(clock: Clock) -> None:
-    library = Nvml()
-    gpus = gpus_of(library)
+def test_a_lost_gpu_is_news(script: Script) -> None:
+    gpus = opened()
     sample(gpus)
-    library.failing["nvmlDeviceGetUtilizationRates"] = LOST
-    opened_after_s = []
-    for _ in range(1000):
-        before = library.called.count("nvmlInit")
-        assert gpus.sample(dear=False, servers=set()) == []
-        if library.called.count("nvmlInit") > before:
-            opened_after_s.append(clock.now_s - 1000.0)
-        clock.now_s += 1.0
+    gpus.news()
+    script.set(gpu0="!15")
 
-    assert opened_after_s[:6] == [5.0, 15.0, 35.0, 75.0, 135.0, 195.0]
-    assert "nvmlShutdown" in library.called
+    assert sample(gpus) == []
     news = gpus.news()
     assert news is not None
     assert news["reason"] == "GPU 0: GPU is lost"
+    assert len(gpus) == 0
 
-    library.failing.clear()
-    clock.now_s += 60.0
-    assert sample(gpus)["busy_ratio"] == 0.97
+
+def test_a_call_that_blocks_is_not_waited_for(script: Script) -> None:
+    gpus = opened(patience_s=0.05)
+    answered(gpus)
+    script.gpu(0, {"UtilizationRates": "~1000 97 61"})
+    begun_s = time.monotonic()
+    for _ in range(5):
+        assert sample(gpus) == []
+    assert time.monotonic() - begun_s < 0.5
+
+    script.gpu(0, {"UtilizationRates": "97 61"})
+    answered(gpus)
+
+
+def answered(gpus: Gpus) -> list[dict[str, Any]]:
+    """Return the first lines that come, whenever that is."""
+    found: list[dict[str, Any]] = []
+
+    def take() -> bool:
+        found.extend(sample(gpus))
+        return bool(found)
+
+    until(take)
+    return found
+
+
+def test_what_took_too_long_is_of_no_one_moment_and_dropped(script: Script) -> None:
+    gpus = opened(patience_s=0.05)
+    answered(gpus)
+    script.gpu(0, {"UtilizationRates": "~200 11 11"})
+    assert sample(gpus) == []
+    script.gpu(0, {"UtilizationRates": "97 61"})
+
+    assert answered(gpus)[0]["busy_ratio"] == 0.97
+
+
+def test_what_comes_a_little_late_is_passed_on(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_devices, "STALL_S", 10.0)
+    gpus = opened(patience_s=0.05)
+    answered(gpus)
+    script.gpu(0, {"UtilizationRates": "~200 11 11"})
+    assert sample(gpus) == []
+    script.gpu(0, {"UtilizationRates": "97 61"})
+
+    assert answered(gpus)[0]["busy_ratio"] == 0.11
+
+
+def test_a_driver_that_is_always_a_little_slow_still_gives_samples(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_devices, "STALL_S", 10.0)
+    gpus = opened(patience_s=0.01)
+    answered(gpus)
+    script.gpu(0, {"UtilizationRates": "~100 11 11"})  # not before: it would be demoted
+
+    assert [answered(gpus)[0]["busy_ratio"] for _ in range(3)][-1] == 0.11
+
+
+def test_a_call_that_does_not_return_is_news(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = opened(patience_s=0.05)
+    answered(gpus)
+    gpus.news()
+    script.gpu(0, {"UtilizationRates": "~400 97 61"})
+    sample(gpus)
+    assert gpus.news() is None  # it may only be a little slow
+    monkeypatch.setattr(nvml, "HUNG_S", 0.0)
+
+    news = gpus.news()
+    assert news is not None
+    assert news["reason"] == "a call into the NVIDIA driver does not return"
+    assert len(news["gpus"]) == 1
+    script.gpu(0, {"UtilizationRates": "97 61"})
+    answered(gpus)
     news = gpus.news()
     assert news is not None
     assert news["reason"] is None
 
 
-def test_one_lost_gpu_does_not_hide_the_other() -> None:
-    class SecondIsLost(Nvml):
-        def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-            if index == 1:
-                raise NVMLError(LOST)
-            return "handle"
+def test_a_fault_between_samples_reaches_the_loop_and_ends_nothing(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = Devices(stand_in.binding(), nobody)
+    gpus = Gpus(devices, patience_s=10.0)
+    faults = [ZeroDivisionError("ours")]
+    looks: list[float | None] = [0.0]  # once at once, never again
 
-    gpus = gpus_of(SecondIsLost(count=2))
+    def look() -> None:
+        raise faults.pop()
 
-    assert sample(gpus)["index"] == 0
-    assert len(gpus) == 1
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] == "GPU 1: GPU is lost"
+    monkeypatch.setattr(devices, "look_s", lambda: looks.pop() if looks else None)
+    monkeypatch.setattr(devices, "look", look)
+    sample(gpus)
+
+    with pytest.raises(ZeroDivisionError):
+        sample(gpus)
+    script.gpu(0, {"UtilizationRates": "11 11"})
+    assert sample(gpus)[0]["busy_ratio"] == 0.11  # its own answer, not the one before
 
 
-def test_a_lost_handle_raises_out_of_any_call() -> None:
-    library = Nvml()
-    device = Device(library, 0)
-    library.failing["nvmlDeviceGetName"] = LOST
+def test_a_fault_of_ours_reaches_the_loop_and_ends_nothing(script: Script) -> None:
+    faults = [ZeroDivisionError("ours")]
 
-    with pytest.raises(GpuLost):
-        device.ask("nvmlDeviceGetName")
+    def name_of(_: int) -> str | None:
+        if faults:
+            raise faults.pop()
+        return None
+
+    gpus = Gpus(Devices(stand_in.binding(), name_of), patience_s=10.0)
+    with pytest.raises(ZeroDivisionError):
+        gpus.sample(dear=True, servers=set())
+    assert len(gpus.sample(dear=True, servers=set())) == 1
+
+
+@contextmanager
+def sampling() -> Iterator[Iterator[dict[str, Any]]]:
+    """Yield the lines of an active sampling process, with the stand-in in place of NVML."""
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"ports":[],"active":true}\n')
+        process.stdin.flush()
+        try:
+            yield map(json.loads, process.stdout)
+        finally:
+            process.kill()
+
+
+def some(lines: Iterator[dict[str, Any]], kind: str, count: int) -> list[dict[str, Any]]:
+    found = (line for line in lines if line["kind"] == kind)
+    return [next(found) for _ in range(count)]
+
+
+def test_the_process_says_what_the_driver_says(script: Script) -> None:
+    with sampling() as lines:
+        (gpus,) = some(lines, "gpus", 1)
+        line = next(line for line in lines if line["kind"] == "gpu" and "energy_j" in line)
+
+    assert gpus["gpus"][0]["name"] == "NVIDIA GeForce RTX 4090"
+    parsed = parse_line(json.dumps(line).encode())
+    assert isinstance(parsed, GpuSample)
+    assert (parsed.busy_ratio, parsed.power_w, parsed.power_limit_w) == (0.97, 310.5, 400.0)
+    assert (parsed.pcie_generation, parsed.pcie_width) == (4, 8)
+    assert (parsed.energy_j, parsed.throttled_power_ns) == (5000.25, 7_000_000_000)
+    assert parsed.processes is not None
+    assert [process.memory_bytes for process in parsed.processes] == [120 * MIB, None, 5 * MIB]
+
+
+def test_the_process_measures_pcie_traffic_through_every_wrap(script: Script) -> None:
+    script.gpu(0, {"Field197": "4294000000 +1e9/s", "Field198": "0 +2e10/s"})
+    with sampling() as lines:
+        samples = some(lines, "gpu", 12)
+
+    received = [line["pcie_rx_bytes_per_s"] for line in samples if "pcie_rx_bytes_per_s" in line]
+    sent = [line["pcie_tx_bytes_per_s"] for line in samples if "pcie_tx_bytes_per_s" in line]
+    assert len(received) >= 5
+    assert statistics.median(received) == pytest.approx(20e9, rel=0.1)
+    assert statistics.median(sent) == pytest.approx(1e9, rel=0.1)
+
+
+def test_the_process_looks_in_between_at_a_link_that_wraps_within_a_sample(
+    script: Script,
+) -> None:
+    script.gpu(0, {"MaxPcieLinkGeneration": 5, "Field198": "0 +5e10/s"})
+    with sampling() as lines:
+        samples = some(lines, "gpu", 15)
+
+    received = [line["pcie_rx_bytes_per_s"] for line in samples if "pcie_rx_bytes_per_s" in line]
+    assert len(received) >= 3
+    assert statistics.median(received) == pytest.approx(50e9, rel=0.1)
+
+
+def test_the_process_samples_the_host_while_the_driver_hangs(script: Script) -> None:
+    with sampling() as lines:
+        some(lines, "gpu", 2)
+        script.gpu(0, {"PerformanceState": "~60000 2"})
+        hosts = some(lines, "host", 8)
+
+    gaps_s = [later["at_s"] - sooner["at_s"] for sooner, later in itertools.pairwise(hosts)]
+    assert statistics.median(gaps_s) == pytest.approx(0.2, abs=0.1)
+
+
+async def test_the_proxy_has_fresh_samples_while_the_driver_hangs(script: Script) -> None:
+    script.gpu(0, {"UUID": "~60000 GPU-1"})  # it hangs before a GPU is even open
+    sampler = Sampler()
+    await sampler.start()
+    sampler.set_active(True)
+    try:
+        assert await sampler.fresh(timeout_s=20.0)
+        assert await sampler.fresh(timeout_s=5.0)
+        assert sampler.status()["restarts"] == 0
+        assert sampler.device().gpus is None
+    finally:
+        await sampler.stop()

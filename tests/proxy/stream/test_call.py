@@ -64,7 +64,7 @@ def test_what_is_no_json_object_is_not_read(body: bytes) -> None:
         (b'{"model":"x","stream":false}', "x", False, False),
         (b'{"model":7,"stream":null}', None, False, True),
         (b'{"model":["x"],"stream":"true"}', None, False, True),
-        (b'{"model":"","stream":1}', "", False, True),
+        (b'{"model":"","stream":1}', None, False, True),
         (' {"model":"åß水"}\n'.encode(), "åß水", False, True),
     ],
 )

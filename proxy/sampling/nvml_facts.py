@@ -1,0 +1,84 @@
+"""What does not change about one NVIDIA GPU, asked once when it is opened."""
+
+from typing import Any
+
+from slowtok.proxy.sampling.nvml_calls import (
+    CLOCK_MEMORY,
+    CLOCK_SM,
+    UNSUPPORTED,
+    Device,
+    Values,
+)
+from slowtok.proxy.sampling.nvml_fast import ask_memory, watts
+
+
+def bandwidth_bytes_per_s(memory_clock_mhz: int | None, bus_width_bits: int | None) -> float | None:
+    """Return the memory's peak. The factor is 2 for every NVIDIA memory type.
+
+    NVML gives half of the data rate per pin for GDDR and HBM alike; nvbench uses the same rule.
+    """
+    if not memory_clock_mhz or not bus_width_bits:
+        return None
+    return 2 * memory_clock_mhz * 1e6 * bus_width_bits / 8
+
+
+def read_facts(device: Device, driver: str | None) -> Values:
+    """Return what does not change, by the names of the `GpuFacts` fields."""
+    ask = device.ask
+    mig_modes = ask("nvmlDeviceGetMigMode")
+    facts = {
+        "index": device.index,
+        "uuid": _text(ask("nvmlDeviceGetUUID")),
+        "name": _text(ask("nvmlDeviceGetName")),
+        "max_sm_clock_mhz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+        "max_memory_clock_mhz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY),
+        "driver": driver,
+        "mig": None if mig_modes is None else bool(mig_modes[0]),
+    }
+    facts |= _memory_facts(device, facts["max_memory_clock_mhz"])
+    facts |= _limit_facts(device)
+    if not facts["unified_memory"]:  # there, generation 1 and width 1 are placeholders
+        facts |= _link_facts(device)
+    return facts
+
+
+def _memory_facts(device: Device, clock_mhz: int | None) -> Values:
+    memory = ask_memory(device)
+    total_bytes = memory.total if memory and memory.total else None
+    bus_bits = device.ask("nvmlDeviceGetMemoryBusWidth") or None
+    # with unified memory there is no total, and bus and clock are placeholders
+    peak = bandwidth_bytes_per_s(clock_mhz, bus_bits) if total_bytes else None
+    return {
+        "total_bytes": total_bytes,
+        "bus_width_bits": bus_bits,
+        "bandwidth_bytes_per_s": peak,
+        "unified_memory": _is_unified(device, memory),
+    }
+
+
+def _is_unified(device: Device, memory: Any) -> bool | None:
+    """By nvml.h the memory call is not supported there; some drivers say a total of 0 instead."""
+    if memory is None and device.absent.get("nvmlDeviceGetMemoryInfo()") not in UNSUPPORTED:
+        return None  # it failed in another way: without permission in MIG mode, for instance
+    return not (memory and memory.total)
+
+
+def _limit_facts(device: Device) -> Values:
+    constraints = device.ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+    return {
+        "default_power_limit_w": watts(device.ask("nvmlDeviceGetPowerManagementDefaultLimit")),
+        "min_power_limit_w": watts(constraints[0]),
+        "max_power_limit_w": watts(constraints[1]),
+    }
+
+
+def _link_facts(device: Device) -> Values:
+    return {
+        "max_pcie_generation": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "max_pcie_width": device.ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        "gpu_max_pcie_generation": device.ask("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+    }
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

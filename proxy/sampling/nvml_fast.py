@@ -1,0 +1,82 @@
+"""The readings that are cheap enough for 10 Hz, one for each thing that a GPU is asked."""
+
+from typing import Any
+
+from slowtok.proxy.sampling.nvml_calls import CLOCK_MEMORY, CLOCK_SM, Device, Values
+
+POWER_INSTANT = 186
+"""Field id: power now, in mW; the plain call is a 1 s mean on Ampere and newer."""
+
+TEMPERATURE_DIE = 0
+PSTATE_UNKNOWN = 32
+
+
+def read_busy(device: Device) -> Values:
+    """Shares of time with a kernel running and with memory traffic; not shares of bandwidth."""
+    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    if rates is None:
+        return {}
+    return {"busy_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
+
+
+def read_power(device: Device) -> Values:
+    """Board power now, or its 1 s mean where the driver gives only that."""
+    milliwatts = device.ask_fields(POWER_INSTANT).get(POWER_INSTANT)
+    if milliwatts is None:
+        milliwatts = device.ask("nvmlDeviceGetPowerUsage")
+    return {"power_w": watts(milliwatts)}
+
+
+def read_clocks(device: Device) -> Values:
+    """Clocks in MHz as they are now."""
+    return {
+        "sm_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
+        "memory_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+    }
+
+
+def read_pstate(device: Device) -> Values:
+    """Performance state: 0 is the fastest, 2 is usual for computing on GeForce."""
+    pstate = device.ask("nvmlDeviceGetPerformanceState")
+    return {"pstate": None if pstate == PSTATE_UNKNOWN else pstate}
+
+
+def read_reasons(device: Device) -> Values:
+    """Clocks-event mask as it is now."""
+    reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # the name before driver 535
+        reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+    return {"reasons": reasons}
+
+
+def read_temperature(device: Device) -> Values:
+    """Die temperature, through the old name where the new one is missing."""
+    celsius = device.ask("nvmlDeviceGetTemperatureV", TEMPERATURE_DIE)
+    if celsius is None:
+        celsius = device.ask("nvmlDeviceGetTemperature", TEMPERATURE_DIE)
+    return {"temperature_c": celsius}
+
+
+def read_margin(device: Device) -> Values:
+    """Degrees to the nearest slowdown; Ada and newer have it."""
+    return {"temperature_margin_c": device.ask("nvmlDeviceGetMarginTemperature")}
+
+
+def read_memory(device: Device) -> Values:
+    """Free and total device memory. Unified memory answers not at all, or with a total of 0."""
+    memory = ask_memory(device)
+    if memory is None or not memory.total:
+        return {}
+    return {"free_bytes": memory.free, "total_bytes": memory.total}
+
+
+def ask_memory(device: Device) -> Any:
+    """Return the driver's answer of the newest kind that it knows, or None."""
+    version = getattr(device.nvml, "nvmlMemory_v2", None)
+    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version else None
+    return device.ask("nvmlDeviceGetMemoryInfo") if memory is None else memory
+
+
+def watts(milliwatts: int | None) -> float | None:
+    """Return NVML's milliwatts as watts."""
+    return None if milliwatts is None else milliwatts / 1000

@@ -1,0 +1,17 @@
+"""The readings of the 1 Hz tier that count nothing: limits in force and the link."""
+
+from slowtok.proxy.sampling.nvml_calls import Device, Values
+from slowtok.proxy.sampling.nvml_fast import watts
+
+
+def read_power_limit(device: Device) -> Values:
+    """The limit in force, whoever set it."""
+    return {"power_limit_w": watts(device.ask("nvmlDeviceGetEnforcedPowerLimit"))}
+
+
+def read_link(device: Device) -> Values:
+    """The PCIe link as it is now: an idle GPU goes down to generation 1, by design."""
+    return {
+        "pcie_generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
+    }
