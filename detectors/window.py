@@ -3,7 +3,7 @@
 Invariant: a reading that no sample holds is None here too; nothing is filled in.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, GpuSample, HostSample, Phase
@@ -86,7 +86,11 @@ def run_queue(case: Case, phase: Phase) -> RunQueue:
     Raises:
         Missing: the server's CPU time, its wait for a core or the machine's load is not known.
     """
-    samples = need(case.host_during(phase) or None, f"host samples during {phase}")
+    return run_queue_of(need(case.host_during(phase) or None, f"host samples during {phase}"))
+
+
+def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
+    """Return the run queue of some samples; raises as `run_queue` does."""
     return RunQueue(
         server_cores=need(mean(samples, lambda s: s.server_cpu_cores), "CPU time of the server"),
         waiting_cores=need(

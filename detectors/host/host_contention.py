@@ -25,9 +25,9 @@ Sources:
 
 import math
 
-from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.case import Case, HostSample, Phase
 from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.window import RunQueue, mean, run_queue, runs_on_cpu
+from slowtok.detectors.window import RunQueue, mean, run_queue, run_queue_of, runs_on_cpu
 
 TITLE = "Other processes took the CPU"
 
@@ -73,9 +73,24 @@ def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
     duration_s = need(
         case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
     )
+    if phase == "prefill":
+        return duration_s * queue.taken_ratio
+    # Sample by sample: others that took the cores for a part of the time cost only that part.
+    samples = [s for s in case.host_during(phase) if _is_whole(s)]
+    lost_ratio = mean(samples, lambda s: _lost_ratio(run_queue_of([s])))
+    return duration_s * (_lost_ratio(queue) if lost_ratio is None else lost_ratio)
+
+
+def _lost_ratio(queue: RunQueue) -> float:
     threads = max(queue.wanted_cores, 1.0)
-    exponent = threads + REGAIN_EXPONENT * min(threads - 1, 1) if phase == "decode" else 1.0
-    return float(duration_s * (1 - (1 - queue.taken_ratio) ** exponent))
+    exponent = threads + REGAIN_EXPONENT * min(threads - 1, 1)
+    return float(1 - (1 - queue.taken_ratio) ** exponent)
+
+
+def _is_whole(sample: HostSample) -> bool:
+    """Say whether a sample has all that the run queue needs; many threads are read at 1 Hz only."""
+    needed = (sample.server_cpu_cores, sample.server_run_delay_cores, sample.others_cpu_cores)
+    return None not in needed
 
 
 def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
