@@ -151,3 +151,16 @@ def test_contention_beside_a_gpu_is_less_certain() -> None:
     on_cpu, beside_gpu = firing(), with_gpu(firing())
 
     assert detected(beside_gpu).confidence < detected(on_cpu).confidence
+
+
+def test_others_that_came_for_half_of_the_time_cost_half() -> None:
+    """The loss grows faster than the share: taken from the mean, this would come out too small."""
+    busy, quiet = firing(), with_host(firing(), server_run_delay_cores=0.0, cpu_busy_cores=2.0)
+    half = len(busy.host) // 2
+    mixed = replace(busy, host=(*quiet.host[:half], *busy.host[half:]))
+
+    ratios = [detected(c).lost_s for c in (busy, mixed)]
+
+    samples = mixed.host_during("decode")
+    contended = sum(bool(s.server_run_delay_cores) for s in samples) / len(samples)
+    assert ratios[1] == pytest.approx(ratios[0] * contended, rel=0.05)
