@@ -21,6 +21,7 @@ from slowtok.proxy.headers import allow_page
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.ram import RamBandwidth
 from slowtok.proxy.relay import PASSED, Relay
@@ -134,12 +135,9 @@ class Proxy:
     def _engine_status(self, engine: Engine) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
         return {
-            **{k: v for k, v in asdict(server).items() if v is not None},
+            **known(asdict(server)),
             "answers": engine.identity is not None,
-            "models": [
-                {k: v for k, v in asdict(facts).items() if v is not None}
-                for facts in engine.models.values()
-            ],
+            "models": [known(asdict(facts)) for facts in engine.models.values()],
         }
 
     def _log_lines_lost(self) -> int:

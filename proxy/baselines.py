@@ -4,7 +4,6 @@ Kept small on purpose: the last `KEEP` healthy rates of each setup, in one JSON 
 directory, replaced as a whole so that a crash leaves the old one.
 """
 
-import os
 import statistics
 import threading
 from collections import OrderedDict
@@ -15,6 +14,7 @@ import orjson
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.phases import MIN_DECODE_TOKENS
+from slowtok.proxy.state_file import replace_file
 
 KEEP = 32
 MAX_SETUPS = 1000
@@ -62,18 +62,10 @@ class Baselines:
     def save(self) -> None:
         """Write the file; called from threads, the last one of which writes what is newest."""
         with self._writing:
-            self._write(orjson.dumps(self._shares))
-
-    def _write(self, content: bytes) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = self._path.with_suffix(".new")
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            fresh.replace(self._path)
-        except OSError:
-            self.errors += 1
+            try:
+                replace_file(self._path, orjson.dumps(self._shares))
+            except OSError:
+                self.errors += 1
 
     def summary(self) -> list[dict[str, object]]:
         """Return each setup with its count and median, for the status.

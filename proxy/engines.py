@@ -22,7 +22,7 @@ from slowtok.proxy.servers.facts import Identity, Probe
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.locality import is_local
 from slowtok.proxy.servers.model_facts import read_model_facts
-from slowtok.proxy.servers.server_facts import model_path, server_facts
+from slowtok.proxy.servers.server_facts import meant_by, model_path, server_facts
 from slowtok.proxy.servers.slots import POLL_S, SlotLog, count_busy
 
 USUAL_PORTS = {
@@ -60,9 +60,9 @@ class Engine:
         return self.identity.kind if self.identity else "unknown"
 
     def lookup(self, model: str | None) -> ModelFacts | None:
-        """Return the model that a request means; Ollama takes a name without a tag for `latest`."""
-        name = model or ""
-        return self.models.get(name) or self.models.get(f"{name}:latest")
+        """Return the model that a request means."""
+        found = (self.models.get(name) for name in meant_by(model or ""))
+        return next((facts for facts in found if facts), None)
 
     @property
     def version(self) -> str | None:

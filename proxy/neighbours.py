@@ -37,6 +37,11 @@ def stay_of(exchange: Exchange, now_s: float) -> Stay | None:
     return Stay(exchange.engine_name, exchange.sent_at_s, first_s, end_s)
 
 
+def in_flight_at(engine_name: str | None, at_s: float, stays: Iterable[Stay]) -> int:
+    """Count the generations that were at an engine at one moment."""
+    return sum(s.engine_name == engine_name and s.sent_s <= at_s < s.end_s for s in stays)
+
+
 def count_neighbours(
     engine_name: str | None, sent_at_s: float | None, phases: Phases, others: Iterable[Stay]
 ) -> Neighbours:
@@ -47,7 +52,7 @@ def count_neighbours(
     decoded = _window(phases)
     decoding = [(stay.first_s, stay.end_s) for stay in met]
     return Neighbours(
-        in_flight_at_send=sum(stay.sent_s <= sent_at_s < stay.end_s for stay in met),
+        in_flight_at_send=in_flight_at(engine_name, sent_at_s, met),
         decode_mean=_mean([_overlap(decoded, span) for span in decoding], decoded),
         decode_max=_most_at_once(decoding, decoded),
     )

@@ -18,7 +18,7 @@ from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import Stay, count_neighbours, stay_of, with_slots
+from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, stay_of, with_slots
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -192,7 +192,7 @@ class Observer:
             choices=exchange.meter.reply.choices if exchange.meter else 1,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
-            alone=not any(s.sent_s <= (exchange.sent_at_s or 0.0) < s.end_s for s in stays),
+            alone=not in_flight_at(exchange.engine_name, exchange.sent_at_s or 0.0, stays),
         )
         device = self._device()
         context = _context(timeline.tokens.prompt, timeline.tokens.completion)

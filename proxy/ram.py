@@ -14,6 +14,8 @@ from pathlib import Path
 
 import orjson
 
+from slowtok.proxy.state_file import replace_file
+
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
 QUIET_CHECK_S = 0.2
 LIMIT_S = 20.0
@@ -92,10 +94,8 @@ class RamBandwidth:
         if not keep:
             return
         with suppress(OSError):  # measured again at the next start
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             kept = {"bytes_per_s": self.bytes_per_s, "measured_unix_s": time.time()}
-            self._path.write_bytes(orjson.dumps(kept))
-            self._path.chmod(0o600)
+            replace_file(self._path, orjson.dumps(kept))
 
 
 def _read(path: Path) -> float | None:

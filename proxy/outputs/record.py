@@ -59,8 +59,8 @@ def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
     record = _request(case)
     if diagnosis is not None:
         record |= _judged(case, diagnosis)
-    known: dict[str, Any] = _known(record)
-    return {name: value for name, value in known.items() if value != {}}
+    whole: dict[str, Any] = known(record)
+    return {name: value for name, value in whole.items() if value != {}}
 
 
 def _request(case: Case) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any]:
         "informational": finding.informational or None,
         "summary": finding.summary,
         "evidence": [
-            _known({"name": e.name, "value": _number(e.value), "unit": e.unit, "limit": e.limit})
+            known({"name": e.name, "value": _number(e.value), "unit": e.unit, "limit": e.limit})
             for e in finding.evidence
         ],
         "remedy": finding.remedy,
@@ -210,12 +210,12 @@ def _text(text: str | None) -> str | None:
     return text[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
 
 
-def _known(value: Any) -> Any:
+def known(value: Any) -> Any:
     """Leave out what is None, at every depth."""
     if isinstance(value, dict):
-        return {k: _known(v) for k, v in value.items() if v is not None}
+        return {k: known(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        return [_known(v) for v in value]
+        return [known(v) for v in value]
     return value
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 
 from slowtok.detectors.case import ModelFacts
+from slowtok.proxy.state_file import replace_file
 
 READER = "slowtok.proxy.servers.gguf_facts"
 READER_VERSION = 1  # raise when the reader counts differently, so that kept facts are read anew
@@ -89,12 +90,7 @@ def _load(kept_at: Path) -> ModelFacts | None:
 
 
 def _keep(kept_at: Path, output: bytes) -> None:
-    """Write the facts beside their name and move them there: a reader never sees half of them."""
-    unfinished = kept_at.with_suffix(".new")
     try:
-        kept_at.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unfinished.touch(mode=0o600)
-        unfinished.write_bytes(output)
-        unfinished.replace(kept_at)
+        replace_file(kept_at, output)
     except OSError as error:
         log.warning("model facts cannot be kept: %s", error)

@@ -65,8 +65,12 @@ def loaded_model(probe: Probe, model: str | None) -> Loaded | None:
     """Return the loaded model that a request's name means, or the only one when none is named."""
     if model is None:
         return probe.loaded[0] if len(probe.loaded) == 1 else None
-    names = (model, f"{model}:latest")  # what Ollama understands by a name without a tag
-    return next((loaded for loaded in probe.loaded if loaded.name in names), None)
+    return next((loaded for loaded in probe.loaded if loaded.name in meant_by(model)), None)
+
+
+def meant_by(model: str) -> tuple[str, str]:
+    """Return the names that a model may mean: Ollama takes one without a tag for the latest."""
+    return model, f"{model}:latest"
 
 
 def _flags(identity: Identity, process: ProcessFacts | None, loaded: Loaded | None) -> Flags | None:

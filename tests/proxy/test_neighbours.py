@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import count_neighbours, stay_of, with_slots
+from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, stay_of, with_slots
 from slowtok.proxy.servers.slots import SlotLog
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
@@ -174,3 +174,9 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
     guessed = Neighbours(decode_mean=2.5, decode_max=3)
 
     assert with_slots(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean
+
+
+def test_a_request_is_alone_beside_one_at_another_engine() -> None:
+    there = [Stay("b", 1.0, 2.0, 9.0), Stay("a", 1.0, 2.0, 5.0)]
+
+    assert [in_flight_at("a", at_s, there) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
