@@ -145,13 +145,16 @@ async def test_sink_that_raises(engine: Upstream, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stuck() -> Iterator[tuple[Log, threading.Event]]:
-    """A log whose disk does not answer until the event is set."""
-    answers = threading.Event()
+    """A log whose disk hangs, with one line on it already, until the event is set."""
+    writing, answers = threading.Event(), threading.Event()
 
     def write(_line: str) -> None:
+        writing.set()
         answers.wait(10)
 
     writer = Writer(write, max_queued=2)
+    writer.write("the line that hangs")
+    assert writing.wait(10)
     yield Log(writer), answers
     answers.set()
     writer.close()
@@ -166,7 +169,7 @@ async def test_log_that_hangs_holds_up_nobody(
         await proxy.newest(6)
         lost = (await proxy.own("/slowtok/status"))["counts"]["log_lines_lost"]
 
-    assert lost == 3  # of six: one is being written, two wait
+    assert lost == 4  # of six: two wait
 
 
 @pytest.mark.parametrize(
