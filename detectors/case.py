@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
+from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+
 SCHEMA = 1
 
 Phase = Literal["queue", "load", "prefill", "decode", "delivery"]
@@ -135,180 +138,6 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSample:
-    """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
-
-    CPU is counted in cores (1.0 is one core fully busy). `server_run_delay_cores` is the time the
-    server's threads were ready but had no core to run on, per second. Ratios are 0 to 1.
-    """
-
-    at_s: float
-    span_s: float
-    cpu_cores: int | None = None
-    cpu_busy_cores: float | None = None
-    cpu_steal_cores: float | None = None
-    busiest_core_ratio: float | None = None
-    cpu_mhz: float | None = None
-    available_bytes: int | None = None
-    swap_in_bytes_per_s: float | None = None
-    psi_cpu_some_ratio: float | None = None
-    psi_io_full_ratio: float | None = None
-    psi_memory_full_ratio: float | None = None
-    server_cpu_cores: float | None = None
-    server_busy_threads: int | None = None
-    server_threads: int | None = None
-    server_run_delay_cores: float | None = None
-    server_anon_bytes: int | None = None
-    server_file_bytes: int | None = None
-    server_major_faults_per_s: float | None = None
-    server_read_bytes_per_s: float | None = None
-    server_allowed_cores: int | None = None
-    server_quota_cores: float | None = None
-    server_throttled_ratio: float | None = None
-    server_throttled_s_per_s: float | None = None
-
-    @property
-    def others_cpu_cores(self) -> float | None:
-        """Cores that everything but the server kept busy, steal included."""
-        if self.cpu_busy_cores is None or self.server_cpu_cores is None:
-            return None
-        return max(self.cpu_busy_cores - self.server_cpu_cores, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
-    """One process that holds memory on a GPU; `memory_bytes` is None where the driver hides it."""
-
-    pid: int
-    name: str | None = None
-    memory_bytes: int | None = None
-    is_server: bool = False
-    busy_ratio: float | None = None
-    memory_busy_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    """One GPU at `at_s`. Ratios are 0 to 1; `reasons` is NVML's clocks-event mask.
-
-    PCIe rates are as the GPU sees them: `rx` goes into it. `energy_j` and `throttled_*_ns` only
-    grow: differences alone mean something. These, link and processes come at 1 Hz, the rest at 10.
-    """
-
-    at_s: float
-    index: int
-    busy_ratio: float | None = None
-    memory_busy_ratio: float | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    pstate: int | None = None
-    reasons: int | None = None
-    temperature_c: int | None = None
-    free_bytes: int | None = None
-    total_bytes: int | None = None
-    processes: tuple[GpuProcess, ...] | None = None
-    temperature_margin_c: int | None = None
-    pcie_rx_bytes_per_s: float | None = None
-    pcie_tx_bytes_per_s: float | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    energy_j: float | None = None
-    throttled_power_ns: int | None = None
-    throttled_sw_thermal_ns: int | None = None
-    throttled_hw_thermal_ns: int | None = None
-    throttled_power_brake_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
-    """What does not change about a GPU. Bandwidth is the memory's peak, from NVML's clocks."""
-
-    index: int
-    uuid: str | None = None
-    name: str | None = None
-    total_bytes: int | None = None
-    bus_width_bits: int | None = None
-    max_sm_clock_mhz: int | None = None
-    max_memory_clock_mhz: int | None = None
-    bandwidth_bytes_per_s: float | None = None
-    driver: str | None = None
-    default_power_limit_w: float | None = None
-    min_power_limit_w: float | None = None
-    max_power_limit_w: float | None = None
-    max_pcie_generation: int | None = None
-    max_pcie_width: int | None = None
-    gpu_max_pcie_generation: int | None = None
-    unified_memory: bool | None = None
-    mig: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFacts:
-    """The machine. `gpus` is None where no GPU library answered, empty where it saw no GPU."""
-
-    gpus: tuple[GpuFacts, ...] | None = None
-    cpu_physical_cores: int | None = None
-    cpu_logical_cores: int | None = None
-    ram_bytes: int | None = None
-    ram_bandwidth_bytes_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
-    """The inference engine: what it said of itself and what its command line and environment say.
-
-    `gpu_layers` is the number asked for (-1: the engine decides). `threads` is the decode thread
-    count asked for. `slept` says that the engine had put the model away before this request.
-    """
-
-    kind: str = "unknown"
-    name: str | None = None
-    url: str | None = None
-    version: str | None = None
-    local: bool | None = None
-    pid: int | None = None
-    unmapped: str | None = None
-    context_tokens: int | None = None
-    slots: int | None = None
-    gpu_layers: int | None = None
-    threads: int | None = None
-    kv_type_k: str | None = None
-    kv_type_v: str | None = None
-    flash_attention: str | None = None
-    memory_mapped: bool | None = None
-    speculative: bool | None = None
-    slept: bool | None = None
-    uptime_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """The model's geometry as far as bytes per token need it.
-
-    `read_bytes` are the weights read for each generated token (embedding look-ups left out, used
-    experts only). `kv_bytes_per_token` grows with the context; `kv_window_bytes` is the most that
-    sliding-window layers add, whatever the context; both at 16-bit.
-    """
-
-    name: str | None = None
-    path: str | None = None
-    digest: str | None = None
-    quantisation: str | None = None
-    parameters: int | None = None
-    file_bytes: int | None = None
-    read_bytes: int | None = None
-    layers: int | None = None
-    experts: int | None = None
-    experts_used: int | None = None
-    kv_bytes_per_token: float | None = None
-    kv_window_tokens: int | None = None
-    kv_window_bytes_per_token: float | None = None
-    bits_per_weight: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     """A closed interval of rates in tokens per second."""
 
@@ -353,7 +182,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One finished request with everything that was known about it."""
+    """One finished request with everything that was known about it.
+
+    `gpu` holds samples of every GPU of the machine; `gpu_during` gives those that count.
+    """
 
     schema: int = SCHEMA
     timeline: Timeline
@@ -363,6 +195,7 @@ class Case:
     host: tuple[HostSample, ...] = ()
     gpu: tuple[GpuSample, ...] = ()
     server: ServerFacts = field(default_factory=ServerFacts)
+    activity: EngineActivity | None = None
     model: ModelFacts = field(default_factory=ModelFacts)
     device: DeviceFacts = field(default_factory=DeviceFacts)
     envelope: Envelope = field(default_factory=Envelope)
@@ -374,11 +207,20 @@ class Case:
         return () if window is None else tuple(_inside(self.host, *window))
 
     def gpu_during(self, phase: Phase) -> tuple[GpuSample, ...]:
-        """GPU samples taken inside the given phase."""
+        """Samples taken inside the given phase of the GPUs that the server uses.
+
+        Those of all GPUs where it is not known which, or where the server uses none: what an idle
+        GPU does is evidence then.
+        """
         window = self.window(phase)
         if window is None:
             return ()
-        return tuple(s for s in self.gpu if window[0] <= s.at_s <= window[1])
+        mine = self.server.gpu_indices
+        return tuple(
+            s
+            for s in self.gpu
+            if window[0] <= s.at_s <= window[1] and (not mine or s.index in mine)
+        )
 
     def window(self, phase: Phase) -> tuple[float, float] | None:
         """Begin and end of a phase on the clock of the case, where both are known."""

@@ -17,15 +17,9 @@ GPUs); the band holds 95.9 % of rows from GPUs and from sources that were left o
 from dataclasses import dataclass, replace
 
 from slowtok.config.hardware import find_gpu
-from slowtok.detectors.case import (
-    Baseline,
-    DeviceFacts,
-    Envelope,
-    GpuFacts,
-    ModelFacts,
-    Range,
-    ServerFacts,
-)
+from slowtok.detectors.case import Baseline, Envelope, Range
+from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.machine import DeviceFacts, GpuFacts
 
 GPU_LAYER_S = 52e-6  # the fit; builds of 2023-24 need 93e-6
 GPU_MOE_LAYER_S = 52e-6  # the fit: routing and smaller kernels, on top of the above

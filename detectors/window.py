@@ -6,8 +6,9 @@ Invariant: a reading that no sample holds is None here too; nothing is filled in
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.case import Case, GpuSample, HostSample, Phase
+from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import need
+from slowtok.detectors.machine import GpuSample, HostSample
 
 
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:

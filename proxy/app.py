@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.case import DeviceFacts
+from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy import guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines

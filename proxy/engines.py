@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 from yarl import URL
 
-from slowtok.detectors.case import ModelFacts, ServerFacts
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.servers import llama_server, ollama, vllm
 from slowtok.proxy.servers.facts import Identity, Probe

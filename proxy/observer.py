@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from slowtok.detectors.case import Case, DeviceFacts, Neighbours, Phases
+from slowtok.detectors.case import Case, Neighbours, Phases
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.envelope import expect, refine
 from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange

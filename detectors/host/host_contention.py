@@ -25,8 +25,9 @@ Sources:
 
 import math
 
-from slowtok.detectors.case import Case, HostSample, Phase
+from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.machine import HostSample
 from slowtok.detectors.window import RunQueue, mean, run_queue, run_queue_of, runs_on_cpu
 
 TITLE = "Other processes took the CPU"

@@ -21,8 +21,9 @@ Sources:
   on pages, count as running. So the counters are a lower bound here.
 """
 
-from slowtok.detectors.case import Case, HostSample
+from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.machine import HostSample
 from slowtok.detectors.window import decode_s, decode_tps, mean, seconds
 
 TITLE = "Model read from disk while decoding"

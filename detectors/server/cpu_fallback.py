@@ -18,8 +18,9 @@ Sources:
 - ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882.
 """
 
-from slowtok.detectors.case import Case, GpuSample
+from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.window import decode_s, decode_tps, gpu_mean, seconds
 
 TITLE = "Engine runs on the CPU, not on the GPU"

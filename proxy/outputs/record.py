@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from slowtok.detectors.case import Case, GpuSample, HostSample
+from slowtok.detectors.case import Case
 from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
+from slowtok.detectors.machine import GpuSample, HostSample
 
 SCHEMA = 1
 MAX_TEXT_CHARS = 256

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from slowtok.detectors.case import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.ring import Ring
 from slowtok.proxy.sampling.wire import (
     BadLine,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from slowtok.detectors.case import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.readings import Readings
 from slowtok.proxy.sampling.wire import HostLine, ProcessFacts
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.detectors.case import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 
 
 class BadLine(ValueError):

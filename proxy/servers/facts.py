@@ -53,6 +53,9 @@ class Probe:
     sleeping: bool | None = None
     loading: bool = False
     loaded: tuple[Loaded, ...] = ()
+    kv_cache_tokens: int | None = None
+    gpu_memory_ratio: float | None = None
+    prefix_caching: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +84,8 @@ class Flags:
     split_mode: str | None = None
     tensor_parallel: int | None = None
     sleep_idle_s: int | None = None
+    unified_memory: bool | None = None
+    gpu_memory_ratio: float | None = None
+    prefix_caching: bool | None = None
+    eager: bool | None = None
+    cpu_offload_bytes: int | None = None

@@ -20,7 +20,7 @@ import orjson
 from gguf import GGUFReader, LlamaFileType, ReaderField
 from gguf.constants import GGUFValueType
 
-from slowtok.detectors.case import ModelFacts
+from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy.servers.kv_geometry import kv_bytes
 
 # Tensors that a generated token never reads: images, sound, and the encoder of a T5.

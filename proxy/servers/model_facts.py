@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from slowtok.detectors.case import ModelFacts
+from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy.state_file import replace_file
 
 READER = "slowtok.proxy.servers.gguf_facts"

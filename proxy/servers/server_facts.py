@@ -5,7 +5,7 @@ What an engine answers wins over what it was asked to do: `--fit` and defaults c
 
 import os
 
-from slowtok.detectors.case import ServerFacts
+from slowtok.detectors.engine import ServerFacts
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server, ollama, vllm
 from slowtok.proxy.servers.facts import Flags, Identity, Loaded, Probe

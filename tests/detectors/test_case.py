@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import SENT_AT_S, case, with_phases, with_timeline
-from slowtok.detectors.case import GpuSample, HostSample, Phase, Tokens
+from slowtok.detectors.case import Phase, Tokens
+from slowtok.detectors.machine import GpuSample, HostSample
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import (
-    DeviceFacts,
-    Envelope,
-    GpuFacts,
-    ModelFacts,
-    Range,
-    ServerFacts,
-)
+from slowtok.detectors.case import Envelope, Range
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import expect
+from slowtok.detectors.machine import DeviceFacts, GpuFacts
 
 GIB = 2**30
 LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")

@@ -2,16 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import (
-    Baseline,
-    DeviceFacts,
-    Envelope,
-    GpuFacts,
-    ModelFacts,
-    Range,
-    ServerFacts,
-)
+from slowtok.detectors.case import Baseline, Envelope, Range
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import REFINE_AFTER, expect, refine
+from slowtok.detectors.machine import DeviceFacts, GpuFacts
 
 LLAMA_3_8B = ModelFacts(read_bytes=4_620_000_000, layers=32, kv_bytes_per_token=131072)
 RTX_3090 = DeviceFacts(

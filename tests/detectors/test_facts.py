@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from fakes.cases import healthy
-from slowtok.detectors.case import Case, DeviceFacts, ModelFacts, Phases, Timeline
+from slowtok.detectors.case import Case, Phases, Timeline
 from slowtok.detectors.catalog import CATALOG
 from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.engine import ModelFacts
 from slowtok.detectors.facts import HOW_TO_ENABLE, how_to_enable
 from slowtok.detectors.finding import Detector
+from slowtok.detectors.machine import DeviceFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES_ASKED = ("decode", "prefill")

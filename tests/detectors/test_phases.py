@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.cases import case, healthy, with_envelope, with_phases, with_timeline, with_tokens
-from slowtok.detectors.case import Baseline, Case, Envelope, GpuFacts, Phase, Phases, Range
+from slowtok.detectors.case import Baseline, Case, Envelope, Phase, Phases, Range
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Finding, PhaseLoss
+from slowtok.detectors.machine import GpuFacts
 from slowtok.detectors.phases import judge_decode, losses, slowdown, unexplained_wait
 
 LOW_TPS = 76.0  # the low edge of the healthy case's band

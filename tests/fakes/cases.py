@@ -10,21 +10,16 @@ from typing import Any
 
 from slowtok.detectors.case import (
     Case,
-    DeviceFacts,
     Envelope,
-    GpuFacts,
-    GpuProcess,
-    GpuSample,
-    HostSample,
-    ModelFacts,
     Neighbours,
     Phases,
     PromptPrefix,
     Range,
-    ServerFacts,
     Timeline,
     Tokens,
 )
+from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 
 SENT_AT_S = 1000.0
 SAMPLE_S = 0.5

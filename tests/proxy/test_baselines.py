@@ -19,8 +19,9 @@ from fakes.cases import (
     with_timeline,
     with_tokens,
 )
-from slowtok.detectors.case import Baseline, Case, GpuFacts, Neighbours
+from slowtok.detectors.case import Baseline, Case, Neighbours
 from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.machine import GpuFacts
 from slowtok.proxy.baselines import KEEP, MAX_SETUPS, Baselines, setup_of
 
 

@@ -12,7 +12,7 @@ import pytest
 from fakes.proxy import SILENT
 from fakes.upstream import Upstream, listening
 from fakes.wire import JSON, reply
-from slowtok.detectors.case import ModelFacts
+from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy import engines as module
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.sampling.supervisor import Sampler

@@ -9,9 +9,10 @@ import pytest
 
 from fakes.cases import FIRING, case, healthy, with_phases, with_timeline
 from fakes.records import full_record, names
-from slowtok.detectors.case import Case, GpuSample, Phases, Timeline
+from slowtok.detectors.case import Case, Phases, Timeline
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.machine import GpuSample
 from slowtok.proxy.outputs.record import MAX_TEXT_CHARS, SCHEMA, make_record
 
 CONTRACT = """

@@ -15,7 +15,7 @@ import pytest
 
 from fakes.nvml import stand_in
 from fakes.nvml.stand_in import MIB, RTX_4090, Script
-from slowtok.detectors.case import GpuSample
+from slowtok.detectors.machine import GpuSample
 from slowtok.proxy.sampling import nvml, nvml_devices
 from slowtok.proxy.sampling.nvml import Gpus
 from slowtok.proxy.sampling.nvml_devices import Devices

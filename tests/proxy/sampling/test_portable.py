@@ -5,7 +5,7 @@ import socket
 import time
 
 from fakes.listening_process import Server
-from slowtok.detectors.case import DeviceFacts, HostSample
+from slowtok.detectors.machine import DeviceFacts, HostSample
 from slowtok.proxy.sampling.machine import Machine
 from slowtok.proxy.sampling.portable import (
     PortableHostReader,

@@ -1,4 +1,4 @@
-from slowtok.detectors.case import DeviceFacts, GpuFacts
+from slowtok.detectors.machine import DeviceFacts, GpuFacts
 from slowtok.proxy.sampling.readings import Readings
 
 

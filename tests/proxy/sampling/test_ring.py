@@ -1,4 +1,4 @@
-from slowtok.detectors.case import GpuSample
+from slowtok.detectors.machine import GpuSample
 from slowtok.proxy.sampling.ring import Ring
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from slowtok.detectors.case import DeviceFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
 from slowtok.proxy.sampling.wire import BadLine, HostLine, ProcessFacts, parse_line
 
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from slowtok.detectors.case import ServerFacts
+from slowtok.detectors.engine import ServerFacts
 from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
 from slowtok.proxy.servers.facts import Identity, Loaded, Probe
 from slowtok.proxy.servers.server_facts import loaded_model, model_path, server_facts
