@@ -152,7 +152,7 @@ class Envelope:
     `expected_tps` is the middle estimate that losses are counted against, `roofline_tps` the same
     before anything learned refined it. `ceiling_tps` is
     physics: no single stream without speculation can pass it. `as_configured` is what the layer
-    split and context in force should give.
+    split and context in force should give. `prefill` is per token that is not in the cache.
     """
 
     decode: Range | None = None
@@ -165,6 +165,10 @@ class Envelope:
     context_tokens: int | None = None
     read_bytes: float | None = None
     kv_bytes: float | None = None
+    bandwidth_bytes_per_s: float | None = None
+    efficiency_ratio: float | None = None
+    prefill: Range | None = None
+    expected_prefill_tps: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,47 @@ class Baseline:
     decode_tps: float | None = None
     decode_p10_tps: float | None = None
     prefill_tps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoad:
+    """One load of a model that was noticed: who it was and what it met.
+
+    `age_s` is how long before this request was accepted. `server_gpu_bytes` is what the engine
+    held on its GPUs once it was loaded, `free_before_bytes` and `others_bytes` what was free there
+    and what other processes held just before.
+    """
+
+    age_s: float
+    model: str | None = None
+    context_tokens: int | None = None
+    load_s: float | None = None
+    server_gpu_bytes: int | None = None
+    free_before_bytes: int | None = None
+    others_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What went before at this engine, as far as it was seen. Maxima are under load.
+
+    `loads` are the newest first; `loads[0]` is the one that this request ran on. `slow_recently`
+    is how many of the `judged_recently` newest judged requests of this setup, this one left out,
+    were slow in the same way: their causes are in `causes_recently`, the newest first.
+    `best_decode_tps` is the 90th percentile of healthy rates of the last month, whatever the
+    engine's version; `week_ago_decode_tps` the median of those older than a day.
+    """
+
+    loads: tuple[ModelLoad, ...] = ()
+    best_sm_clock_mhz: int | None = None
+    best_memory_clock_mhz: int | None = None
+    best_power_w: float | None = None
+    judged_recently: int = 0
+    slow_recently: int = 0
+    causes_recently: tuple[str, ...] = ()
+    best_decode_tps: float | None = None
+    best_prefill_tps: float | None = None
+    week_ago_decode_tps: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +245,7 @@ class Case:
     device: DeviceFacts = field(default_factory=DeviceFacts)
     envelope: Envelope = field(default_factory=Envelope)
     baseline: Baseline = field(default_factory=Baseline)
+    history: History = field(default_factory=History)
 
     def host_during(self, phase: Phase) -> tuple[HostSample, ...]:
         """Host samples that overlap the given phase by more than half of their span."""

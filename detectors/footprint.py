@@ -1,0 +1,104 @@
+"""What a model needs in memory, and where it lies: the arithmetic of "does it fit".
+
+Strategy: weights and KV cache are exact where the model's file was read. What an engine needs
+beside them (compute buffers, the CUDA context) is a range, so "it fits" and "it cannot fit" are
+both sure, and between them lies "perhaps".
+
+Sources: buffers of 0.3 to 1.5 GiB and contexts of 0.3 to 0.6 GiB as llama.cpp and Ollama print
+them at load; llama.cpp's `--fit` leaves 1 GiB free (its README).
+"""
+
+from dataclasses import dataclass
+
+from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.envelope import KV_RATIO
+
+GIB = 2**30
+LEAST_OVERHEAD_BYTES = int(0.6 * GIB)
+MOST_OVERHEAD_BYTES = int(2.1 * GIB)
+FIT_MARGIN_BYTES = 1 * GIB
+"""What engines leave free when they choose the layers themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes that a model takes when all of it is on GPUs, KV cache of `context_tokens` included.
+
+    `context_tokens` is the sum over all slots. `kv_bytes` is None where the geometry is not known.
+    """
+
+    weights_bytes: int
+    kv_bytes: float | None
+    context_tokens: int | None
+
+    @property
+    def least_bytes(self) -> float:
+        """What it needs at the very least."""
+        return self.weights_bytes + (self.kv_bytes or 0) + LEAST_OVERHEAD_BYTES
+
+    @property
+    def most_bytes(self) -> float | None:
+        """What it needs at most; None where the KV cache's size is not known."""
+        if self.kv_bytes is None:
+            return None
+        return self.weights_bytes + self.kv_bytes + MOST_OVERHEAD_BYTES
+
+    def fits(self, room_bytes: float) -> bool | None:
+        """Say whether it fits into `room_bytes`; None where that cannot be told."""
+        if self.least_bytes > room_bytes:
+            return False
+        most = self.most_bytes
+        return True if most is not None and most <= room_bytes else None
+
+
+def footprint(
+    model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None
+) -> Footprint | None:
+    """Return what the model needs at the context that the server reserves, or at another one.
+
+    `context_tokens` counts all slots together. None where the size of the weights is not known.
+    """
+    if model.file_bytes is None:
+        return None
+    if context_tokens is None:
+        context_tokens = reserved_tokens(server)
+    kv = None if context_tokens is None else kv_bytes(model, server, context_tokens)
+    return Footprint(weights_bytes=model.file_bytes, kv_bytes=kv, context_tokens=context_tokens)
+
+
+def reserved_tokens(server: ServerFacts) -> int | None:
+    """Return the tokens that the server's KV cache has room for, over all of its slots."""
+    if server.kv_cache_tokens is not None:
+        return server.kv_cache_tokens
+    if server.context_tokens is None:
+        return None
+    return server.context_tokens * (server.slots or 1)
+
+
+def kv_bytes(model: ModelFacts, server: ServerFacts, context_tokens: int) -> float | None:
+    """Return the size of a KV cache of so many tokens, None where the geometry is not known."""
+    ratio = kv_type_ratio(server)
+    if model.kv_bytes_per_token is None or ratio is None:
+        return None
+    window_tokens = min(context_tokens, (model.kv_window_tokens or 0) * (server.slots or 1))
+    window = window_tokens * (model.kv_window_bytes_per_token or 0.0)
+    return (context_tokens * model.kv_bytes_per_token + window) * ratio
+
+
+def kv_type_ratio(server: ServerFacts) -> float | None:
+    """Return the KV cache's bytes against 16-bit; None for a type that is not known."""
+    ratios = [KV_RATIO.get((t or "f16").lower()) for t in (server.kv_type_k, server.kv_type_v)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return sum(known) / 2 if len(known) == 2 else None
+
+
+def context_that_fits(model: ModelFacts, server: ServerFacts, room_bytes: float) -> int | None:
+    """Return the most tokens (over all slots) whose KV cache fits beside the weights for sure.
+
+    0 where not even the weights fit; None where the sizes are not known.
+    """
+    per_token = kv_bytes(model, server, 1_000_000)
+    if model.file_bytes is None or not per_token:
+        return None
+    left = room_bytes - model.file_bytes - MOST_OVERHEAD_BYTES
+    return max(int(left / (per_token / 1_000_000)), 0)

@@ -1,0 +1,87 @@
+"""Arithmetic on the GPU samples of one phase, shared by detectors.
+
+Invariant: a reading that no sample holds is None here too; nothing is filled in. Functions that
+take samples of several GPUs say so; the others want those of one (`by_gpu`).
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.finding import need
+from slowtok.detectors.machine import GpuFacts, GpuSample
+
+Read = Callable[[GpuSample], float | None]
+
+STALE_S = 1.0
+"""Utilization and power are means of up to 1 s (nvml.h): what they say at first is of before."""
+
+IDLE_BIT = 0x1
+POWER_BITS = 0x4 | 0x200
+THERMAL_BITS = 0x20 | 0x40
+BRAKE_BITS = 0x80
+SLOWDOWN_BIT = 0x8
+"""Clocks-event bits, from nvml.h. 0x8 alone comes with each change of performance state, too."""
+
+
+def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
+    """Return the samples of each GPU by its index."""
+    indices = sorted({s.index for s in samples})
+    return {index: tuple(s for s in samples if s.index == index) for index in indices}
+
+
+def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
+    """Return the samples of a phase by GPU, of those that the server uses.
+
+    Raises:
+        Missing: there are none.
+    """
+    return by_gpu(need(case.gpu_during(phase) or None, f"GPU samples during {phase}"))
+
+
+def settled(samples: Sequence[GpuSample]) -> tuple[GpuSample, ...]:
+    """Return the samples without those of the first second, whose utilization is of before."""
+    return tuple(s for s in samples if s.at_s >= samples[0].at_s + STALE_S) if samples else ()
+
+
+def facts_of(case: Case, index: int) -> GpuFacts:
+    """Return what is known of one GPU."""
+    return next((g for g in case.device.gpus or () if g.index == index), GpuFacts(index=index))
+
+
+def median(samples: Sequence[GpuSample], read: Read) -> float | None:
+    """Return the median of a reading."""
+    values = [value for s in samples if (value := read(s)) is not None]
+    return statistics.median(values) if values else None
+
+
+def most(samples: Sequence[GpuSample], read: Read) -> float | None:
+    """Return the highest value of a reading."""
+    return max((value for s in samples if (value := read(s)) is not None), default=None)
+
+
+def newest(samples: Sequence[GpuSample], read: Read) -> float | None:
+    """Return the last known value of a reading."""
+    return next((value for s in reversed(samples) if (value := read(s)) is not None), None)
+
+
+def share_with_bits(samples: Sequence[GpuSample], bits: int) -> float | None:
+    """Return the share of samples whose clocks-event mask has any of these bits."""
+    masks = [s.reasons for s in samples if s.reasons is not None]
+    return sum(1 for mask in masks if mask & bits) / len(masks) if masks else None
+
+
+def gained(samples: Sequence[GpuSample], read: Read) -> float | None:
+    """Return what a counter gained; None with fewer than two readings, or where it fell."""
+    values = [value for s in samples if (value := read(s)) is not None]
+    if len(values) < 2 or values[-1] < values[0]:
+        return None
+    return values[-1] - values[0]
+
+
+def gained_ratio(samples: Sequence[GpuSample], read_ns: Read) -> float | None:
+    """Return the share of the time that a counter of ns counted, at most 1."""
+    counted = [s for s in samples if read_ns(s) is not None]
+    total_ns = gained(counted, read_ns)
+    span_s = counted[-1].at_s - counted[0].at_s if counted else 0.0
+    return None if total_ns is None or span_s <= 0 else min(total_ns / 1e9 / span_s, 1.0)
