@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from slowtok.detectors.belief import believed
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import (
@@ -23,6 +24,7 @@ from slowtok.detectors.finding import (
     symptom,
 )
 from slowtok.detectors.phases import is_error, judge_decode, losses, slowdown, unexplained_wait
+from slowtok.detectors.roots import SAME_LOSS, roots_of
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
@@ -32,15 +34,6 @@ MIN_LEAD_SHARE = 0.5  # ... this much of the slowdown (log); neither has a publi
 MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
 MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
 MIN_ROOT_SHARE = 0.5  # a root that explains less is not what cures; no published source
-
-# Root before symptom: where one of the roots is found, its symptom can only contribute.
-ROOTS: Mapping[str, tuple[str, ...]] = {
-    "threads-misconfigured": ("cpu-quota",),
-    "host-contention": ("cpu-quota", "threads-misconfigured"),
-    "batch-shared": ("host-contention", "threads-misconfigured", "cpu-quota"),
-    "queued": ("model-load",),
-    "storage-paging": ("model-too-big",),
-}
 
 
 @dataclass(slots=True)
@@ -114,13 +107,22 @@ def _name(
         for cause, finding in _ranked(case, candidates, phase, lost_s[phase]):
             if len(named) > MAX_CONTRIBUTING:
                 break
+            if finding.confidence < MIN_CONFIDENCE:
+                continue
             part_s = min(finding.lost_s, left_s[phase])
-            if part_s >= MIN_PART * lost_s[phase]:
+            if _is_same_loss(cause, named, phase):
+                named[cause] = symptom(finding)
+            elif part_s >= MIN_PART * lost_s[phase]:
                 left_s[phase] -= part_s
                 named[cause] = charge(finding, part_s)
-            elif finding.lost_s > 0 and any(root in named for root in ROOTS.get(cause, ())):
+            elif finding.lost_s > 0 and any(root in named for root in roots_of(cause)):
                 named[cause] = symptom(finding)
     return named, sum(left_s.values())
+
+
+def _is_same_loss(cause: str, named: Mapping[str, Finding], phase: Phase) -> bool:
+    roots = SAME_LOSS.get(cause, ())
+    return any(root in named and named[root].phase == phase for root in roots)
 
 
 def _ranked(
@@ -138,11 +140,29 @@ def _ranked(
     scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
 
     def order(cause: str) -> tuple[bool, bool, float]:
-        roots = (candidates[root] for root in ROOTS.get(cause, ()) if root in fitting)
+        roots = (candidates[root] for root in roots_of(cause) if root in fitting)
         symptom = any(_share(case, root, observed) >= MIN_ROOT_SHARE for root in roots)
         return symptom, not _can_lead(case, candidates[cause], observed), -scores[cause]
 
-    return [(cause, candidates[cause]) for cause in sorted(fitting, key=order)]
+    return [
+        (
+            cause,
+            believed(
+                candidates[cause],
+                cause,
+                misfit=_misfit(case, candidates[cause], observed),
+                history=case.history,
+            ),
+        )
+        for cause in sorted(fitting, key=order)
+    ]
+
+
+def _misfit(case: Case, finding: Finding, observed: float | None) -> float:
+    """Return by how much the prediction is above what happened, as a share of what is let by."""
+    if observed is None:
+        return 0.0
+    return (math.log(slowdown(case, finding.lost_s, finding.phase)) - observed) / MAX_MISFIT
 
 
 def _fit(case: Case, finding: Finding, observed: float) -> float:

@@ -5,6 +5,7 @@ Sources; `TITLE`; constants with their reasons; one function `detect`. A type ch
 module as a `Detector`, so there is no base class and no registration.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar
@@ -72,6 +73,33 @@ def charge(finding: Finding, lost_s: float) -> Finding:
 def symptom(finding: Finding) -> Finding:
     """Return the finding as what follows from a root that is charged with all of the loss."""
     return replace(charge(finding, finding.lost_s), lost_s=0.0)
+
+
+Channel = Literal["server", "counter", "gauge", "inference"]
+"""What a piece of evidence is: the engine's or the driver's own word, a counter's difference, a
+reading, or something that follows from others."""
+
+CHANNEL_WEIGHT: Mapping[Channel, float] = {
+    "server": 0.9,
+    "counter": 0.8,
+    "gauge": 0.5,
+    "inference": 0.3,
+}
+"""How far one piece of evidence alone is believed. No published source: proposed, and held against
+labelled cases in docs/accuracy.md."""
+
+MOST_CONFIDENCE = 0.97
+AGAINST_RATIO = 0.6
+"""What each contradicting piece of evidence leaves of the confidence. No published source."""
+
+
+def weigh(*independent: Channel, against: int = 0) -> float:
+    """Return the confidence in a cause from independent pieces of evidence (noisy-or).
+
+    `against` counts pieces that contradict it without ruling it out.
+    """
+    doubt = math.prod(1 - CHANNEL_WEIGHT[channel] for channel in independent)
+    return round(min(1 - doubt, MOST_CONFIDENCE) * AGAINST_RATIO**against, 2)
 
 
 class Detector(Protocol):

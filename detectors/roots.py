@@ -1,0 +1,44 @@
+"""Root before symptom: which cause comes first where two are true.
+
+The first cause is the one whose removal cures. Sources: the links in the project's design, drawn
+from reports in which the symptom was treated first and nothing changed.
+"""
+
+from collections.abc import Mapping
+
+_WHY_NOT_ON_GPU = (
+    "model-too-big",
+    "context-oversized",
+    "vram-held-by-others",
+    "reload-degradation",
+)
+_WHY_NO_CORES = ("cpu-quota", "threads-misconfigured", "host-contention")
+
+SAME_LOSS: Mapping[str, tuple[str, ...]] = {
+    "partial-offload": _WHY_NOT_ON_GPU,
+    "cpu-fallback": _WHY_NOT_ON_GPU,
+    "vram-spill": _WHY_NOT_ON_GPU,
+    "storage-paging": ("model-too-big",),
+    "multi-gpu-split": ("pcie-link",),
+    "power-cap": ("low-power-mode", "thermal-throttle"),
+    "hardware-slowdown": ("thermal-throttle",),
+    "clocks-stuck": ("low-power-mode", "gpu-fault", "vgpu-unlicensed"),
+    "slow-prefill": (*_WHY_NOT_ON_GPU, "partial-offload", "cpu-fallback", "prompt-cache-miss"),
+}
+"""Symptom to roots that cost the very same time: beside its root, a symptom is charged nothing."""
+
+COMES_AFTER: Mapping[str, tuple[str, ...]] = {
+    "threads-misconfigured": ("cpu-quota",),
+    "host-contention": ("cpu-quota", "threads-misconfigured"),
+    "batch-shared": _WHY_NO_CORES,
+    "host-bound": _WHY_NO_CORES,
+    "queued": ("model-load",),
+    "slow-kernel": ("flash-attention-off",),
+    "draft-rejected": ("partial-offload",),
+}
+"""Symptom to roots that add to it: both may cost time of their own."""
+
+
+def roots_of(cause: str) -> tuple[str, ...]:
+    """Return the causes that come before this one where they are found, too."""
+    return SAME_LOSS.get(cause, ()) + COMES_AFTER.get(cause, ())
