@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test check docs bench lock clean
+.PHONY: help install demo run test check docs bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ docs: .venv/dev.stamp ## docs/causes.md from the detectors
 
 bench: .venv/dev.stamp ## what the proxy costs against direct requests
 	$(BIN)/python bench/overhead.py $(ARGS)
+
+fit: .venv/dev.stamp ## constants of the envelope, config/efficiency.toml, from published measurements
+	$(BIN)/python -m fit
 
 lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade takes newer versions
 	$(COMPILE) pyproject.toml --extra demo --group dev -o requirements/dev.lock

@@ -1,84 +1,140 @@
-"""What is known of a GPU by its name alone: the class of its efficiency, sometimes its bandwidth.
+"""What is known of a GPU by its name alone: its kind, and what vendors say of single cards.
 
 A name must match whole. There is no nearest match: the nearest name to "RTX 4090 Laptop GPU" is
 a card with twice the bandwidth.
+
+Sources: `hardware.toml` for the kinds, `efficiency.toml` for what they reach, `gpus.csv` for the
+cards: bandwidth is data rate x bus width / 8 from the vendors' specifications; peak arithmetic
+(dense FP16 on tensor cores; on Apple FP32, on Radeon FP16) and Apple's and GB10's figures are the
+vendors' stated ones from memory, not fetched again.
 """
 
+import csv
 import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_TABLE = Path(__file__).with_name("hardware.toml")
+from slowtok.config.efficiency import DecodeConstants, PrefillConstants, constants
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One row of `gpus.csv`.
+
+    `nvml_tells_bandwidth` says that the live machine gives bandwidth better than its name does.
+    """
+
+    name: str
+    architecture: str | None
+    memory_bytes: float | None
+    bandwidth_bytes_per_s: float
+    flops: float | None
+    default_power_limit_w: float | None
+    nvml_tells_bandwidth: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """What `hardware.toml` says about one device name.
+    """What is known of a device of that name.
 
-    `efficiency_ratio` is the share of peak bandwidth that decode reaches; `low_ratio` is where the
-    band begins, as a share of the predicted rate. Bandwidth is None where NVML tells it exactly.
+    `bandwidth_bytes_per_s` is None where NVML tells it exactly; `card` has the nominal one, for
+    questions about a GPU that is not there. `prefill` is None where prefill was not measured.
     """
 
     name: str
     kind: str
-    efficiency_ratio: float
-    low_ratio: float
-    bandwidth_bytes_per_s: float | None = None
+    maker: str
+    unified: bool
+    decode: DecodeConstants
+    prefill: PrefillConstants | None
+    card: Card | None
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Peak bandwidth of the memory, in bytes per second, where only the name tells it."""
+        if self.card is None or self.card.nvml_tells_bandwidth:
+            return None
+        return self.card.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Class:
-    kind: str
-    efficiency_ratio: float
-    low_ratio: float
+class _Kind:
+    name: str
+    maker: str
+    unified: bool
     names: tuple[re.Pattern[str], ...]
 
     def holds(self, name: str) -> bool:
         return any(pattern.fullmatch(name) for pattern in self.names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    classes: tuple[_Class, ...]
-    bandwidth_bytes_per_s: dict[str, float]
-
-
 def find_gpu(name: str | None) -> GpuSpec | None:
     """Return what is known of the device with exactly this name, or None.
 
-    A MIG slice is not known: its share of the card's bandwidth is not in its name's class.
+    A MIG slice is not known: its share of the card's bandwidth is not in its name's kind.
     """
     if name is None or " MIG " in name:
         return None
-    table = _table()
-    found = next((c for c in table.classes if c.holds(name.strip())), None)
-    if found is None:
+    kind = next((k for k in _kinds() if k.holds(name.strip())), None)
+    known = constants()
+    if kind is None or kind.name not in known.decode:
         return None
     return GpuSpec(
         name=name,
-        kind=found.kind,
-        efficiency_ratio=found.efficiency_ratio,
-        low_ratio=found.low_ratio,
-        bandwidth_bytes_per_s=table.bandwidth_bytes_per_s.get(name.strip().casefold()),
+        kind=kind.name,
+        maker=kind.maker,
+        unified=kind.unified,
+        decode=known.decode[kind.name],
+        prefill=known.prefill.get(kind.name),
+        card=find_card(name),
+    )
+
+
+def find_card(name: str) -> Card | None:
+    """Return the row of `gpus.csv` with exactly this name, whatever the case of its letters."""
+    return cards().get(name.strip().casefold())
+
+
+def kind_of(name: str) -> str | None:
+    """Return the kind that a name belongs to, whether or not it has constants."""
+    return next((k.name for k in _kinds() if k.holds(name.strip())), None)
+
+
+@cache
+def _kinds() -> tuple[_Kind, ...]:
+    raw = tomllib.loads((_FOLDER / "hardware.toml").read_text(encoding="utf-8"))
+    return tuple(
+        _Kind(
+            name=entry["name"],
+            maker=entry["maker"],
+            unified=entry.get("unified", False),
+            names=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["names"]),
+        )
+        for entry in raw["kind"]
     )
 
 
 @cache
-def _table() -> _Table:
-    raw = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return _Table(
-        classes=tuple(
-            _Class(
-                kind=entry["name"],
-                efficiency_ratio=entry["efficiency"],
-                low_ratio=entry["low"],
-                names=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["names"]),
-            )
-            for entry in raw["class"]
-        ),
-        bandwidth_bytes_per_s={
-            name.casefold(): gb_s * 1e9 for name, gb_s in raw["bandwidth_gb_s"].items()
-        },
+def cards() -> dict[str, Card]:
+    """Return all cards by their name in lower case."""
+    with (_FOLDER / "gpus.csv").open(encoding="utf-8", newline="") as file:
+        return {row["name"].casefold(): _card(row) for row in csv.DictReader(file)}
+
+
+def _card(row: dict[str, str]) -> Card:
+    def number(column: str, unit: float) -> float | None:
+        return float(row[column]) * unit if row[column] else None
+
+    return Card(
+        name=row["name"],
+        architecture=row["architecture"] or None,
+        memory_bytes=number("memory_gb", 2**30),
+        bandwidth_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
+        flops=number("fp16_tflops", 1e12),
+        default_power_limit_w=number("tdp_w", 1.0),
+        nvml_tells_bandwidth=row["nvml_tells_bandwidth"] == "yes",
     )

@@ -1,6 +1,10 @@
 """Facts that detectors ask for by name, and how to make each one visible where it is not."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.gpu_fields import why_absent
+from slowtok.detectors.machine import GpuFacts
 
 _SAMPLES = "the sampling process gave none in that time: see overhead.sampling in /slowtok/status"
 _PROCESS = (
@@ -13,7 +17,14 @@ _TIMINGS = (
     "--enable-per-request-metrics; streamed requests are timed without"
 )
 _MODEL_FILE = "slowtok must be able to read the model file that the server has loaded"
-_GPU = "NVIDIA: the driver's libnvidia-ml must be loadable here"
+_GPU = (
+    "NVIDIA: the driver's libnvidia-ml must be loadable here (containers: --gpus all); AMD: on "
+    "Linux; Apple: macmon must be installed"
+)
+PID_HOST = (
+    "slowtok runs in a container with process numbers of its own, and the driver gives the host's: "
+    "start the container with --pid=host"
+)
 
 HOW_TO_ENABLE: Mapping[str, str] = {
     "CPU throttling of the server": f"{_PROCESS}; Linux only",
@@ -21,6 +32,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "CPU time of the server": _PROCESS,
     "GPU memory of the server": f"{_GPU}; inside a container also --pid=host",
     "GPU samples during decode": _GPU,
+    "GPU samples during prefill": _GPU,
     "GPU utilisation": f"{_GPU}; not available on MIG slices",
     "KV bytes read per token": _MODEL_FILE,
     "RAM bandwidth": "it is measured once, in a second without requests",
@@ -32,6 +44,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "decode time": _TIMINGS,
     "host samples during decode": _SAMPLES,
     "host samples during prefill": _SAMPLES,
+    "memory of the GPU": f"{_GPU}; GPUs that use the machine's memory have none of their own",
     "length of the context": "the engine must report its token counts (usage)",
     "major page faults of the server": f"{_PROCESS}; Linux only",
     "number of CPU threads of the engine": "start the engine with -t N, or let slowtok see it",
@@ -53,6 +66,42 @@ HOW_TO_ENABLE: Mapping[str, str] = {
 }
 
 
-def how_to_enable(fact: str) -> str:
-    """Return what the user can do to make `fact` visible."""
-    return HOW_TO_ENABLE.get(fact, "nothing is known that would show it")
+FIELDS: Mapping[str, str] = {
+    "GPU memory of the server": "processes",
+    "GPU samples during decode": "",
+    "GPU samples during prefill": "",
+    "GPU utilisation": "busy_ratio",
+    "memory of the GPU": "total_bytes",
+    "processes on the GPU": "processes",
+}
+"""Facts that are a field of `GpuSample`, which a GPU may be unable to give, or all of it ("")."""
+
+
+def how_to_enable(fact: str, case: Case | None = None) -> str:
+    """Return what the user can do to make `fact` visible; with a case, why it was not in that."""
+    words = HOW_TO_ENABLE.get(fact, "nothing is known that would show it")
+    field = FIELDS.get(fact)
+    if case is None or field is None:
+        return words
+    if not case.device.gpus:
+        reason = case.device.gpus_reason
+        return f"{reason}; {words}" if reason else words
+    if not field:
+        return _SAMPLES
+    if field == "processes" and case.device.private_pids:
+        return PID_HOST
+    return "; ".join(_reasons(case, field)) or words
+
+
+def _reasons(case: Case, field: str) -> Iterable[str]:
+    mine = case.server.gpu_indices
+    gpus = [gpu for gpu in case.device.gpus or () if not mine or gpu.index in mine]
+    for gpu in gpus:
+        if field in gpu.absent:
+            why = why_absent(field, gpu.absent[field])
+            yield f"{label(gpu)}: {why}" if len(gpus) > 1 else why
+
+
+def label(gpu: GpuFacts) -> str:
+    """Return a GPU's number and name."""
+    return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"

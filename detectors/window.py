@@ -31,9 +31,37 @@ def seconds(samples: Iterable[HostSample]) -> float:
     return sum(s.span_s for s in samples)
 
 
+CPU_DECODES_CORES = 1.5
+"""An engine that wants more of the CPU than this computes on it: waiting for a GPU keeps one thread
+busy at most (vllm-project/vllm#3384). No published source for the half."""
+
+GPU_DECODES_CORES = 0.5
+"""Decoding on a CPU keeps at least one thread busy. No published source for the half."""
+
+
 def runs_on_cpu(case: Case) -> bool:
-    """Say whether the CPU decodes: there is no GPU, or the engine was told to use none."""
-    return not case.device.gpus or case.server.gpu_layers == 0
+    """Say whether the CPU decodes: the engine was told so, or uses no GPU that is seen here.
+
+    A GPU may be there that no library here can see (another maker's, another program's). So what
+    the CPU did decides then, before what the engine says: it may speak of a GPU and use none
+    (ollama/ollama#8623). Where neither is known, it is the CPU.
+    """
+    server = case.server
+    if server.gpu_layers == 0:
+        return True
+    if server.local is False or (case.device.gpus and server.gpu_indices != ()):
+        return False
+    wanted_cores = mean(case.host_during("decode"), _wanted_cores)
+    if wanted_cores is None or GPU_DECODES_CORES <= wanted_cores <= CPU_DECODES_CORES:
+        return not server.loaded_gpu_bytes
+    return wanted_cores > CPU_DECODES_CORES
+
+
+def _wanted_cores(sample: HostSample) -> float | None:
+    """Return the cores that the server's threads used or waited for."""
+    if sample.server_cpu_cores is None or sample.server_run_delay_cores is None:
+        return sample.server_cpu_cores
+    return sample.server_cpu_cores + sample.server_run_delay_cores
 
 
 def decode_tps(case: Case) -> float:

@@ -135,6 +135,55 @@ def explain(
     raise typer.Exit(run_explain(_settings(given, config), request_id))
 
 
+@app.command()
+def doctor(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    config: Config = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
+    from slowtok.proxy.commands.doctor import run_doctor  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "json": json or None,
+    }
+    settings = _settings(given, config)
+    _run(lambda: run_doctor(settings))
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE", help="Case files, directories of them, - for stdin."),
+    ],
+    expect_again: Annotated[
+        bool, typer.Option("--expect-again", help="Compute the expected rates anew, too.")
+    ] = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Diagnose recorded cases again, and show what changed."""
+    from slowtok.proxy.commands.replay import run_replay  # noqa: PLC0415 - as above
+
+    settings = _settings({"json": json or None}, config)
+    raise typer.Exit(run_replay(settings, files, expect_again=expect_again))
+
+
+@app.command()
+def status(listen: Listen = None, config: Config = None, json: Json = False) -> None:
+    """Show what the running proxy sees, and what it costs."""
+    from slowtok.proxy.commands.status import run_status  # noqa: PLC0415 - as above
+
+    settings = _settings({"listen": listen, "json": json or None}, config)
+    raise typer.Exit(run_status(settings))
+
+
 def _settings(given: dict[str, Any], config: str | None) -> Settings:
     """Load the settings, or end with one line on standard error and exit code 2."""
     named = {"arguments": config, "environment": os.environ.get("SLOWTOK_CONFIG")}

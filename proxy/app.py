@@ -6,7 +6,6 @@ Everything outside `/slowtok` goes to the relay. Read relay.py next.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from aiohttp import web
@@ -17,6 +16,7 @@ from slowtok.proxy import guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 from slowtok.proxy.headers import allow_page
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
@@ -27,10 +27,12 @@ from slowtok.proxy.ram import RamBandwidth
 from slowtok.proxy.relay import PASSED, Relay
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.upstream import make_session
+from slowtok.proxy.version import own_version
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds
+STATUS_WINDOW_S = 30.0  # an older look at a GPU's memory is not what is so now
 _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
 
 
@@ -92,7 +94,12 @@ class Proxy:
 
     def device(self) -> DeviceFacts:
         """Return what is known of this machine."""
-        return replace(self.sampler.device(), ram_bandwidth_bytes_per_s=self.ram.bytes_per_s)
+        device = self.sampler.device()
+        return replace(
+            device,
+            gpus_reason=device.gpus_reason or self.sampler.status()["gpu_unavailable"],
+            ram_bandwidth_bytes_per_s=self.ram.bytes_per_s,
+        )
 
     def _cores_are_idle(self) -> bool:
         now_s = time.monotonic()
@@ -107,20 +114,24 @@ class Proxy:
     def status(self) -> dict[str, Any]:
         """Return what the proxy sees and what it costs, for /slowtok/status."""
         device = self.device()
-        sampling = self.sampler.status()
+        now_s = time.monotonic()
+        gpu_samples = self.sampler.gpu_window(now_s - STATUS_WINDOW_S, now_s)
         return {
-            "version": _version(),
+            "version": own_version(),
             "listen": self.settings.listen,
             "engines": [self._engine_status(engine) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
-            "gpus": [asdict(gpu) for gpu in device.gpus or ()],
+            "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
-            "not_visible": _not_visible(device, sampling, self.ram.failure),
+            "not_visible": [
+                *gpus_not_visible(device, gpu_samples),
+                *_ram_not_visible(device, self.ram.failure),
+            ],
             "baselines": self.baselines.summary(),
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self.lag.summary(),
-                "sampling": sampling,
+                "sampling": self.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },
             "counts": {
@@ -148,13 +159,6 @@ class Proxy:
     def _diagnose_ms(self) -> float | None:
         requests = self.observer.diagnosed
         return round(self.observer.diagnose_s / requests * 1000, 3) if requests else None
-
-
-def _version() -> str | None:
-    try:
-        return version("slowtok")
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return None
 
 
 def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
@@ -235,15 +239,11 @@ async def _drop_what_was_added(_request: web.Request, response: web.StreamRespon
         response.headers.popall("Content-Type", None)
 
 
-def _not_visible(
-    device: DeviceFacts, sampling: Mapping[str, Any], ram_failure: str | None
-) -> list[dict[str, str]]:
-    hidden = {}
-    if device.gpus is None:
-        hidden["GPUs"] = str(sampling.get("gpu_unavailable") or "not looked yet")
-    if device.ram_bandwidth_bytes_per_s is None:
-        hidden["RAM bandwidth"] = ram_failure or "not measured yet; it waits for a quiet second"
-    return [{"fact": fact, "why": why} for fact, why in hidden.items()]
+def _ram_not_visible(device: DeviceFacts, failure: str | None) -> list[dict[str, str]]:
+    if device.ram_bandwidth_bytes_per_s is not None:
+        return []
+    why = failure or "not measured yet; it waits for a quiet second"
+    return [{"fact": "RAM bandwidth", "why": why}]
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

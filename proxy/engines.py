@@ -9,21 +9,26 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 from yarl import URL
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
+from slowtok.proxy.engine import Engine
+from slowtok.proxy.look import look
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.servers import llama_server, ollama, vllm
-from slowtok.proxy.servers.facts import Identity, Probe
+from slowtok.proxy.sampling.wire import ProcessFacts
+from slowtok.proxy.servers import llama_server
+from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
-from slowtok.proxy.servers.locality import is_local
-from slowtok.proxy.servers.model_facts import read_model_facts
-from slowtok.proxy.servers.server_facts import meant_by, model_path, server_facts
-from slowtok.proxy.servers.slots import POLL_S, SlotLog, count_busy
+from slowtok.proxy.servers.probe import slots_url
+from slowtok.proxy.servers.scraper import KINDS, Scraper
+from slowtok.proxy.servers.server_facts import server_facts
+from slowtok.proxy.servers.slots import POLL_S, count_busy
+
+__all__ = ["Engine", "Engines"]
 
 USUAL_PORTS = {
     8080: "llama-server",
@@ -37,42 +42,6 @@ RETRY_S = 2.0  # while an engine does not answer
 REFRESH_S = 30.0  # while it does
 SLEEP_POLL_S = 1.0  # while it may put its model to sleep: /props answers without waking it
 FIRST_LOOK_S = 0.5  # a first request waits at most this long for the engine to be known
-
-
-@dataclass(slots=True, eq=False)
-class Engine:
-    """One inference server. `identity` is None until it answered, and while it does not."""
-
-    name: str
-    url: str
-    given: bool
-    identity: Identity | None = None
-    probe: Probe = field(default_factory=Probe)
-    local: bool | None = None
-    models: dict[str, ModelFacts] = field(default_factory=dict)
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
-    slots: SlotLog = field(default_factory=SlotLog)
-    found_at_s: float | None = None
-
-    @property
-    def kind(self) -> str:
-        """Which engine it is, "unknown" until it said so."""
-        return self.identity.kind if self.identity else "unknown"
-
-    def lookup(self, model: str | None) -> ModelFacts | None:
-        """Return the model that a request means."""
-        found = (self.models.get(name) for name in meant_by(model or ""))
-        return next((facts for facts in found if facts), None)
-
-    @property
-    def version(self) -> str | None:
-        """The version that it told."""
-        return self.probe.version or (self.identity.version if self.identity else None)
-
-    @property
-    def port(self) -> int:
-        """The port of its URL."""
-        return URL(self.url).port or 80
 
 
 class Engines:
@@ -109,7 +78,7 @@ class Engines:
 
     def start(self, is_asked: Callable[[str], bool]) -> None:
         """Begin to look at the engines. `is_asked` says whether requests are at one, by name."""
-        self._keep(asyncio.create_task(self._watch_slots(is_asked)))
+        self._keep(asyncio.create_task(self._watch_asked(is_asked)))
         if self.all:
             for engine in self.all:
                 self._spawn(engine)
@@ -121,6 +90,7 @@ class Engines:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(engine.scraper.stop() for engine in self.all if engine.scraper))
 
     async def first_look(self, timeout_s: float) -> None:
         """Wait until the first look is over, for the greeting."""
@@ -173,7 +143,7 @@ class Engines:
         server = server_facts(
             engine.identity or Identity(kind="unknown"),
             engine.probe,
-            self._sampler.process(engine.port) if engine.local is not False else None,
+            self._process(engine),
             url=engine.url,
             name=engine.name,
             local=engine.local,
@@ -182,6 +152,46 @@ class Engines:
         server = replace(server, uptime_s=_uptime_s(server.uptime_s, engine.found_at_s))
         only = next(iter(engine.models.values())) if len(engine.models) == 1 else None
         return server, engine.lookup(model) or only or ModelFacts(name=model)
+
+    def note_begin(self, name: str | None, model: str | None = None) -> None:
+        """Scrape an engine's counters: a request for `model` is about to be sent to it."""
+        engine = self.find(name)
+        if engine is None:
+            return
+        engine.asked_model = model
+        if engine.kind in KINDS and not engine.probe.sleeping:
+            if engine.scraper is None:
+                engine.scraper = Scraper(self._session, engine.url, engine.activity)
+            engine.scraper.begin()
+
+    def note_end(self, name: str | None) -> None:
+        """Scrape an engine's counters: the last byte of a request has come."""
+        engine = self.find(name)
+        if engine is not None and engine.scraper is not None:
+            engine.scraper.want()
+
+    async def scraped(self, name: str | None, timeout_s: float) -> bool:
+        """Wait until the scrapes begun so far are there; False when they are late."""
+        engine = self.find(name)
+        if engine is None or engine.scraper is None:
+            return True
+        return await engine.scraper.settled(timeout_s)
+
+    def activity(
+        self,
+        name: str | None,
+        begin_s: float | None,
+        end_s: float | None,
+        first_token_s: float | None = None,
+    ) -> EngineActivity | None:
+        """Return what the engine's counters gained around a request, see `ActivityLog.between`."""
+        engine = self.find(name)
+        if engine is None or begin_s is None or end_s is None:
+            return None
+        return engine.activity.between(begin_s, end_s, first_token_s)
+
+    def _process(self, engine: Engine) -> ProcessFacts | None:
+        return self._sampler.process(engine.port) if engine.local is not False else None
 
     def _first(self) -> Engine:
         return next((e for e in self.all if e.identity is not None), self.all[0])
@@ -225,7 +235,7 @@ class Engines:
         """Say whether an engine was told to put its model away when idle, or was seen to."""
         if engine.kind != "llama-server":
             return False
-        process = self._sampler.process(engine.port) if engine.local is not False else None
+        process = self._process(engine)
         asked = process and llama_server.parse_flags(process.cmdline, process.environment)
         return bool(engine.probe.sleeping or (asked and (asked.sleep_idle_s or 0) > 0))
 
@@ -238,29 +248,36 @@ class Engines:
                 return
             engine.probe = replace(engine.probe, sleeping=sleeping)
 
-    async def _watch_slots(self, is_asked: Callable[[str], bool]) -> None:
-        """Count the slots at work while a request is at an engine, and never else."""
+    async def _watch_asked(self, is_asked: Callable[[str], bool]) -> None:
+        """Count slots and counters while a request is at an engine, and never else."""
         while True:
             await asyncio.sleep(POLL_S)
-            asked = [e for e in self.all if e.kind == "llama-server" and is_asked(e.name)]
-            for engine in asked:
-                busy = await count_busy(self._session, engine.url)
-                if busy is not None:
-                    engine.slots.note(time.monotonic(), busy)
+            for engine in [e for e in self.all if is_asked(e.name)]:
+                if engine.scraper is not None and engine.kind == "vllm":
+                    engine.scraper.poll()
+                await self._count_slots(engine)
+
+    async def _count_slots(self, engine: Engine) -> None:
+        if engine.identity is None:
+            return
+        process, model = self._process(engine), engine.asked_model
+        url = slots_url(engine.url, engine.identity, engine.probe, process, model)
+        busy = None if url is None else await count_busy(self._session, url)
+        if busy is not None:
+            engine.slots.note(time.monotonic(), busy)
 
     async def _look(self, engine: Engine) -> None:
         """Ask an engine what it is; a look that breaks leaves what was known."""
         before = engine.identity
         try:
-            engine.local = await is_local(engine.url)
-            engine.identity = await identify(self._session, engine.url)
-            engine.probe = await _probe(self._session, engine)
-            await self._read_models(engine)
+            await look(self._session, engine, self._process(engine), self._cache_dir)
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
             self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
         engine.looked.set()
         if before is None and engine.identity is not None:
             engine.found_at_s = time.monotonic()
+            if engine.scraper is not None:
+                engine.scraper.refused = False  # it may be another one, started otherwise
         if (before is None) != (engine.identity is None):
             self._tell_of(engine, "engine-found" if engine.identity else "engine-lost")
 
@@ -268,36 +285,6 @@ class Engines:
         self._tell(
             event, engine=engine.name, url=engine.url, kind=engine.kind, version=engine.version
         )
-
-    async def _read_models(self, engine: Engine) -> None:
-        """Read the geometry of the models that the engine has, once for each file."""
-        if engine.identity is None:
-            return
-        names = engine.probe.models
-        for name in names:
-            path = model_path(engine.identity, engine.probe, name if len(names) > 1 else None)
-            known = engine.models.get(name)
-            if known is None or (path is not None and known.path != path):
-                engine.models[name] = await self._read_model(name, path, local=engine.local)
-        for name in [name for name in engine.models if name not in names]:
-            del engine.models[name]
-
-    async def _read_model(self, name: str, path: str | None, *, local: bool | None) -> ModelFacts:
-        if local and path:
-            facts = await read_model_facts(Path(path), self._cache_dir)
-            if facts is not None:
-                return replace(facts, name=name, path=path)
-        return ModelFacts(name=name)
-
-
-async def _probe(session: aiohttp.ClientSession, engine: Engine) -> Probe:
-    if engine.kind == "llama-server":
-        return await llama_server.probe(session, engine.url)
-    if engine.kind == "ollama":
-        return await ollama.probe(session, engine.url)
-    if engine.identity is not None:
-        return await vllm.probe(session, engine.url)  # /v1/models, as all the others have it
-    return engine.probe
 
 
 def _uptime_s(told_s: float | None, found_at_s: float | None) -> float | None:

@@ -7,33 +7,31 @@ import asyncio
 import itertools
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from slowtok.detectors.case import Case, Neighbours, Phases
+from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.envelope import expect, refine
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
+from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, stay_of, with_slots
+from slowtok.proxy.neighbours import Stay, stay_of
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.prompts import Prompts
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.call import print_prompt
-from slowtok.proxy.stream.phases import split
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
+COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
 PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
 LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_RECENT = 256
 KEEP_PREVIOUS = 256
-MIN_SAMPLE_WINDOW_S = 1.0
 
 
 class Sink(Protocol):
@@ -59,9 +57,11 @@ class Observer:
         disabled: Collection[str] = (),
     ) -> None:
         self._engines = engines
-        self._device = device
         self._sampler = sampler
         self._baselines = baselines
+        self._evidence = Evidence(
+            engines=engines, sampler=sampler, device=device, baselines=baselines
+        )
         self._store = store
         self._sinks = sinks
         self._disabled = disabled
@@ -94,9 +94,30 @@ class Observer:
         if exchange.api is not None:
             self._sampler.set_active(True)
 
+    def sent(self, exchange: Exchange) -> None:
+        """A request is about to go to its engine."""
+        if exchange.api is not None:
+            self._engines.note_begin(exchange.engine_name, exchange.model)
+
+    def arrived(self, exchange: Exchange) -> None:
+        """The last byte of a reply has come from its engine."""
+        if exchange.api is not None:
+            self._engines.note_end(exchange.engine_name)
+
+    async def counted(self, exchange: Exchange) -> None:
+        """Wait shortly for the counters of an engine that puts no timings into its replies."""
+        timed = exchange.meter is not None and exchange.meter.reply.engine() is not None
+        if exchange.api is not None and not timed:
+            await self._engines.scraped(exchange.engine_name, COUNTERS_S)
+
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
         exchange.end(None, time.monotonic())
+        if exchange.last_byte_at_s is None:  # it was cut off: nothing has arrived
+            try:
+                self.arrived(exchange)
+            except Exception:  # noqa: BLE001 - as in _wait
+                self.failures["engine counters"] += 1
         del self._live[exchange.request_id]
         if stay := stay_of(exchange, time.monotonic()):
             self._recent.append(stay)
@@ -143,11 +164,18 @@ class Observer:
             self._publish(settling[0])
 
     async def _settle_when_sampled(self, request_id: str) -> None:
-        try:
-            await self._sampler.fresh(SETTLE_S)
-        except Exception:  # noqa: BLE001 - it costs the last sample, not the record
-            self.failures["sampling"] += 1
+        engine_name = self._settling[request_id][0].engine_name
+        await asyncio.gather(
+            self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S)),
+            self._wait("engine counters", lambda: self._engines.scraped(engine_name, SETTLE_S)),
+        )
         self._settle(request_id)
+
+    async def _wait(self, place: str, ask: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await ask()
+        except Exception:  # noqa: BLE001 - it costs the last reading, not the record
+            self.failures[place] += 1
 
     def _publish(self, exchange: Exchange) -> None:
         concluded = self._concluded.pop(exchange.request_id, None)
@@ -171,67 +199,17 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._case(exchange), None
+            return self._evidence.case(exchange, list(self._stays(exchange))), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._case(exchange)
+        case = self._evidence.case(exchange, list(self._stays(exchange)))
         diagnosis = diagnose(case, disabled=self._disabled)
         self.failures.update(f"detector {cause}" for cause in diagnosis.failed)
         self.diagnosed += 1
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
-
-    def _case(self, exchange: Exchange) -> Case:
-        timeline = exchange.timeline()
-        server, model = self._engines.facts(exchange.engine_name, timeline.model)
-        server = replace(server, slept=exchange.slept)
-        stays = list(self._stays(exchange))
-        phases = split(
-            timeline,
-            choices=exchange.meter.reply.choices if exchange.meter else 1,
-            early_head=server.kind == "llama-server",
-            slept=bool(server.slept),
-            alone=not in_flight_at(exchange.engine_name, exchange.sent_at_s or 0.0, stays),
-        )
-        device = self._device()
-        context = _context(timeline.tokens.prompt, timeline.tokens.completion)
-        case = Case(
-            timeline=timeline,
-            phases=phases,
-            prompt=exchange.prefix,
-            neighbours=self._neighbours(exchange, phases, stays),
-            server=server,
-            model=model,
-            device=device,
-            envelope=expect(model, device, server, context),
-            **self._samples(exchange, local=server.local is not False),
-        )
-        baseline = self._baselines.find(case)
-        return replace(case, baseline=baseline, envelope=refine(case.envelope, baseline))
-
-    def _samples(self, exchange: Exchange, *, local: bool) -> dict[str, Any]:
-        """Return the samples of the request's time; none of this machine for a remote engine."""
-        if not local:
-            return {}
-        begin_s = exchange.accepted_at_s
-        last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
-        end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        port = self._engines.port_of(exchange.engine_name)
-        return {
-            "host": self._sampler.host_window(port, begin_s, end_s),
-            "gpu": self._sampler.gpu_window(begin_s, end_s),
-        }
-
-    def _neighbours(self, exchange: Exchange, phases: Phases, stays: Iterable[Stay]) -> Neighbours:
-        name = exchange.engine_name
-        guessed = count_neighbours(name, exchange.sent_at_s, phases, stays)
-        engine = self._engines.find(name)
-        if engine is None:
-            return guessed
-        mine = exchange.meter.reply.choices_seen if exchange.meter else 1
-        return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
 
     def _stays(self, mine: Exchange) -> Iterator[Stay]:
         """Yield the stays of other requests that are here now or ended after `mine` came."""
@@ -282,8 +260,3 @@ def _was_read(case: Case) -> bool:
 
 def _served_by(exchange: Exchange) -> str:
     return f"{exchange.engine_name} {exchange.model or ''}"
-
-
-def _context(prompt: int | None, completion: int | None) -> int | None:
-    """Return the mean context of the decode: the prompt and half of the answer."""
-    return None if prompt is None else prompt + (completion or 0) // 2

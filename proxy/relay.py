@@ -94,6 +94,8 @@ class Relay:
         exchange.slept = engine.probe.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - read_at_s
+        with self._unharmed("sent"):
+            self._observer.sent(exchange)
         if call is not None:
             with self._unharmed("prompt print"):
                 self._observer.note_prompt(
@@ -194,6 +196,8 @@ class Relay:
                 exchange.observe(chunk, at_s)
                 backlog.note()
             exchange.last_byte_at_s = at_s
+            with self._unharmed("arrived"):
+                self._observer.arrived(exchange)
             if remover is not None and (rest := remover.flush()):
                 await response.write(rest)
             await response.write_eof()
@@ -230,7 +234,11 @@ class Relay:
             return self._refuse(exchange, _broke_off(reply))
         body = b"".join(pieces)
         exchange.last_byte_at_s = time.monotonic()
+        with self._unharmed("arrived"):
+            self._observer.arrived(exchange)
         exchange.observe(body, exchange.last_byte_at_s)
+        with self._unharmed("engine counters"):
+            await self._observer.counted(exchange)
         exchange.end(None, exchange.last_byte_at_s)
         passed.extend(self._observer.diagnosis_headers(exchange))
         response = web.Response(status=reply.status, reason=reply.reason, headers=passed, body=body)

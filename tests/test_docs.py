@@ -23,7 +23,8 @@ from slowtok.proxy.outputs.headers import diagnosis_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 README, FIELDS, MAP = "README.md", "docs/headers-and-records.md", "docs/ARCHITECTURE.md"
-DOCUMENTS = (README, FIELDS, MAP, "CHANGELOG.md", "CONTRIBUTING.md", "docs/causes.md")
+CASES = "docs/case-files.md"
+DOCUMENTS = (README, FIELDS, MAP, "CHANGELOG.md", "CONTRIBUTING.md", "docs/causes.md", CASES)
 ADDRESS = "127.0.0.1:4141"
 
 NOT_RUN = {
@@ -159,7 +160,7 @@ def documented_fields() -> set[str]:
 def record_fields() -> set[str]:
     """The fields of a full record, without what differs from cause to cause."""
     found = {re.sub(r"\.(median|p10|p90)$", "", name) for name in names(full_record())}
-    groups = ("budget_ms_per_token", "gpu[].reasons", "failed")
+    groups = ("budget_ms_per_token", "gpu[].reasons", "gpu[].throttled_ms", "failed")
     return {next((g for g in groups if name.startswith(f"{g}.")), name) for name in found}
 
 

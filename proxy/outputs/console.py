@@ -11,6 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.proxy.outputs.gpu_text import gpu_line
+
 _STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 MAX_NAME_CHARS = 28
 
@@ -57,10 +59,13 @@ def explanation(record: Record) -> RenderableType:
     if budget:
         shares = ", ".join(f"{cause} {ms:.2f}" for cause, ms in budget.items())
         parts.append(Text(f"\nLost per token (ms): {shares}"))
+    gpus = [plain(gpu_line(entry)) for entry in record.get("gpu", ())]
+    if gpus:
+        parts.append(Text("\n" + "\n".join(gpus), "dim"))
     if record.get("cleared"):
         parts.append(Text(f"Ruled out: {', '.join(record['cleared'])}", "dim"))
     parts.extend(
-        Text(f"Not visible: {hidden['fact']} ({hidden['how_to_enable']})", "dim")
+        Text(f"Not visible: {hidden['fact']} ({plain(hidden['how_to_enable'])})", "dim")
         for hidden in record.get("not_visible", ())
     )
     return Group(*parts)

@@ -11,7 +11,8 @@ from typing import Any
 from slowtok.detectors.case import Case
 from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
-from slowtok.detectors.machine import GpuSample, HostSample
+from slowtok.detectors.machine import HostSample
+from slowtok.proxy.outputs.gpus import gpu_entries
 
 SCHEMA = 1
 MAX_TEXT_CHARS = 256
@@ -35,24 +36,6 @@ _HOST_FIELDS = (  # of HostSample, medians over the request
     "swap_in_bytes_per_s",
     "cpu_mhz",
 )
-_GPU_FIELDS = (
-    "busy_ratio",
-    "memory_busy_ratio",
-    "power_w",
-    "power_limit_w",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "free_bytes",
-)
-_REASONS = {  # NVML clocks-event bits (nvml.h)
-    0x1: "gpu-idle",
-    0x4: "sw-power-cap",
-    0x8: "hw-slowdown",
-    0x20: "sw-thermal",
-    0x40: "hw-thermal",
-    0x80: "hw-power-brake",
-}
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
@@ -124,11 +107,11 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "budget_ms_per_token": {k: round(v, 3) for k, v in diagnosis.budget_ms_per_token.items()},
         "cleared": list(diagnosis.cleared),
         "not_visible": [
-            {"fact": fact, "how_to_enable": how_to_enable(fact)}
+            {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
             for fact in dict.fromkeys(diagnosis.missing.values())
         ],
         "failed": dict(diagnosis.failed) or None,
-        "gpu": [_gpu(case, index) for index in sorted({s.index for s in case.gpu})],
+        "gpu": gpu_entries(case),
         "host": _host(case.host),
     }
 
@@ -164,43 +147,13 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _gpu(case: Case, index: int) -> dict[str, Any]:
-    samples = [s for s in case.gpu if s.index == index]
-    facts = next((g for g in case.device.gpus or () if g.index == index), None)
-    return {
-        "index": index,
-        "name": None if facts is None else facts.name,
-        **{name: _spread(_values(samples, name)) for name in _GPU_FIELDS},
-        "reasons": _reason_shares(samples),
-    }
-
-
-def _reason_shares(samples: list[GpuSample]) -> dict[str, float] | None:
-    masks = [s.reasons for s in samples if s.reasons is not None]
-    if not masks:
-        return None
-    shares = {name: sum(bool(m & bit) for m in masks) for bit, name in _REASONS.items()}
-    return {name: round(count / len(masks), 3) for name, count in shares.items() if count}
-
-
 def _host(samples: tuple[HostSample, ...]) -> dict[str, Any]:
     medians = {name: _values(samples, name) for name in _HOST_FIELDS}
     found = {name: _number(statistics.median(v)) for name, v in medians.items() if v}
     return {"samples": len(samples), **found}
 
 
-def _spread(values: list[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    return {
-        "median": _number(statistics.median(ordered)),
-        "p10": _number(ordered[int(0.1 * (len(ordered) - 1))]),
-        "p90": _number(ordered[int(0.9 * (len(ordered) - 1))]),
-    }
-
-
-def _values(samples: Iterable[HostSample | GpuSample], name: str) -> list[float]:
+def _values(samples: Iterable[HostSample], name: str) -> list[float]:
     return [value for s in samples if (value := getattr(s, name)) is not None]
 
 

@@ -5,8 +5,9 @@ interpreter at every call. It imports little, holds to fixed rates, measures wha
 and ends when stdin closes, so that it never outlives the proxy.
 
 Commands: `{"ports": [8080], "active": true}` sets what is watched and how often;
-`{"now": true}` asks for one sample at once.
-Lines: `host_facts`, `gpus`, `process`, `host`, `gpu`, `overhead`, `failed` (in their `kind`).
+`{"now": true}` asks for one sample at once: a request begins or ends.
+Lines: `host_facts`, `gpus`, `process`, `host`, `gpu`, `edge`, `overhead`, `failed` (in their
+`kind`); `edge` follows the samples that were asked for.
 Times are `time.monotonic()`, which all processes of a machine share.
 """
 
@@ -21,8 +22,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
+from slowtok.proxy.sampling.gpus import AllGpus, open_gpus
 from slowtok.proxy.sampling.machine import SHORTEST_SPAN_S, Machine, make_machine
-from slowtok.proxy.sampling.nvml import Gpus, open_gpus
 from slowtok.proxy.sampling.schedule import Every
 
 HOST_S = 0.2
@@ -31,6 +32,11 @@ GPU_S = 0.1
 DEAR_S = 1.0
 IDLE_S = 2.0
 OVERHEAD_S = 5.0
+FACTS_S = 15.0
+"""How often it is asked whether the machine's conditions changed: battery, profile, governor."""
+EDGE_S = 0.25
+"""At a request's edges the counters are read as well, but no more often than this: the dear tier
+takes about 5 ms for each GPU, and many short requests have many edges. No published source."""
 NEAR_S = 0.01
 """Grids that began together may differ by a rounding error: what is this near counts as due."""
 LAST_WORD_S = 2.0
@@ -70,7 +76,7 @@ class Overhead:
 class Loop:
     """Takes each sample when it is due."""
 
-    def __init__(self, machine: Machine, gpus: Gpus | str, emit: Emit) -> None:
+    def __init__(self, machine: Machine, gpus: AllGpus, emit: Emit) -> None:
         self._machine = machine
         self._gpus = gpus
         self._emit = emit
@@ -78,11 +84,11 @@ class Loop:
         self._failures: set[str] = set()
         self._overhead = Overhead()
         now_s = time.monotonic()
+        self._edge_at_s = self._dear_at_s = 0.0
+        self._facts = Every(FACTS_S, now_s + FACTS_S)
         self._report = Every(OVERHEAD_S, now_s + DEAR_S)
         self._host, self._host_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         self._gpu, self._gpu_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
-        if isinstance(gpus, str):
-            emit([{"kind": "gpus", "reason": gpus}])
 
     def next_at_s(self) -> float:
         """Return when the next thing is due; the dear tiers ride along with the cheap ones."""
@@ -91,7 +97,7 @@ class Loop:
     def obey(self, command: Line) -> None:
         """Carry out one command; watching or waking up begins with a sample at once."""
         if command.get("now"):
-            self._sample_now()
+            self._sample_edge()
             return
         if "ports" in command:
             self._machine.watch([int(port) for port in command["ports"]])
@@ -112,30 +118,40 @@ class Loop:
             self._attempt("host", self._sample_host, self._host_dear.due(now_s + NEAR_S))
         if gpu_due:
             self._attempt("gpu", self._sample_gpus, self._gpu_dear.due(now_s + NEAR_S))
+        if self._facts.due(now_s):
+            self._attempt("facts", self._tell_facts, True)
         if host_due or gpu_due:
             self._overhead.add(time.perf_counter() - begun_s)
         if self._report.due(now_s):
-            self._emit([self._overhead.line(self._host.missed + self._gpu.missed)])
+            missed = self._host.missed + self._gpu.missed
+            self._emit([self._overhead.line(missed) | self._gpus.counts()])
 
-    def _sample_now(self) -> None:
-        since_last_s = self._machine.since_last_s()
-        if since_last_s is None or since_last_s > SHORTEST_SPAN_S:
-            self._attempt("host", self._sample_host, False)
-            self._attempt("gpu", self._sample_gpus, False)
+    def _sample_edge(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._edge_at_s > SHORTEST_SPAN_S:
+            self._edge_at_s = now_s
+            self._attempt("gpu", self._sample_gpus, now_s - self._dear_at_s > EDGE_S)
+            since_last_s = self._machine.since_last_s()
+            if since_last_s is None or since_last_s > SHORTEST_SPAN_S:
+                self._attempt("host", self._sample_host, False)
+        self._emit([{"kind": "edge", "at_s": self._edge_at_s}])
 
     def _gpu_period_s(self) -> float:
         # without a GPU to look at there is no reason to wake up ten times a second
-        fast = self._active and isinstance(self._gpus, Gpus) and len(self._gpus) > 0
-        return GPU_S if fast else IDLE_S
+        return GPU_S if self._active and len(self._gpus) > 0 else IDLE_S
+
+    def _tell_facts(self, _dear: bool) -> None:
+        news = self._machine.news()
+        if news is not None:
+            self._emit([news])
 
     def _sample_host(self, dear: bool) -> None:
         self._emit(self._machine.sample(dear=dear))
 
     def _sample_gpus(self, dear: bool) -> None:
-        if isinstance(self._gpus, str):
-            return
         servers = self._machine.server_pids()
         if self._active:
+            self._dear_at_s = time.monotonic() if dear else self._dear_at_s
             lines = self._gpus.sample(dear=dear, servers=servers)
         else:
             lines = self._gpus.sample_idle(servers)
@@ -218,11 +234,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, commands), daemon=True).start()
-    machine, facts, process_name = make_machine()
+    machine, process_name = make_machine()
     emit = make_emit(sys.stdout.buffer)
     try:
+        facts = machine.news() or {}
         emit([facts])
-        run(Loop(machine, open_gpus(process_name), emit), commands)
+        gpus = open_gpus(process_name, private_pids=facts.get("private_pids"))
+        run(Loop(machine, gpus, emit), commands)
     except BrokenPipeError:
         pass  # the proxy has gone
     os._exit(0)  # an orderly end would wait for the lock of stdin, which the thread holds

@@ -12,7 +12,11 @@ from slowtok.proxy.sampling.procfs import read_whole
 from slowtok.proxy.sampling.redaction import redact_arguments, redact_variable
 
 VARIABLE_PREFIXES = ("LLAMA_ARG_", "OLLAMA_", "GGML_", "VLLM_")
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HOME",
+)  # fmt: skip
 MOST_ARGUMENTS = 300
 MOST_CHARS = 2000
 """Of one argument or variable; the line to the proxy stays below its limit of 1 MiB."""

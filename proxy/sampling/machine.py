@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from slowtok.proxy.sampling.conditions import Conditions
 from slowtok.proxy.sampling.host import Fields
 
 Line = dict[str, Any]
@@ -38,9 +39,22 @@ class PortPart(Protocol):
 
 
 class Machine:
-    """Makes the lines about the host and its servers."""
+    """Makes the lines about the host and its servers.
 
-    def __init__(self, host: HostPart, make_port: Callable[[int], PortPart]) -> None:
+    `facts` do not change; `read_conditions` gives those that may.
+    """
+
+    def __init__(
+        self,
+        host: HostPart,
+        make_port: Callable[[int], PortPart],
+        *,
+        facts: Fields | None = None,
+        read_conditions: Callable[[], Conditions] = dict,
+    ) -> None:
+        self._facts: Line = {"kind": "host_facts", **(facts or {})}
+        self._read_conditions = read_conditions
+        self._told: Line | None = None
         self._host = host
         self._make_port = make_port
         self._ports: dict[int, PortPart] = {}
@@ -53,6 +67,14 @@ class Machine:
     def server_pids(self) -> set[int]:
         """Return every process of every watched server."""
         return {pid for port in self._ports.values() for pid in port.pids}
+
+    def news(self) -> Line | None:
+        """Return the line about the host, if a condition has changed."""
+        line = {**self._facts, **self._read_conditions()}
+        if line == self._told:
+            return None
+        self._told = line
+        return line
 
     def since_last_s(self) -> float | None:
         """Return how long ago the last sample was taken."""
@@ -77,21 +99,27 @@ class Machine:
         return lines + [{**stamp, "port": p, **host, **server} for p, server in servers.items()]
 
 
-def make_machine() -> tuple[Machine, Line, Callable[[int], str | None]]:
-    """Return this machine, the line with its facts, and how to name a process on it."""
+def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
+    """Return this machine, and how to name a process on it."""
     if sys.platform == "linux":
         # one platform's modules alone are loaded: the others cost memory or are not there
-        from slowtok.proxy.sampling import host, identity, port  # noqa: PLC0415
+        from slowtok.proxy.sampling import conditions, host, identity, port  # noqa: PLC0415
         from slowtok.proxy.sampling.procfs import ProcFiles  # noqa: PLC0415
 
         files = ProcFiles()
-        machine = Machine(host.HostReader(files), lambda number: port.PortReader(files, number))
-        return machine, _facts_line(host.read_host_facts(files)), identity.process_name
+        machine = Machine(
+            host.HostReader(files),
+            lambda number: port.PortReader(files, number),
+            facts=host.read_host_facts(files) | {"private_pids": conditions.has_private_pids()},
+            read_conditions=conditions.read_conditions,
+        )
+        return machine, identity.process_name
     from slowtok.proxy.sampling import portable  # noqa: PLC0415
 
-    machine = Machine(portable.PortableHostReader(), portable.PortablePort)
-    return machine, _facts_line(portable.read_host_facts()), portable.process_name
-
-
-def _facts_line(facts: Fields) -> Line:
-    return {"kind": "host_facts", **facts}
+    machine = Machine(
+        portable.PortableHostReader(),
+        portable.PortablePort,
+        facts=portable.read_host_facts(),
+        read_conditions=portable.read_conditions,
+    )
+    return machine, portable.process_name

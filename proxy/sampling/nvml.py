@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from slowtok.proxy.sampling.nvml_calls import Values
 from slowtok.proxy.sampling.nvml_devices import Devices
+from slowtok.proxy.sampling.nvml_library import is_wsl, load_wsl_library
 
 PATIENCE_S = 0.05
 """A quarter of the period of host samples; all tiers of one GPU take about 5 ms."""
@@ -36,29 +37,35 @@ class Gpus:
         self._count = 0
         self._state: Values | None = None
         self._told: Values | None = None
+        self._counts: Values = {"gpu_errors": 0, "gpu_samples_stalled": 0}
+        self._hung = 0
         threading.Thread(target=self._work, name="nvml", daemon=True).start()
 
     def __len__(self) -> int:
         return self._count
 
+    def counts(self) -> Values:
+        """Return what went wrong so far: failed calls, samples dropped, calls that hung."""
+        return {**self._counts, "gpu_hung": self._hung + self._is_hung()}
+
     def news(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
         state = self._state
-        if self._waiting_since_s is not None and time.monotonic() - self._waiting_since_s > HUNG_S:
+        if self._is_hung():
             state = {"kind": "gpus", "gpus": None, **(state or {}), "reason": HUNG}
         if state == self._told:
             return None
         self._told = state
         return state
 
-    def sample(self, *, dear: bool, servers: set[int]) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
         """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes.
 
-        `servers` are the pids of the watched servers.
+        `servers` are the pids of the watched servers, None where pids cannot be matched.
         """
         return self._do(lambda: self._devices.sample(dear=dear, servers=servers))
 
-    def sample_idle(self, servers: set[int]) -> list[Values]:
+    def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone: who holds the memory before the next load."""
         return self._do(lambda: self._devices.sample_idle(servers))
 
@@ -82,12 +89,18 @@ class Gpus:
             answer = self._answers.get_nowait()
         except queue.Empty:
             return None
+        self._hung += self._is_hung()
         self._waiting_since_s = None
         return self._take(answer)
+
+    def _is_hung(self) -> bool:
+        since_s = self._waiting_since_s
+        return since_s is not None and time.monotonic() - since_s > HUNG_S
 
     def _take(self, answer: list[Values] | Exception) -> list[Values]:
         # only now has the thread no job: it changes what is read here
         self._count = len(self._devices)
+        self._counts = self._devices.counts()
         self._state = {
             "kind": "gpus",
             "gpus": self._devices.facts,
@@ -125,4 +138,5 @@ def open_gpus(process_name: Callable[[int], str | None]) -> Gpus | str:
         import pynvml  # noqa: PLC0415  costs 4 MiB, and need not be installed
     except ImportError:
         return "Python package nvidia-ml-py is not installed"
-    return Gpus(Devices(pynvml, process_name))
+    load_wsl_library()
+    return Gpus(Devices(pynvml, process_name, is_wsl=is_wsl()))

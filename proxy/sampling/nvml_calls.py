@@ -35,6 +35,11 @@ UNKNOWN_TRIES = 3
 
 COST_TRIES = 3
 
+DEAR_S = 1e-3
+"""A reading that costs more is moved from the 10 Hz to the 1 Hz tier."""
+
+FIELD_VALUES = "nvmlDeviceGetFieldValues"
+
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -46,16 +51,18 @@ class GpuLost(Exception):
 
 
 class Device:
-    """One GPU: its handle, and what its driver turned out not to answer, with the error."""
+    """One GPU or MIG slice: its handle, and what its driver turned out not to answer, and why.
 
-    def __init__(self, nvml: Any, index: int) -> None:
+    `absent` has the error by call (or `field <id>`): what is in it is not asked again.
+    """
+
+    def __init__(self, nvml: Any, index: int, handle: Any = None) -> None:
         self.nvml = nvml
         self.index = index
         self.absent: dict[str, int] = {}
         self.errors: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
-        self.handle: Any = None
-        self.handle = self._call("nvmlDeviceGetHandleByIndex", index)
+        self.handle = handle or self._call("nvmlDeviceGetHandleByIndex", index)
 
     def ask(self, name: str, *arguments: Any, key: str | None = None) -> Any:
         """Call `nvml.<name>(handle, ...)`; None where there is no answer.
@@ -65,13 +72,21 @@ class Device:
         Raises:
             GpuLost: the handle is worthless now.
         """
-        key = key or f"{name}{arguments}"
+        key = key or " ".join((name, *map(str, arguments)))
+        return self.call(key, name, self.handle, *arguments)
+
+    def call(self, key: str, name: str, *arguments: Any) -> Any:
+        """Call `nvml.<name>(...)`, without the handle, and remember a failure by `key`.
+
+        Raises:
+            GpuLost: the handle is worthless now.
+        """
         if key in self.absent:
             return None
         try:
-            answer = self._call(name, self.handle, *arguments)
+            answer = self._call(name, *arguments)
         except self.nvml.NVMLError as error:
-            self._note(key, error.value)
+            self.note(key, error.value)
             return None
         except AttributeError:  # an older binding does not know the function
             self.absent[key] = FUNCTION_NOT_FOUND
@@ -88,12 +103,24 @@ class Device:
         wanted = [field for field in ids if f"field {field}" not in self.absent]
         if not wanted:
             return {}
-        answers = self.ask("nvmlDeviceGetFieldValues", wanted, key="nvmlDeviceGetFieldValues")
+        answers = self.ask("nvmlDeviceGetFieldValues", wanted, key=FIELD_VALUES)
+        if FIELD_VALUES in self.absent:
+            self.absent |= {f"field {field}": self.absent[FIELD_VALUES] for field in wanted}
         return {
             answer.fieldId: int(getattr(answer.value, VALUE_MEMBERS[answer.valueType]))
             for answer in answers or ()
             if self._answered(answer)
         }
+
+    def note(self, key: str, code: int) -> None:
+        """Remember that a call failed: for good, for now, or not really."""
+        if code in UNSUPPORTED or code == NO_PERMISSION:
+            self.absent[key] = code
+        elif code not in NOTHING_NEW:
+            self.errors[key] += 1
+            self._unknown[key] += code == UNKNOWN
+            if self._unknown[key] >= UNKNOWN_TRIES:
+                self.absent[key] = code
 
     def _answered(self, answer: Any) -> bool:
         key, code = f"field {answer.fieldId}", answer.nvmlReturn
@@ -102,10 +129,12 @@ class Device:
         if code == INVALID_ARGUMENT:
             self.absent[key] = code
         elif code:
-            self._note(key, code)
+            self.note(key, code)
+        elif answer.valueType >= len(VALUE_MEMBERS):  # a type that is newer than this code
+            self.absent[key] = UNSUPPORTED[0]
         else:
             self._unknown.pop(key, None)
-        return not code and answer.valueType < len(VALUE_MEMBERS)
+        return key not in self.absent and not code
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
@@ -114,15 +143,6 @@ class Device:
             if error.value in LOST:
                 raise GpuLost(LOST[error.value]) from error
             raise
-
-    def _note(self, key: str, code: int) -> None:
-        if code in UNSUPPORTED or code == NO_PERMISSION:
-            self.absent[key] = code
-        elif code not in NOTHING_NEW:
-            self.errors[key] += 1
-            self._unknown[key] += code == UNKNOWN
-            if self._unknown[key] >= UNKNOWN_TRIES:
-                self.absent[key] = code
 
 
 def cost_s(read: Callable[[Device], object], device: Device) -> float:

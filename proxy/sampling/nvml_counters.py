@@ -5,7 +5,7 @@ Field ids and meanings are from nvml.h of CUDA 12.9 and 13.4.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slowtok.proxy.sampling.nvml_calls import Device, Values
 
@@ -36,6 +36,14 @@ SLOWDOWN_IDS = {"new": (269, 270, 271), "old": (251, 252, 253)}
 LAST_OLD, FIRST_NEW = (580, 65), (580, 82)
 """Drivers between which the ids changed: nvidia-ml-py 13.580.65 and 13.580.82 differ."""
 
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+FEEDS = {"energy_j": (ENERGY,)}
+PCIE_FEEDS = {name: (f"field {field}",) for field, name in PCIE_NAMES.items()}
+
+IDS_UNCERTAIN = "this driver may count it under either of two ids: update the driver"
+LINK_UNKNOWN = "the speed of its PCIe link is not known, so neither is when its counters wrap"
+WRAPS_TOO_FAST = "its PCIe counters wrap faster than they can be read"
+
 
 class PcieTraffic:
     """Rates from the byte counters of one GPU, where they can be told for certain.
@@ -57,6 +65,13 @@ class PcieTraffic:
     def needs_look(self) -> bool:
         """Say whether `look` must be called every `LOOK_S` while rates are wanted."""
         return self._wrap_s is not None and LOOK_S < self._wrap_s < FAST_TICK_S
+
+    def ruled_out(self, period_s: float) -> Mapping[str, str]:
+        """Return the rates that can never be told when read this often, with the reason."""
+        if self._wrap_s is None:
+            return dict.fromkeys(PCIE_FEEDS, LINK_UNKNOWN)
+        often_s = LOOK_S if period_s <= FAST_TICK_S else period_s
+        return dict.fromkeys(PCIE_FEEDS, WRAPS_TOO_FAST) if self._wrap_s <= often_s else {}
 
     def look(self, device: Device) -> None:
         """Count what has passed since the last look or reading."""
@@ -96,11 +111,21 @@ def slowdown_ids(driver: str | None) -> tuple[int, ...]:
     return SLOWDOWN_IDS["old"] if version <= LAST_OLD else ()
 
 
+def throttled_names(driver: str | None) -> dict[int, str]:
+    """Return the throttle counters that this driver has, by field id."""
+    slowdowns = zip(slowdown_ids(driver), SLOWDOWN_NAMES, strict=False)
+    return {THROTTLED_POWER: "throttled_power_ns", **dict(slowdowns)}
+
+
+def throttled_feeds(driver: str | None) -> dict[str, tuple[str, ...]]:
+    """Return which fields of the driver give the throttle counters; `()` is none for certain."""
+    feeds: dict[str, tuple[str, ...]] = dict.fromkeys(SLOWDOWN_NAMES, ())
+    return feeds | {name: (f"field {field}",) for field, name in throttled_names(driver).items()}
+
+
 def make_read_throttled(driver: str | None) -> Callable[[Device], Values]:
     """Return the reading of the throttle counters, in ns since some start, for this driver."""
-    names = {THROTTLED_POWER: "throttled_power_ns"} | dict(
-        zip(slowdown_ids(driver), SLOWDOWN_NAMES, strict=False)
-    )
+    names = throttled_names(driver)
 
     def read_throttled(device: Device) -> Values:
         return {names[field]: ns for field, ns in device.ask_fields(*names).items()}
@@ -110,5 +135,5 @@ def make_read_throttled(driver: str | None) -> Callable[[Device], Values]:
 
 def read_energy(device: Device) -> Values:
     """Energy since the driver was loaded; NVML counts mJ."""
-    millijoules = device.ask("nvmlDeviceGetTotalEnergyConsumption")
+    millijoules = device.ask(ENERGY)
     return {"energy_j": None if millijoules is None else millijoules / 1000}

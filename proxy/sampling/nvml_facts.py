@@ -9,7 +9,25 @@ from slowtok.proxy.sampling.nvml_calls import (
     Device,
     Values,
 )
-from slowtok.proxy.sampling.nvml_fast import ask_memory, watts
+from slowtok.proxy.sampling.nvml_fast import MEMORY, ask_memory, watts
+
+ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+"""NVML_DEVICE_ARCH_* of nvml.h, CUDA 13.4."""
+
+VGPU_GUEST = 2
+SLOWDOWN = 1
+"""nvmlTemperatureThresholds_t: where the hardware begins to slow down, in degrees Celsius."""
 
 
 def bandwidth_bytes_per_s(memory_clock_mhz: int | None, bus_width_bits: int | None) -> float | None:
@@ -26,10 +44,16 @@ def read_facts(device: Device, driver: str | None) -> Values:
     """Return what does not change, by the names of the `GpuFacts` fields."""
     ask = device.ask
     mig_modes = ask("nvmlDeviceGetMigMode")
+    virtualization = ask("nvmlDeviceGetVirtualizationMode")
     facts = {
         "index": device.index,
-        "uuid": _text(ask("nvmlDeviceGetUUID")),
+        "uuid": read_uuid(device),
         "name": _text(ask("nvmlDeviceGetName")),
+        "vendor": "nvidia",
+        "architecture": ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture")),
+        "pci_bus_id": _pci_bus_id(ask("nvmlDeviceGetPciInfo")),
+        "virtual": None if virtualization is None else virtualization == VGPU_GUEST,
+        "slowdown_temperature_c": ask("nvmlDeviceGetTemperatureThreshold", SLOWDOWN),
         "max_sm_clock_mhz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM),
         "max_memory_clock_mhz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY),
         "driver": driver,
@@ -40,6 +64,34 @@ def read_facts(device: Device, driver: str | None) -> Values:
     if not facts["unified_memory"]:  # there, generation 1 and width 1 are placeholders
         facts |= _link_facts(device)
     return facts
+
+
+def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:
+    """Return the facts of a MIG slice: its own where it has some, else those of its GPU.
+
+    What share of the bandwidth is its own the driver does not say, nor may it be computed.
+    """
+    memory = ask_memory(device)
+    return gpu | {
+        "index": device.index,
+        "uuid": uuid,
+        "name": _text(device.ask("nvmlDeviceGetName")) or gpu["name"],
+        "partition_of": gpu["uuid"],
+        "total_bytes": memory.total if memory and memory.total else None,
+        "bus_width_bits": None,
+        "bandwidth_bytes_per_s": None,
+        "unified_memory": False,
+    }
+
+
+def read_uuid(device: Device) -> str | None:
+    """Return the name that a GPU or slice has for good."""
+    return _text(device.ask("nvmlDeviceGetUUID"))
+
+
+def _pci_bus_id(pci: Any) -> str | None:
+    """As the kernel writes it in sysfs; NVML's own text has a domain of eight digits."""
+    return None if pci is None else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
 def _memory_facts(device: Device, clock_mhz: int | None) -> Values:
@@ -58,7 +110,7 @@ def _memory_facts(device: Device, clock_mhz: int | None) -> Values:
 
 def _is_unified(device: Device, memory: Any) -> bool | None:
     """By nvml.h the memory call is not supported there; some drivers say a total of 0 instead."""
-    if memory is None and device.absent.get("nvmlDeviceGetMemoryInfo()") not in UNSUPPORTED:
+    if memory is None and device.absent.get(MEMORY) not in UNSUPPORTED:
         return None  # it failed in another way: without permission in MIG mode, for instance
     return not (memory and memory.total)
 

@@ -10,10 +10,38 @@ POWER_INSTANT = 186
 TEMPERATURE_DIE = 0
 PSTATE_UNKNOWN = 32
 
+UTILIZATION = "nvmlDeviceGetUtilizationRates"
+MEMORY, MEMORY_V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
+
+FEEDS = {
+    "busy_ratio": (UTILIZATION,),
+    "memory_busy_ratio": (UTILIZATION,),
+    "power_w": (f"field {POWER_INSTANT}", "nvmlDeviceGetPowerUsage"),
+    "sm_clock_mhz": (f"nvmlDeviceGetClockInfo {CLOCK_SM}",),
+    "memory_clock_mhz": (f"nvmlDeviceGetClockInfo {CLOCK_MEMORY}",),
+    "pstate": ("nvmlDeviceGetPerformanceState",),
+    "reasons": (
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+    ),
+    "temperature_c": (
+        f"nvmlDeviceGetTemperatureV {TEMPERATURE_DIE}",
+        f"nvmlDeviceGetTemperature {TEMPERATURE_DIE}",
+    ),
+    "temperature_margin_c": ("nvmlDeviceGetMarginTemperature",),
+}
+"""The calls that give each field; it is absent when none of them will ever answer."""
+
+MEMORY_FEEDS = {
+    "free_bytes": (MEMORY_V2, MEMORY),
+    "total_bytes": (MEMORY_V2, MEMORY),
+    "reserved_bytes": (MEMORY_V2,),
+}
+
 
 def read_busy(device: Device) -> Values:
     """Shares of time with a kernel running and with memory traffic; not shares of bandwidth."""
-    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    rates = device.ask(UTILIZATION)
     if rates is None:
         return {}
     return {"busy_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
@@ -63,18 +91,24 @@ def read_margin(device: Device) -> Values:
 
 
 def read_memory(device: Device) -> Values:
-    """Free and total device memory. Unified memory answers not at all, or with a total of 0."""
+    """Device memory. Unified memory answers not at all, or with a total of 0.
+
+    `used` is left alone: whether it holds the reserved part depends on the driver.
+    """
     memory = ask_memory(device)
     if memory is None or not memory.total:
         return {}
-    return {"free_bytes": memory.free, "total_bytes": memory.total}
+    return {
+        "free_bytes": memory.free,
+        "total_bytes": memory.total,
+        "reserved_bytes": getattr(memory, "reserved", None),
+    }
 
 
 def ask_memory(device: Device) -> Any:
     """Return the driver's answer of the newest kind that it knows, or None."""
-    version = getattr(device.nvml, "nvmlMemory_v2", None)
-    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version else None
-    return device.ask("nvmlDeviceGetMemoryInfo") if memory is None else memory
+    memory = device.ask(MEMORY, device.nvml.nvmlMemory_v2, key=MEMORY_V2)
+    return device.ask(MEMORY) if memory is None else memory
 
 
 def watts(milliwatts: int | None) -> float | None:

@@ -3,6 +3,12 @@
 from slowtok.proxy.sampling.nvml_calls import Device, Values
 from slowtok.proxy.sampling.nvml_fast import watts
 
+FEEDS = {"power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit",)}
+LINK_FEEDS = {
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+}
+
 
 def read_power_limit(device: Device) -> Values:
     """The limit in force, whoever set it."""

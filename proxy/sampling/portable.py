@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from slowtok.proxy.sampling.conditions import Conditions
 from slowtok.proxy.sampling.host import CoreTicks, Fields, cpu_usage
 from slowtok.proxy.sampling.identity import MOST_CHARS, select_variables
 from slowtok.proxy.sampling.listener import FORWARDERS, NO_LISTENER, NO_PERMISSION
@@ -172,6 +173,13 @@ def read_host_facts() -> Fields:
         "cpu_logical_cores": psutil.cpu_count(),
         "ram_bytes": psutil.virtual_memory().total,
     }
+
+
+def read_conditions() -> Conditions:
+    """Return what may change of the facts, by the names of their `DeviceFacts` fields."""
+    battery = psutil.sensors_battery()
+    plugged = None if battery is None else battery.power_plugged  # None: it cannot be told
+    return {"on_battery": None if plugged is None else not plugged}
 
 
 def process_name(pid: int) -> str | None:

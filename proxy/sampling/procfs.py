@@ -20,6 +20,8 @@ class ProcFiles:
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self._most_open = most_open
         self._descriptors: dict[str, int] = {}
+        self.failures = 0
+        """How many readings failed of a file that could be read before."""
 
     def read(self, path: str) -> bytes | None:
         """Return the first `READ_BYTES` of the file as it is now, or None."""
@@ -29,6 +31,7 @@ class ProcFiles:
         try:
             return os.pread(descriptor, READ_BYTES, 0)
         except OSError:
+            self.failures += 1
             self.drop(path)
             return None
 

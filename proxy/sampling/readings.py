@@ -58,9 +58,10 @@ class Readings:
             case ProcessFacts():
                 self._processes[line.port] = line
             case DeviceFacts():
-                self._device = replace(line, gpus=self._device.gpus)
+                said = self._device
+                self._device = replace(line, gpus=said.gpus, gpus_reason=said.gpus_reason)
             case GpusLine():
-                self._device = replace(self._device, gpus=line.gpus)
+                self._device = replace(self._device, gpus=line.gpus, gpus_reason=line.reason)
                 self._gpu_reason = line.reason
             case OverheadLine():
                 self._overhead = line
@@ -103,6 +104,9 @@ class Readings:
             "tick_p50_s": overhead.tick_p50_s if overhead else None,
             "tick_max_s": overhead.tick_max_s if overhead else None,
             "missed_ticks": overhead.missed_ticks if overhead else None,
+            "gpu_errors": overhead.gpu_errors if overhead else None,
+            "gpu_samples_stalled": overhead.gpu_samples_stalled if overhead else None,
+            "gpu_hung": overhead.gpu_hung if overhead else None,
             "failed": dict(self._failures),
             "unreadable_lines": self._bad_lines,
             "last_unreadable": self._last_bad_line,

@@ -35,10 +35,6 @@ class Ring(Generic[Sample]):
         while self._samples[0].at_s < sample.at_s - self._keep_s:
             self._samples.popleft()
 
-    def latest(self) -> Sample | None:
-        """Return the newest sample."""
-        return self._samples[-1] if self._samples else None
-
     def window(self, from_s: float, to_s: float) -> tuple[Sample, ...]:
         """Return the samples taken from `from_s` to `to_s`, both included, oldest first."""
         found = []

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
 
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.readings import Readings
-from slowtok.proxy.sampling.wire import HostLine, ProcessFacts
+from slowtok.proxy.sampling.wire import EdgeLine, ProcessFacts
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
 """-P: a json.py in the folder that the proxy was started in must not become ours."""
@@ -39,14 +39,9 @@ LINE_LIMIT_BYTES = 1 << 20
 FRESH_S = 0.05
 """The sampling process takes no two samples closer than this: one this new is new enough."""
 
-OnSample = Callable[[HostLine | GpuSample], None]
-
 
 class Sampler:
-    """Samples of this machine, of its GPUs and of the servers behind some ports.
-
-    `on_sample` gets each host and GPU sample as it comes, for whoever shows them live.
-    """
+    """Samples of this machine, of its GPUs and of the servers behind some ports."""
 
     def __init__(
         self,
@@ -56,21 +51,18 @@ class Sampler:
         start_s: float = START_S,
         pause_s: tuple[float, float] = PAUSE_S,
         linger_s: float = LINGER_S,
-        on_sample: OnSample | None = None,
     ) -> None:
         self._command = tuple(command)
         self._silence_s, self._start_s = silence_s, start_s
         self._shortest_pause_s, self._longest_pause_s = pause_s
         self._linger_s = linger_s
-        self._on_sample = on_sample
-        self._on_sample_errors = 0
         self._readings = Readings()
         self._ports: tuple[int, ...] = ()
         self._active = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._latest_at_s = 0.0
+        self._asked_at_s = self._edge_at_s = 0.0
         self._waiting: list[tuple[float, asyncio.Future[None]]] = []
         self._restarts = 0
         self._last_end: str | None = None
@@ -98,28 +90,35 @@ class Sampler:
             self._send_state()
 
     def set_active(self, active: bool) -> None:
-        """Say whether any request is in flight: samples are dense then, and for a while after."""
+        """Say that a request begins, or that none is in flight any more.
+
+        Samples are dense while any is, and for a while after. Each beginning has its own sample,
+        with the counters as they are then.
+        """
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
         if active and not self._active:
             self._active = True
             self._send_state()
-        elif self._active and not active:
+        elif active:
+            self._ask()
+        elif self._active:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._linger_s, self._go_idle)
 
     async def fresh(self, timeout_s: float = 0.1) -> bool:
         """Ask for a sample of this moment; False when none came in time.
 
-        For the end of a request: the last regular sample may be up to 0.2 s old.
+        For the end of a request: the last regular sample may be up to 0.2 s old, what is counted
+        on a GPU up to 1 s.
         """
         wanted_at_s = time.monotonic() - FRESH_S
-        if self._latest_at_s >= wanted_at_s:
+        if self._edge_at_s >= wanted_at_s:
             return True
         arrival = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted_at_s, arrival))
-        self._send({"now": True})
+        self._ask()
         try:
             async with asyncio.timeout(timeout_s):
                 await arrival
@@ -156,7 +155,6 @@ class Sampler:
             "active": self._active,
             "restarts": self._restarts,
             "last_end": self._last_end,
-            "on_sample_errors": self._on_sample_errors,
             **self._readings.status(),
         }
 
@@ -164,6 +162,12 @@ class Sampler:
         self._idle_timer = None
         self._active = False
         self._send_state()
+
+    def _ask(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._asked_at_s > FRESH_S:  # else an answer that is new enough is on its way
+            self._asked_at_s = now_s
+            self._send({"now": True})
 
     def _send_state(self) -> None:
         self._send({"ports": self._ports, "active": self._active})
@@ -223,16 +227,11 @@ class Sampler:
 
     def _take(self, text: bytes) -> None:
         line = self._readings.take(text)
-        if isinstance(line, HostLine):
-            self._latest_at_s = line.sample.at_s
+        if isinstance(line, EdgeLine):
+            self._edge_at_s = line.at_s
             for wanted_at_s, arrival in self._waiting:
-                if self._latest_at_s >= wanted_at_s and not arrival.done():
+                if self._edge_at_s >= wanted_at_s and not arrival.done():
                     arrival.set_result(None)
-        if self._on_sample is not None and isinstance(line, HostLine | GpuSample):
-            try:
-                self._on_sample(line)
-            except Exception:  # noqa: BLE001  a viewer's fault must not cost the samples
-                self._on_sample_errors += 1
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -5,11 +5,18 @@ A line that is not one of these raises `BadLine`; whoever reads counts it and go
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.machine import (
+    DeviceFacts,
+    GpuFacts,
+    GpuProcess,
+    GpuSample,
+    HostSample,
+    PowerSource,
+)
 
 
 class BadLine(ValueError):
@@ -54,7 +61,7 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusLine:
-    """The GPUs of the machine; None with a reason where no library answered."""
+    """The GPUs; None where no library answered. `reason` is why there are none, or not all."""
 
     gpus: tuple[GpuFacts, ...] | None
     reason: str | None
@@ -62,12 +69,26 @@ class GpusLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadLine:
-    """What sampling costs: `cpu_ratio` of one core, time per tick, ticks left out so far."""
+    """What sampling costs: `cpu_ratio` of one core, time per tick, ticks left out so far.
+
+    Of GPUs: how many readings failed, how many samples took too long to be of one moment, and how
+    many readings did not return in time; all since sampling began.
+    """
 
     cpu_ratio: float
     tick_p50_s: float | None = None
     tick_max_s: float | None = None
     missed_ticks: int = 0
+    gpu_errors: int = 0
+    gpu_samples_stalled: int = 0
+    gpu_hung: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLine:
+    """Whatever was asked to be sampled at once has been, at `at_s`; its samples came before."""
+
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +99,16 @@ class FailedLine:
     error: str
 
 
-Line = HostLine | GpuSample | GpusLine | ProcessFacts | DeviceFacts | OverheadLine | FailedLine
+Line = (
+    HostLine
+    | GpuSample
+    | GpusLine
+    | ProcessFacts
+    | DeviceFacts
+    | OverheadLine
+    | EdgeLine
+    | FailedLine
+)
 
 
 def parse_line(text: bytes) -> Line:
@@ -102,11 +132,13 @@ def _parse_host(fields: dict[str, Any]) -> HostLine:
 
 
 def _parse_gpu(fields: dict[str, Any]) -> GpuSample:
-    processes = fields.pop("processes", None)
+    processes, power_source = fields.pop("processes", None), fields.pop("power_source", None)
     _need_numbers(fields)
+    if power_source not in (None, *get_args(PowerSource)):
+        raise BadLine(f"power_source is {power_source!r}")
     if processes is not None:
         processes = tuple(GpuProcess(**process) for process in processes)
-    return GpuSample(**fields, processes=processes)
+    return GpuSample(**fields, processes=processes, power_source=power_source)
 
 
 def _parse_gpus(fields: dict[str, Any]) -> GpusLine:
@@ -114,6 +146,11 @@ def _parse_gpus(fields: dict[str, Any]) -> GpusLine:
     if gpus is not None:
         gpus = tuple(GpuFacts(**facts) for facts in gpus)
     return GpusLine(gpus=gpus, reason=fields.get("reason"))
+
+
+def _parse_edge(fields: dict[str, Any]) -> EdgeLine:
+    _need_numbers(fields)
+    return EdgeLine(**fields)
 
 
 def _parse_process(fields: dict[str, Any]) -> ProcessFacts:
@@ -139,5 +176,6 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Line]] = {
     "process": _parse_process,
     "host_facts": lambda fields: DeviceFacts(**fields),
     "overhead": lambda fields: OverheadLine(**fields),
+    "edge": _parse_edge,
     "failed": lambda fields: FailedLine(**fields),
 }

@@ -1,6 +1,7 @@
 """Read the options of a program from its command line, whatever the program's name is."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 INTERPRETER_OPTIONS_WITH_VALUE = frozenset({"-X", "-W"})
@@ -49,6 +50,14 @@ def options(
                 found[valued[spelling]] = following
                 next(words, None)
     return found
+
+
+def values(argv: Sequence[str], spellings: Collection[str]) -> list[str]:
+    """Return every value of an option that may stand several times."""
+    rest = arguments(argv)
+    found = [after for word, after in pairwise(rest) if word in spellings]
+    halves = (word.partition("=") for word in rest)
+    return found + [value for name, equals, value in halves if equals and name in spellings]
 
 
 def number(text: str | None) -> int | None:

@@ -1,11 +1,11 @@
-"""How many bytes of keys and values one token adds, from a GGUF's metadata.
+"""How many bytes of keys and values one token adds: added up over layers; a GGUF's own layers.
 
 Counted is what decode reads at 16 bits: layers that share another's cache read it again. Layers
 without attention (`head_count_kv` 0, or recurrent) add nothing; their constant state is left out
 (1.9 % of a pass in the one hybrid for which it is published).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,25 @@ def kv_bytes(field: Callable[[str], Any], layers: int, recurrent: frozenset[int]
     """Return the bytes per token, or None where the metadata does not say the head sizes."""
     window_tokens = field("{arch}.attention.sliding_window") or None
     slides = _slides(field, layers) if window_tokens else [False] * layers
+    attending = [layer for layer in range(layers) if layer not in recurrent]
+    return add_up(
+        ((_layer_bytes(field, layer, slides[layer]), slides[layer]) for layer in attending),
+        window_tokens,
+    )
+
+
+def add_up(
+    layers: Iterable[tuple[float | None, bool]], window_tokens: int | None
+) -> KvBytes | None:
+    """Return the sum over layers, each with its bytes and whether it attends to a window only.
+
+    None where the size of a layer is not known.
+    """
     growing = windowed = 0.0
-    for layer in range(layers):
-        if layer in recurrent:
-            continue
-        size = _layer_bytes(field, layer, slides[layer])
+    for size, slides in layers:
         if size is None:
             return None
-        if slides[layer]:
+        if slides:
             windowed += size
         else:
             growing += size

@@ -1,6 +1,7 @@
-"""A model file's geometry, read once by a process of its own and then kept on disk.
+"""A model's geometry, read once by a process of its own and then kept on disk.
 
-The key of the cache is what a changed file changes: path, size and modification time.
+The key of the cache is what a changed file changes: path, size and modification time. A model is a
+GGUF file or a Hugging Face folder.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy.state_file import replace_file
 
 READER = "slowtok.proxy.servers.gguf_facts"
-READER_VERSION = 1  # raise when the reader counts differently, so that kept facts are read anew
+FOLDER_READER = "slowtok.proxy.servers.hf_facts"
+READER_VERSION = 1  # raise when a reader counts differently, so that kept facts are read anew
+READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
 # 0.25 s measured for a 94 MiB file on a local disk, nearly all of it Python starting; a network
 # share may take long to give a header.
 READ_TIMEOUT_S = 30.0
@@ -27,9 +30,9 @@ log = logging.getLogger(__name__)
 async def read_model_facts(
     path: Path, cache_dir: Path, *, timeout_s: float = READ_TIMEOUT_S
 ) -> ModelFacts | None:
-    """Return the facts of the GGUF file at `path`, or None, with one warning, when unreadable."""
+    """Return the facts of the model at `path`, or None, with one warning, when unreadable."""
     try:
-        kept_at = cache_dir / f"{_key(path)}.json"
+        kept_at = cache_dir / f"{await asyncio.to_thread(_key, path)}.json"
     except OSError as error:
         log.warning("model file cannot be read: %s", error)
         return None
@@ -44,14 +47,18 @@ async def read_model_facts(
 
 
 def _key(path: Path) -> str:
-    stat = path.stat()
-    identity = f"{READER_VERSION}\0{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}"
-    return hashlib.sha256(identity.encode()).hexdigest()
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in READ_OF_A_FOLDER)
+    stats = [(file.name, file.stat()) for file in files]
+    sizes = "".join(f"\0{name}\0{stat.st_size}\0{stat.st_mtime_ns}" for name, stat in stats)
+    return hashlib.sha256(f"{READER_VERSION}\0{path.absolute()}{sizes}".encode()).hexdigest()
 
 
 async def _run_reader(path: Path, timeout_s: float) -> bytes | None:
+    reader = FOLDER_READER if await asyncio.to_thread(path.is_dir) else READER
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", READER, str(path),
+        sys.executable, "-m", reader, str(path),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

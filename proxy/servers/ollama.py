@@ -1,7 +1,7 @@
 """Ollama: which models it holds, how much of each is on a GPU, and which file each one is.
 
-Since 0.30 each model runs in a llama-server of its own; that child's command line is read by
-`llama_server.parse_flags`.
+Only what neither loads a model nor puts off its unloading is asked: `/api/ps` and `/api/tags` read
+lists, `/api/show` reads a file (server/routes.go, 0.33).
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from typing import Any
 
 import aiohttp
 
-from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.facts import Loaded, Probe
+from slowtok.proxy.servers.ollama_model import read_model
 from slowtok.proxy.servers.reply import Reply, get, post
 
 FROM_LINE = re.compile(r"^FROM\s+(\S.*?)\s*$", re.MULTILINE)
-RUNNERS = ("llama-server", "ollama")  # the second before 0.30, and for models that are no GGUF
+BESIDE_THE_WEIGHTS_BYTES = 1 << 20  # templates and licences, which `/api/tags` counts in
 
 
 async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
@@ -42,31 +42,19 @@ def read_probe(
 ) -> Probe:
     """Return what the replies say; `shown` are those of `/api/show` for each running model."""
     about = None if version is None else version.json
+    sizes = {entry.get("digest"): entry.get("size") for entry in entries(tags)}
+    on_disk = {digest: size for digest, size in sizes.items() if isinstance(size, int) and digest}
+    loaded = [
+        _loaded(entry, shown.get(entry["name"]), on_disk.get(entry.get("digest")))
+        for entry in entries(running)
+        if isinstance(entry.get("name"), str)
+    ]
+    told = running is not None and isinstance(running.json, dict)
     return Probe(
         version=about.get("version") if isinstance(about, dict) else None,
         models=tuple(e["name"] for e in entries(tags) if isinstance(e.get("name"), str)),
-        loaded=tuple(
-            _loaded(entry, shown.get(entry["name"]))
-            for entry in entries(running)
-            if isinstance(entry.get("name"), str)
-        ),
+        loaded=tuple(loaded) if told else None,
     )
-
-
-def runner_argv(process: ProcessFacts, path: str | None) -> tuple[str, ...]:
-    """Return the command line of the child that runs the model file `path`.
-
-    Without a path, or with children that do not name one, the only child is taken; of several none.
-    """
-    runners = [
-        child.cmdline
-        for child in process.children
-        if child.cmdline and PurePath(child.cmdline[0]).name.startswith(RUNNERS)
-    ]
-    for argv in runners:
-        if path is not None and path in argv:
-            return argv
-    return runners[0] if path is None and len(runners) == 1 else ()
 
 
 def entries(reply: Reply | None) -> Sequence[dict[str, Any]]:
@@ -76,18 +64,36 @@ def entries(reply: Reply | None) -> Sequence[dict[str, Any]]:
     return [m for m in models if isinstance(m, dict)] if isinstance(models, list) else []
 
 
-def _loaded(entry: dict[str, Any], shown: Reply | None) -> Loaded:
-    details = entry.get("details")
-    size, on_gpu = entry.get("size"), entry.get("size_vram")
+def _loaded(entry: dict[str, Any], shown: Reply | None, on_disk_bytes: int | None) -> Loaded:
+    path = _path(shown)
+    size, on_gpu = _memory(entry, on_disk_bytes)
     return Loaded(
         name=entry["name"],
-        path=_path(shown),
+        path=path,
         context_tokens=entry.get("context_length") or None,
-        memory_bytes=size or None,
-        # Go leaves a zero out: a loaded model without the field has nothing on a GPU.
-        gpu_bytes=(on_gpu or 0) if size else None,
-        quantisation=details.get("quantization_level") if isinstance(details, dict) else None,
+        memory_bytes=size,
+        gpu_bytes=on_gpu,
+        model=read_model(entry, shown, path=path, on_disk_bytes=on_disk_bytes),
     )
+
+
+def _memory(entry: dict[str, Any], on_disk_bytes: int | None) -> tuple[int | None, int | None]:
+    """Return the bytes in memory and those on GPUs, as far as `/api/ps` is to be believed.
+
+    Ollama reads both out of its child's log. With all layers on GPUs it calls everything on GPUs,
+    though some of it is not (the embedding table). Where it could not read the log, both are the
+    size of the file, wherever the model is; then nothing is known (`MemorySize` in
+    llm/llama_server.go, 0.33). That file is a little less than what `/api/tags` counts.
+    """
+    size, on_gpu = entry.get("size"), entry.get("size_vram")
+    if not isinstance(size, int) or size <= 0:
+        return None, None
+    if size == on_gpu and on_disk_bytes is not None:
+        beside_bytes = on_disk_bytes - size
+        if 0 <= beside_bytes <= BESIDE_THE_WEIGHTS_BYTES:
+            return None, None
+    # Go leaves a zero out: a loaded model without the field has nothing on a GPU.
+    return size, on_gpu if isinstance(on_gpu, int) else 0
 
 
 def _path(shown: Reply | None) -> str | None:

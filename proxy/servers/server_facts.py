@@ -4,13 +4,21 @@ What an engine answers wins over what it was asked to do: `--fit` and defaults c
 """
 
 import os
+from dataclasses import replace
+from typing import TypeVar
 
-from slowtok.detectors.engine import ServerFacts
-from slowtok.proxy.sampling.wire import ProcessFacts
-from slowtok.proxy.servers import llama_server, ollama, vllm
-from slowtok.proxy.servers.facts import Flags, Identity, Loaded, Probe
+from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
+from slowtok.proxy.servers import vllm
+from slowtok.proxy.servers.facts import Flags, Identity, Kind, Loaded, Probe
+from slowtok.proxy.servers.llama_flags import parse_flags, with_defaults
+from slowtok.proxy.servers.ollama_runner import find_runner, runner_flags
+
+T = TypeVar("T")
 
 UNMAPPED_REMOTE = "the engine runs on another machine"
+RUN_BY_LLAMA_CPP: frozenset[Kind] = frozenset({"llama-server", "ollama"})
+UNIFIED_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"  # counts with any value (ggml-cuda.cu)
 
 
 def server_facts(
@@ -29,8 +37,10 @@ def server_facts(
     `now_unix_s` is the wall clock that its uptime is counted to.
     """
     loaded = loaded_model(probe, model)
-    flags = _flags(identity, process, loaded)
+    flags = _flags(identity, probe, process, model)
     asked = flags or Flags()
+    context_tokens = _context_tokens(probe, loaded, asked)
+    slots = (loaded and loaded.slots) or probe.slots or _positive(asked.slots)
     return ServerFacts(
         kind=identity.kind,
         name=name,
@@ -39,17 +49,32 @@ def server_facts(
         local=local,
         pid=None if process is None else process.pid,
         unmapped=_unmapped(process, local),
-        context_tokens=_context_tokens(probe, loaded, asked),
-        slots=probe.slots or _positive(asked.slots),
-        gpu_layers=_gpu_layers(identity, flags),
+        context_tokens=context_tokens,
+        slots=slots,
+        gpu_layers=asked.gpu_layers,
         threads=_threads(asked),
-        kv_type_k=asked.kv_type_k or _default_kv_type(identity, flags),
-        kv_type_v=asked.kv_type_v or _default_kv_type(identity, flags),
+        kv_type_k=asked.kv_type_k,
+        kv_type_v=asked.kv_type_v,
         flash_attention=asked.flash_attention,
         memory_mapped=asked.memory_mapped,
-        speculative=_speculative(probe, flags),
+        speculative=_speculative(probe, loaded, asked),
         slept=probe.sleeping if loaded is None else loaded.sleeping,
         uptime_s=_uptime_s(process, now_unix_s),
+        batch_tokens=asked.batch_tokens,
+        micro_batch_tokens=asked.micro_batch_tokens,
+        cpu_moe_layers=asked.cpu_moe_layers,
+        kv_on_gpu=asked.kv_on_gpu,
+        split_mode=asked.split_mode,
+        tensor_parallel=asked.tensor_parallel,
+        loaded_bytes=None if loaded is None else loaded.memory_bytes,
+        loaded_gpu_bytes=None if loaded is None else loaded.gpu_bytes,
+        loaded_models=None if probe.loaded is None else tuple(each.name for each in probe.loaded),
+        kv_cache_tokens=probe.kv_cache_tokens or _kv_cache_tokens(asked, context_tokens, slots),
+        gpu_memory_ratio=_first(probe.gpu_memory_ratio, asked.gpu_memory_ratio),
+        prefix_caching=_first(probe.prefix_caching, asked.prefix_caching),
+        eager=asked.eager,
+        cpu_offload_bytes=asked.cpu_offload_bytes,
+        unified_memory=_unified_memory(identity, process),
     )
 
 
@@ -61,11 +86,29 @@ def model_path(identity: Identity, probe: Probe, model: str | None = None) -> st
     return probe.model_path if identity.kind == "llama-server" else None
 
 
+def told_model(probe: Probe, model: str) -> ModelFacts:
+    """Return what the engine says of a model itself, for one whose files cannot be read."""
+    loaded = loaded_model(probe, model)
+    if loaded is not None:
+        return replace(loaded.model or ModelFacts(), name=model, path=loaded.path)
+    if probe.loaded is not None or probe.models != (model,):
+        return ModelFacts(name=model)
+    return ModelFacts(
+        name=model,
+        path=probe.model_path,
+        quantisation=probe.quantisation,
+        parameters=probe.parameters,
+        file_bytes=probe.weight_bytes,
+    )
+
+
 def loaded_model(probe: Probe, model: str | None) -> Loaded | None:
     """Return the loaded model that a request's name means, or the only one when none is named."""
+    held = probe.loaded or ()
     if model is None:
-        return probe.loaded[0] if len(probe.loaded) == 1 else None
-    return next((loaded for loaded in probe.loaded if loaded.name in meant_by(model)), None)
+        return held[0] if len(held) == 1 else None
+    names = meant_by(model)
+    return next((each for each in held if each.name in names or model in each.aliases), None)
 
 
 def meant_by(model: str) -> tuple[str, str]:
@@ -73,20 +116,44 @@ def meant_by(model: str) -> tuple[str, str]:
     return model, f"{model}:latest"
 
 
-def _flags(identity: Identity, process: ProcessFacts | None, loaded: Loaded | None) -> Flags | None:
-    """Return what the process that runs the model was asked to do; None when it is not visible."""
-    if loaded is not None and loaded.argv:
-        return llama_server.parse_flags(loaded.argv, {})
-    if process is None or not process.cmdline:
-        return None
-    if identity.kind == "llama-server":
-        flags = llama_server.parse_flags(process.cmdline, process.environment)
-        # A program that takes none of the options may set them in code: it says nothing.
-        return None if flags == Flags() and "llama" not in process.cmdline[0] else flags
+def ollama_runner_of(process: ProcessFacts, probe: Probe, model: str | None) -> ChildProcess | None:
+    """Return the child of Ollama that runs `model`.
+
+    One loaded since the last look is in no list yet: then its child is the one that runs none of
+    the models listed.
+    """
+    loaded = loaded_model(probe, model)
+    foreign = [each.path for each in probe.loaded or () if each is not loaded and each.path]
+    return find_runner(process, None if loaded is None else loaded.path, foreign=foreign)
+
+
+def _flags(
+    identity: Identity, probe: Probe, process: ProcessFacts | None, model: str | None
+) -> Flags | None:
+    """Return what the engine was asked to do: by its own word, else by its process."""
+    loaded = loaded_model(probe, model)
+    if loaded is not None and loaded.argv:  # a router's children have its environment
+        environment = {} if process is None else process.environment
+        return with_defaults(parse_flags(loaded.argv, environment))
+    told = probe.flags if loaded is None else loaded.flags
+    if told is not None or process is None or not process.cmdline:
+        return told
     if identity.kind == "ollama":
-        argv = ollama.runner_argv(process, None if loaded is None else loaded.path)
-        return llama_server.parse_flags(argv, {}) if argv else None
-    return vllm.parse_flags(process.cmdline) if identity.kind == "vllm" else None
+        return runner_flags(process, ollama_runner_of(process, probe, model))
+    return None if probe.loaded is not None else _own_flags(identity.kind, process)
+
+
+def _own_flags(kind: Kind, process: ProcessFacts) -> Flags | None:
+    """Return the flags of an engine that runs its one model itself."""
+    if kind == "vllm":
+        flags = vllm.parse_flags(process.cmdline)
+        return replace(flags, speculative=flags.speculative is True)
+    if kind != "llama-server":
+        return None
+    flags = parse_flags(process.cmdline, process.environment)
+    # A program that takes none of the options may set them in code: it says nothing.
+    silent = flags == Flags() and "llama" not in process.cmdline[0]
+    return None if silent else with_defaults(flags)
 
 
 def _unmapped(process: ProcessFacts | None, local: bool | None) -> str | None:
@@ -99,14 +166,18 @@ def _context_tokens(probe: Probe, loaded: Loaded | None, asked: Flags) -> int | 
     told = (loaded and loaded.context_tokens) or probe.context_tokens
     if told or not asked.context_tokens:
         return told
+    if asked.context_shared:
+        return asked.context_tokens
     return asked.context_tokens // max(asked.slots or 1, 1)
 
 
-def _gpu_layers(identity: Identity, flags: Flags | None) -> int | None:
-    """Return the layers asked for; a llama-server that was asked nothing decides for itself."""
-    if flags is None or identity.kind not in {"llama-server", "ollama"}:
+def _kv_cache_tokens(asked: Flags, context_tokens: int | None, slots: int | None) -> int | None:
+    """Return what a llama-server's whole cache holds: slots share one context or have their own."""
+    if asked.context_shared is None or context_tokens is None:
         return None
-    return -1 if flags.gpu_layers is None else flags.gpu_layers
+    if asked.context_shared:
+        return context_tokens
+    return None if slots is None else context_tokens * slots
 
 
 def _threads(asked: Flags) -> int | None:
@@ -114,21 +185,31 @@ def _threads(asked: Flags) -> int | None:
     return os.cpu_count() if asked.threads is not None and asked.threads < 1 else asked.threads
 
 
-def _default_kv_type(identity: Identity, flags: Flags | None) -> str | None:
-    known = flags is not None and identity.kind in {"llama-server", "ollama"}
-    return "f16" if known else None
+def _speculative(probe: Probe, loaded: Loaded | None, asked: Flags) -> bool | None:
+    """Return whether any source speaks of drafts; the default settings do not know the model's."""
+    said = (asked.speculative, probe.speculative, None if loaded is None else loaded.speculative)
+    return True if True in said else (False if False in said else None)
 
 
-def _speculative(probe: Probe, flags: Flags | None) -> bool | None:
-    if probe.speculative or (flags is not None and flags.speculative):
-        return True
-    return None if probe.speculative is None and flags is None else False
+def _unified_memory(identity: Identity, process: ProcessFacts | None) -> bool | None:
+    """Return whether weights may spill into RAM unseen.
+
+    An environment without any variable of the engine's is one that could not be read, or a bare
+    one: which, is not told.
+    """
+    if process is None or identity.kind not in RUN_BY_LLAMA_CPP or not process.environment:
+        return None
+    return UNIFIED_MEMORY in process.environment
 
 
 def _uptime_s(process: ProcessFacts | None, now_unix_s: float | None) -> float | None:
     if process is None or process.created_unix_s is None or now_unix_s is None:
         return None
     return max(now_unix_s - process.created_unix_s, 0.0)
+
+
+def _first(told: T | None, asked: T | None) -> T | None:
+    return asked if told is None else told
 
 
 def _positive(count: int | None) -> int | None:

@@ -37,9 +37,9 @@ class SlotLog:
         return tuple(look for look in self._looks if from_s <= look.at_s <= to_s)
 
 
-async def count_busy(session: aiohttp.ClientSession, base_url: str) -> int | None:
+async def count_busy(session: aiohttp.ClientSession, url: str) -> int | None:
     """Ask a llama-server how many slots work; None where it does not tell."""
-    return read_busy(await get(session, base_url, "/slots"))
+    return read_busy(await get(session, url, ""))
 
 
 def read_busy(reply: Reply | None) -> int | None:

@@ -14,6 +14,7 @@ def split(
     early_head: bool = False,
     slept: bool = False,
     alone: bool = True,
+    counted: EngineTimings | None = None,
 ) -> Phases:
     """Say where the time of one request went.
 
@@ -24,10 +25,12 @@ def split(
             b9425), so that what comes before is the queue.
         alone: no other request was at the engine: without timings the wait before the first token
             is prefill only then.
+        counted: what the engine's counters gained by this request alone, for an engine that puts
+            no timings into its replies.
         slept: the engine had to load the model again first: the wait was a load, not a queue.
     """
-    engine = timeline.engine or EngineTimings()
-    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, early_head, alone)
+    engine, word = _word(timeline.engine, counted)
+    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, word, early_head, alone)
     queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
@@ -50,15 +53,24 @@ def split(
     )
 
 
+def _word(
+    said: EngineTimings | None, counted: EngineTimings | None
+) -> tuple[EngineTimings, Source]:
+    """Return the engine's timings and where they are from: its reply goes before its counters."""
+    if counted is None or (said and (said.prefill_s is not None or said.decode_s is not None)):
+        return said or EngineTimings(), "engine"
+    return counted, "metrics"
+
+
 def _prefill_and_decode(
-    timeline: Timeline, engine: EngineTimings, early_head: bool, alone: bool
+    timeline: Timeline, engine: EngineTimings, word: Source, early_head: bool, alone: bool
 ) -> tuple[float | None, float | None, Source]:
     if engine.prefill_s is not None or engine.decode_s is not None:
         decode_s = engine.decode_s
         return (
             engine.prefill_s,
             _stream_decode(timeline) if decode_s is None else decode_s,
-            "engine",
+            word,
         )
     if not timeline.stream:
         return None, None, "estimate"
@@ -80,7 +92,7 @@ def _queue(
     """
     if engine.queue_s is not None:
         return engine.queue_s
-    if source != "engine":
+    if source in ("stream", "estimate"):
         waits_for_head = early_head and timeline.stream
         return _difference(timeline.headers_at_s, timeline.sent_at_s) if waits_for_head else None
     first_at_s = timeline.first_token_at_s if timeline.stream else None
@@ -98,7 +110,7 @@ def _bounds(
     """Begin of prefill, first token and last token, on the proxy's clock."""
     answered = _answered_at_s(timeline)
     first = timeline.first_token_at_s if timeline.stream else None
-    if source == "engine" and answered is not None and decode_s is not None:
+    if source in ("engine", "metrics") and answered is not None and decode_s is not None:
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
         first = answered - decode_s if first is None else min(first, answered - decode_s)
     begin = None if first is None or prefill_s is None else first - prefill_s

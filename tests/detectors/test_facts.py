@@ -1,19 +1,23 @@
 """Each fact that a detector can miss has its words on how to make it visible, and no other has."""
 
 import ast
+import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.cases import healthy
+from fakes.cases import healthy, with_gpu
 from slowtok.detectors.case import Case, Phases, Timeline
 from slowtok.detectors.catalog import CATALOG
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.engine import ModelFacts
-from slowtok.detectors.facts import HOW_TO_ENABLE, how_to_enable
+from slowtok.detectors.facts import FIELDS, HOW_TO_ENABLE, how_to_enable
 from slowtok.detectors.finding import Detector
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.gpu_fields import NAMES, WHO_HAS
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES_ASKED = ("decode", "prefill")
@@ -55,6 +59,54 @@ def test_words_say_something(fact: str) -> None:
 
 def test_unknown_fact_has_words_too() -> None:
     assert how_to_enable("the weather") == "nothing is known that would show it"
+
+
+def gpu_case(*gpus: GpuFacts, **device: Any) -> Case:
+    return replace(with_gpu(healthy()), device=DeviceFacts(gpus=gpus, **device))
+
+
+def test_what_a_gpu_cannot_give_is_told_with_its_reason() -> None:
+    absent = {"busy_ratio": "not supported by this GPU or driver"}
+    one = gpu_case(GpuFacts(index=0, name="RTX 3090", absent=absent))
+    two = gpu_case(GpuFacts(index=0), GpuFacts(index=1, absent=absent))
+
+    assert how_to_enable("GPU utilisation", one) == (
+        "not supported by this GPU or driver; slices of a GPU (MIG) do not tell it"
+    )
+    assert how_to_enable("GPU utilisation", two).startswith("GPU 1: not supported")
+    first = replace(two, server=replace(two.server, gpu_indices=(0,)))
+    assert how_to_enable("GPU utilisation", first) == HOW_TO_ENABLE["GPU utilisation"]
+
+
+def test_container_is_told_how_to_see_processes() -> None:
+    private = gpu_case(GpuFacts(index=0), private_pids=True)
+
+    assert "--pid=host" in how_to_enable("processes on the GPU", private)
+    assert how_to_enable("processes on the GPU", private) != HOW_TO_ENABLE["processes on the GPU"]
+    assert how_to_enable("GPU utilisation", private) == HOW_TO_ENABLE["GPU utilisation"]
+
+
+@pytest.mark.parametrize("gpus", [None, ()])
+def test_reason_for_no_gpu_stands_before_the_remedy(gpus: tuple[()] | None) -> None:
+    device = DeviceFacts(gpus=gpus, gpus_reason="NVML library not found")
+    words = how_to_enable("GPU utilisation", replace(healthy(), device=device))
+
+    assert words == f"NVML library not found; {HOW_TO_ENABLE['GPU utilisation']}"
+
+
+def test_gpu_that_is_there_needs_no_library_for_its_samples() -> None:
+    words = how_to_enable("GPU samples during decode", gpu_case(GpuFacts(index=0)))
+
+    assert words == how_to_enable("host samples during decode")
+
+
+def test_facts_of_gpus_are_fields_of_samples() -> None:
+    fields = {field.name for field in dataclasses.fields(GpuSample)}
+
+    assert set(FIELDS) <= set(HOW_TO_ENABLE)
+    assert set(FIELDS.values()) <= fields | {""}
+    assert set(NAMES) == fields - {"at_s", "index"}
+    assert set(WHO_HAS) <= set(NAMES)
 
 
 def blind() -> Case:

@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 from aiohttp import web
 
+from slowtok.proxy.demo.model import fetch_model
+
 VERSION = "0.33.0"
 MODEL = "smollm2:135m"
 NS_PER_MS = 1_000_000
@@ -52,19 +54,21 @@ def ollama_stand_in(engine_url: str) -> Iterator[str]:
 def _make_app(engine_url: str) -> web.Application:
     app = web.Application(middlewares=[_refuse_foreign])
     engine = _Engine(engine_url)
-    shown = {
+    listed = {
         "name": MODEL,
         "model": MODEL,
         "size": 98_362_432,
         "digest": "b179c9523d0e",
-        "details": {},
+        "details": {"format": "gguf", "quantization_level": "Q4_1"},
     }
+    running = {**listed, "context_length": 2048, "expires_at": "2026-11-20T09:00:00Z"}
     app.add_routes(
         [
             web.get("/", _fixed("Ollama is running")),
             web.get("/api/version", _fixed({"version": VERSION})),
-            web.get("/api/tags", _fixed({"models": [shown]})),
-            web.get("/api/ps", _fixed({"models": [{**shown, "size_vram": 0}]})),
+            web.get("/api/tags", _fixed({"models": [listed]})),
+            web.get("/api/ps", _fixed({"models": [{**running, "size_vram": 0}]})),
+            web.post("/api/show", _show),
             web.post("/api/chat", engine.chat),
             web.post("/api/generate", engine.generate),
         ]
@@ -125,6 +129,14 @@ class _Engine:
             async for text in reply.aiter_lines():
                 if text.startswith("data: "):
                     yield json.loads(text[6:])
+
+
+async def _show(request: web.Request) -> web.Response:
+    """Tell of one model, without loading it; the file is the one that the engine runs."""
+    if (await request.json()).get("model") != MODEL:
+        return web.json_response({"error": "model not found"}, status=404)
+    path = await asyncio.to_thread(fetch_model)
+    return web.json_response({"modelfile": f"FROM {path}\n", "model_info": {}})
 
 
 def _chat_line(text: str) -> dict[str, Any]:

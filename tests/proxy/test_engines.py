@@ -1,46 +1,26 @@
 """Which engines there are, and which one a request goes to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from fakes.engines import Told, looking
 from fakes.proxy import SILENT
 from fakes.upstream import Upstream, listening
 from fakes.wire import JSON, reply
 from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy import engines as module
-from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy import look
+from slowtok.proxy.engine import Engine
+from slowtok.proxy.engines import Engines
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.upstream import make_session
 
-Told = list[tuple[str, dict[str, Any]]]
 REFUSED = "http://127.0.0.1:9"  # discard: nobody listens there
-
-
-@asynccontextmanager
-async def looking(tmp_path: Path, *urls: str, told: Told | None = None) -> AsyncIterator[Engines]:
-    """Engines that are looked at, with a sampler that was never started."""
-    heard: Told = [] if told is None else told
-    async with make_session(1.0) as session:
-        engines = Engines(
-            session,
-            [(None, url) for url in urls],
-            sampler=Sampler(command=SILENT),
-            cache_dir=tmp_path,
-            own_port=1,
-            tell=lambda event, **facts: heard.append((event, facts)),
-        )
-        engines.start(lambda _name: False)
-        await engines.first_look(10.0)
-        try:
-            yield engines
-        finally:
-            await engines.stop()
 
 
 def with_models(upstream: Upstream, *names: str) -> None:
@@ -160,7 +140,7 @@ async def test_engine_that_goes_and_comes_back_is_told(
     told: Told = []
     async with looking(tmp_path, engine.url, told=told) as engines:
         with monkeypatch.context() as away:
-            away.setattr(module, "identify", lambda *_: asyncio.sleep(0, None))
+            away.setattr(look, "identify", lambda *_: asyncio.sleep(0, None))
             await until(lambda: engines.all[0].identity is None)
         await until(lambda: engines.all[0].identity is not None)
         await until(lambda: len(told) >= 3)
@@ -177,7 +157,7 @@ async def test_look_that_breaks_leaves_what_was_known(
     told: Told = []
     monkeypatch.setattr(module, "REFRESH_S", 0.01)
     async with looking(tmp_path, engine.url, told=told) as engines:
-        monkeypatch.setattr(module, "identify", break_off)
+        monkeypatch.setattr(look, "identify", break_off)
         await until(lambda: len(told) >= 2)
 
         assert told[1] == (
@@ -194,7 +174,7 @@ async def test_engine_that_hangs_costs_a_request_little(
         await asyncio.sleep(600)
 
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.02)
-    monkeypatch.setattr(module, "identify", hang)
+    monkeypatch.setattr(look, "identify", hang)
     async with make_session(1.0) as session:
         engines = Engines(
             session,

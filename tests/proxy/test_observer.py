@@ -97,7 +97,14 @@ async def test_last_verdict_without_a_model_in_the_request(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    "broken", ["diagnose", "expect", "split", "count_neighbours", "make_record"]
+    "broken",
+    [
+        "observer.diagnose",
+        "evidence.with_expectation",
+        "evidence.split",
+        "evidence.count_neighbours",
+        "observer.make_record",
+    ],
 )
 async def test_diagnosis_that_breaks_costs_only_the_record(
     broken: str,
@@ -107,7 +114,7 @@ async def test_diagnosis_that_breaks_costs_only_the_record(
     client: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(observer, broken, raising)
+    monkeypatch.setattr(f"slowtok.proxy.{broken}", raising)
     _, body = await ask(client, engine, stream=stream)
     _, again = await ask(client, engine, stream=stream)  # settles the one before
 

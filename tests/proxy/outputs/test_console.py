@@ -12,6 +12,7 @@ from fakes.records import full_record
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
 from slowtok.proxy.outputs.console import explanation, is_telling, plain, request_line, seconds
+from slowtok.proxy.outputs.gpu_text import gpu_line
 from slowtok.proxy.outputs.record import make_record
 
 
@@ -128,6 +129,23 @@ def test_explanation_has_every_part() -> None:
 
     assert "for your information" in said
     assert "a reason" in said
+
+
+def test_explanation_shows_each_gpu() -> None:
+    said = text(full_record())
+
+    for part in (
+        "GPU 0 NVIDIA GeForce RTX 3090: 0 % busy, 70 % of its bandwidth, 20 of 350 W, 1900 MHz; ",
+        "; 60 C (20 below its limit); clocks held by sw-power-cap 100 %; 1 J per token; ",
+        "; memory (GiB): server 18.0, game 3.0, hidden 0.5, free 2.0 of 24.0",
+        "\nGPU 1: ",
+    ):
+        assert part in said, part
+
+
+def test_gpu_that_told_nothing_says_so() -> None:
+    assert gpu_line({"index": 3}) == "GPU 3: it told nothing"
+    assert gpu_line({"index": 0, "reasons": {"gpu-idle": 1.0}}) == "GPU 0: it told nothing"
 
 
 @pytest.mark.parametrize("show", [line, text])

@@ -23,6 +23,7 @@ ENVIRONMENT = (
 
 def test_only_what_sets_an_engine_up_is_kept() -> None:
     assert parse_environment(ENVIRONMENT) == {
+        "HOME": "/root",  # where the model cache lies by default
         "LLAMA_ARG_THREADS": "8",
         "OLLAMA_NUM_PARALLEL": "2",
         "GGML_CUDA_FORCE_MMQ": "1",

@@ -1,5 +1,6 @@
 """GPUs as the sampling loop sees them: a driver that hangs costs GPU samples and nothing else."""
 
+import asyncio
 import itertools
 import json
 import statistics
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import MIB, RTX_4090, Script
+from fakes.nvml.cards import H100, MIB, RTX_4090
+from fakes.nvml.stand_in import Script
 from slowtok.detectors.machine import GpuSample
 from slowtok.proxy.sampling import nvml, nvml_devices
 from slowtok.proxy.sampling.nvml import Gpus
@@ -193,6 +195,51 @@ def test_a_fault_of_ours_reaches_the_loop_and_ends_nothing(script: Script) -> No
     assert len(gpus.sample(dear=True, servers=set())) == 1
 
 
+def test_what_went_wrong_is_counted(script: Script) -> None:
+    gpus = opened()
+    nothing = {"gpu_errors": 0, "gpu_samples_stalled": 0, "gpu_hung": 0}
+    assert gpus.counts() == nothing
+    sample(gpus)
+    assert gpus.counts() == nothing
+    script.gpu(0, {"ClockInfo.1": "!999", "UtilizationRates": "~150 97 61"})
+    sample(gpus)
+    assert gpus.counts() == {"gpu_errors": 1, "gpu_samples_stalled": 1, "gpu_hung": 0}
+    script.set(gpu0="!15")
+    sample(gpus)
+
+    assert gpus.counts()["gpu_errors"] == 1  # those of a lost GPU count on
+
+
+def test_calls_that_hang_are_counted_while_they_do_and_after(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "HUNG_S", 0.1)
+    gpus = opened(patience_s=0.05)
+    answered(gpus)
+    script.gpu(0, {"UtilizationRates": "~400 97 61"})
+    sample(gpus)
+    assert gpus.counts()["gpu_hung"] == 0
+    until(lambda: gpus.counts()["gpu_hung"] == 1)
+    script.gpu(0, {"UtilizationRates": "97 61"})
+    answered(gpus)
+
+    assert gpus.counts()["gpu_hung"] == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["TotalEnergyConsumption", "Field82", "GpmDramBusy", "TotalEccErrors.1.1", "PciInfo", "Xids"],
+)
+def test_whatever_call_blocks_nothing_is_delayed(script: Script, call: str) -> None:
+    script.gpu(0, H100 | {call: f"~400 {H100[call]}"})
+    gpus = opened(patience_s=0.02)
+    begun_s = time.monotonic()
+    for _ in range(5):
+        gpus.sample(dear=True, servers=set())
+
+    assert time.monotonic() - begun_s < 0.3
+
+
 @contextmanager
 def sampling() -> Iterator[Iterator[dict[str, Any]]]:
     """Yield the lines of an active sampling process, with the stand-in in place of NVML."""
@@ -267,7 +314,9 @@ async def test_the_proxy_has_fresh_samples_while_the_driver_hangs(script: Script
     await sampler.start()
     sampler.set_active(True)
     try:
-        assert await sampler.fresh(timeout_s=20.0)
+        async with asyncio.timeout(20.0):
+            while not await sampler.fresh(timeout_s=0.5):  # it may not have started yet
+                pass
         assert await sampler.fresh(timeout_s=5.0)
         assert sampler.status()["restarts"] == 0
         assert sampler.device().gpus is None

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import RTX_4090, Script
-from slowtok.proxy.sampling import nvml_counters
+from fakes.nvml.cards import RTX_4090
+from fakes.nvml.clock import Clock
+from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvml_calls import Device, GpuLost
 from slowtok.proxy.sampling.nvml_counters import (
     PcieTraffic,
@@ -21,20 +23,9 @@ UNKNOWN = {TX: None, RX: None}
 NEW, OLD = (269, 270, 271), (251, 252, 253)
 
 
-class Clock:
-    """Stands for the module `time` in the code under test."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(nvml_counters, "time", clock)
-    return clock
+    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

@@ -5,29 +5,20 @@ from typing import Any
 
 import pytest
 
+from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import MIB, RTX_4090, Script
-from slowtok.proxy.sampling import nvml_calls, nvml_counters, nvml_devices
+from fakes.nvml.cards import MIB, RTX_4090
+from fakes.nvml.clock import Clock
+from fakes.nvml.stand_in import Script
+from slowtok.proxy.sampling import nvml_calls
 from slowtok.proxy.sampling.nvml_devices import Devices
 
 NAMES = {7: "llama-server", 8: "Xorg"}
 
 
-class Clock:
-    """Stands for the module `time` in the code under test."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(nvml_devices, "time", clock)
-    monkeypatch.setattr(nvml_counters, "time", clock)
-    return clock
+    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture
@@ -58,6 +49,7 @@ FAST = {
     "temperature_margin_c": 19,
     "free_bytes": 1000 * MIB,
     "total_bytes": 24564 * MIB,
+    "reserved_bytes": 460 * MIB,
 }
 DEAR = {
     "power_limit_w": 400.0,
@@ -68,6 +60,7 @@ DEAR = {
     "throttled_sw_thermal_ns": 3_000_000,
     "throttled_hw_thermal_ns": 2_000_000,
     "throttled_power_brake_ns": 1_000_000,
+    "pcie_replays": 17,
 }
 CALLS = {
     "UtilizationRates": {"busy_ratio", "memory_busy_ratio"},
@@ -79,6 +72,8 @@ CALLS = {
     "CurrPcieLinkGeneration": {"pcie_generation"},
     "CurrPcieLinkWidth": {"pcie_width"},
     "TotalEnergyConsumption": {"energy_j"},
+    "MemoryInfo_v2": {"reserved_bytes"},
+    "PcieReplayCounter": {"pcie_replays"},
     "Field74": {"throttled_power_ns"},
     "Field269": {"throttled_sw_thermal_ns"},
     "Field270": {"throttled_hw_thermal_ns"},
@@ -124,6 +119,17 @@ def test_processes_are_named_once_with_memory_and_share(script: Script) -> None:
     ]
 
 
+def test_in_a_container_no_process_is_matched_or_named(script: Script) -> None:
+    (line,) = devices().sample(dear=True, servers=None)
+
+    assert [(p["pid"], p["name"], p["is_server"]) for p in line["processes"]] == [
+        (7, None, None),
+        (8, None, None),
+        (9, None, None),
+    ]
+    assert line["processes"][0]["memory_bytes"] == 120 * MIB
+
+
 @pytest.mark.parametrize(
     "samples",
     ["7:101:3:100", "7:50:3:5000", "7:3:4294967295:10", "none", "!6", "!3", None],
@@ -134,7 +140,7 @@ def test_a_share_that_cannot_be_is_left_out(script: Script, samples: str | None)
     gpus = devices()
 
     assert "busy_ratio" not in sample(gpus, dear=True)["processes"][0]
-    assert gpus.errors() == 0
+    assert gpus.counts()["gpu_errors"] == 0
 
 
 def test_the_newest_share_counts(script: Script) -> None:
@@ -172,7 +178,8 @@ def test_idle_looks_at_memory_and_processes_alone(script: Script) -> None:
     sample(gpus, dear=True)
     (line,) = gpus.sample_idle(servers=set())
 
-    assert set(line) == {"kind", "at_s", "index", "free_bytes", "total_bytes", "processes"}
+    memory = {"free_bytes", "total_bytes", "reserved_bytes"}
+    assert set(line) == {"kind", "at_s", "index", "processes"} | memory
     assert not any("busy_ratio" in process for process in line["processes"])  # that call is dear
 
 
@@ -256,7 +263,7 @@ def test_unsupported_is_asked_only_once(script: Script) -> None:
     script.gpu(0, {"UtilizationRates": "1 1"})
 
     assert "busy_ratio" not in sample(gpus)
-    assert gpus.errors() == 0
+    assert gpus.counts()["gpu_errors"] == 0
 
 
 def test_an_unknown_error_is_counted_and_given_up_after_three(script: Script) -> None:
@@ -265,7 +272,7 @@ def test_an_unknown_error_is_counted_and_given_up_after_three(script: Script) ->
     script.gpu(0, {"ClockInfo.1": "!999"})
     for _ in range(5):
         assert sample(gpus)["sm_clock_mhz"] is None
-    assert gpus.errors() == 3
+    assert gpus.counts()["gpu_errors"] == 3
 
     script.gpu(0, {"ClockInfo.1": 2000})
     assert sample(gpus)["sm_clock_mhz"] is None
@@ -299,6 +306,7 @@ def test_dear_pcie_counters_are_left_to_the_slow_tier(script: Script, clock: Clo
 
     assert "pcie_tx_bytes_per_s" not in sample(gpus)
     assert gpus.look_s() is None
+    clock.now_s += 1.0
     assert "pcie_tx_bytes_per_s" in sample(gpus, dear=True)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import MIB, RTX_4090, Script
+from fakes.nvml.cards import MIB, RTX_4090
+from fakes.nvml.stand_in import Script
 from slowtok.detectors.machine import GpuFacts
 from slowtok.proxy.sampling.nvml_calls import Device
 from slowtok.proxy.sampling.nvml_facts import bandwidth_bytes_per_s, read_facts
@@ -55,6 +56,11 @@ def test_all_facts_of_a_desktop_card(script: Script) -> None:
         index=0,
         uuid=RTX_4090["UUID"],
         name="NVIDIA GeForce RTX 4090",
+        vendor="nvidia",
+        architecture="Ada",
+        pci_bus_id="0000:01:00.0",
+        virtual=False,
+        slowdown_temperature_c=93,
         total_bytes=24564 * MIB,
         bus_width_bits=384,
         max_sm_clock_mhz=3105,
@@ -101,6 +107,25 @@ def test_mig_is_the_current_mode(script: Script, modes: str | None, mig: bool | 
     assert facts().mig is mig
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(6, "Turing"), (9, "Hopper"), (10, "Blackwell"), (99, None), (0xFFFFFFFF, None)],
+)
+def test_architectures_have_their_names(script: Script, code: int, name: str | None) -> None:
+    script.gpu(0, {"Architecture": code})
+
+    assert facts().architecture == name
+
+
+@pytest.mark.parametrize(("mode", "virtual"), [(0, False), (1, False), (2, True), (3, False)])
+def test_only_a_guest_of_a_hypervisor_that_shares_it_has_a_virtual_gpu(
+    script: Script, mode: int, virtual: bool
+) -> None:
+    script.gpu(0, {"VirtualizationMode": mode})
+
+    assert facts().virtual is virtual
+
+
 def test_a_driver_without_the_newer_functions_has_the_same_memory(script: Script) -> None:
     assert facts("OLD_DRIVER").total_bytes == 24564 * MIB
 
@@ -110,6 +135,10 @@ def test_a_driver_without_the_newer_functions_has_the_same_memory(script: Script
     [
         ("UUID", ["uuid"]),
         ("Name", ["name"]),
+        ("Architecture", ["architecture"]),
+        ("PciInfo", ["pci_bus_id"]),
+        ("VirtualizationMode", ["virtual"]),
+        ("TemperatureThreshold.1", ["slowdown_temperature_c"]),
         ("MemoryBusWidth", ["bus_width_bits", "bandwidth_bytes_per_s"]),
         ("MaxClockInfo.1", ["max_sm_clock_mhz"]),
         ("MaxClockInfo.2", ["max_memory_clock_mhz", "bandwidth_bytes_per_s"]),
@@ -129,5 +158,5 @@ def test_what_one_call_does_not_say_is_missing_alone(
     found = facts()
 
     changed = {field for field in GpuFacts.__slots__ if getattr(found, field) is None}
-    assert changed == {*fields, "mig"}
+    assert changed == {*fields, "mig", "partition_of"}
     assert whole.mig is None

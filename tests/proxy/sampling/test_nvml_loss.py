@@ -5,21 +5,14 @@ from typing import Any
 
 import pytest
 
+from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import RTX_4090, Script
-from slowtok.proxy.sampling import nvml_counters, nvml_devices
+from fakes.nvml.cards import RTX_4090
+from fakes.nvml.clock import Clock
+from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvml_devices import Devices
 
 SECOND = RTX_4090 | {"UUID": "GPU-2", "Name": "NVIDIA RTX A4000"}
-
-
-class Clock:
-    """Stands for the module `time` in the code under test."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 def nobody(_: int) -> None:
@@ -28,10 +21,7 @@ def nobody(_: int) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(nvml_devices, "time", clock)
-    monkeypatch.setattr(nvml_counters, "time", clock)
-    return clock
+    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fakes.nvml import stand_in
-from fakes.nvml.stand_in import RTX_4090, Script
+from fakes.nvml.cards import RTX_4090
+from fakes.nvml.stand_in import Script
 
 FUNCTION_NOT_FOUND = 13
 STRUCTS = (
@@ -20,6 +21,12 @@ STRUCTS = (
     "c_nvmlProcessInfo_v3_t",
     "c_nvmlProcessUtilizationSample_t",
     "c_nvmlFieldValue_t",
+    "nvmlPciInfo_t",
+    "c_nvmlGridLicensableFeatures_v4_t",
+    "c_nvmlGpmMetric_t",
+    "c_nvmlGpmMetricsGet_t",
+    "c_nvmlGpmSupport_t",
+    "c_nvmlEventData_t",
 )
 
 
@@ -33,10 +40,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
 @pytest.mark.parametrize("name", STRUCTS)
 def test_layouts_are_those_of_the_binding(name: str) -> None:
     pynvml = stand_in.binding()
-    pynvml.nvmlLib.stand_in_size.restype = ctypes.c_size_t
+    size_of = pynvml.nvmlLib[f"stand_in_size_{name}"]
+    size_of.restype = ctypes.c_ulong
 
-    size = pynvml.nvmlLib.stand_in_size(name.encode())
-    assert size == ctypes.sizeof(getattr(pynvml, name)) > 0
+    assert size_of() == ctypes.sizeof(getattr(pynvml, name)) > 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,10 @@
 import os
 import socket
 import time
+from typing import NamedTuple
+
+import psutil
+import pytest
 
 from fakes.listening_process import Server
 from slowtok.detectors.machine import DeviceFacts, HostSample
@@ -11,6 +15,7 @@ from slowtok.proxy.sampling.portable import (
     PortableHostReader,
     PortablePort,
     process_name,
+    read_conditions,
     read_host_facts,
 )
 
@@ -48,6 +53,23 @@ def test_fields_are_those_of_the_contract() -> None:
 
     HostSample(at_s=0.0, span_s=1.0, **(first | second))  # type: ignore[arg-type]
     assert DeviceFacts(**read_host_facts()).ram_bytes  # type: ignore[arg-type]
+    DeviceFacts(**read_conditions())  # type: ignore[arg-type]
+
+
+class Battery(NamedTuple):
+    power_plugged: bool | None
+
+
+@pytest.mark.parametrize(
+    ("battery", "on_battery"),
+    [(None, None), (Battery(None), None), (Battery(True), False), (Battery(False), True)],
+)
+def test_battery(
+    monkeypatch: pytest.MonkeyPatch, battery: Battery | None, on_battery: bool | None
+) -> None:
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+
+    assert read_conditions() == {"on_battery": on_battery}
 
 
 def test_process_names() -> None:

@@ -76,4 +76,26 @@ def test_no_gpu_library_says_why() -> None:
     readings.take(b'{"kind":"gpus","reason":"NVML library not found"}')
 
     assert readings.device().gpus is None
+    assert readings.device().gpus_reason == "NVML library not found"
     assert readings.status()["gpu_unavailable"] == "NVML library not found"
+
+
+def test_new_host_facts_leave_the_gpus_and_why_there_are_not_more() -> None:
+    readings = Readings()
+    readings.take(b'{"kind":"gpus","gpus":[{"index":0}],"reason":"GPU 1: lost"}')
+    readings.take(b'{"kind":"host_facts","on_battery":true}')
+
+    assert readings.device() == DeviceFacts(
+        gpus=(GpuFacts(index=0),), gpus_reason="GPU 1: lost", on_battery=True
+    )
+
+
+def test_what_went_wrong_on_gpus_is_in_the_status() -> None:
+    readings = Readings()
+    assert readings.status()["gpu_errors"] is None
+    readings.take(
+        b'{"kind":"overhead","cpu_ratio":0.01,"gpu_errors":2,"gpu_samples_stalled":3,"gpu_hung":1}'
+    )
+    status = readings.status()
+
+    assert (status["gpu_errors"], status["gpu_samples_stalled"], status["gpu_hung"]) == (2, 3, 1)

@@ -15,7 +15,6 @@ def times(samples: tuple[GpuSample, ...]) -> list[float]:
 
 def test_empty_ring_has_nothing() -> None:
     assert filled().window(0, 1e9) == ()
-    assert filled().latest() is None
 
 
 def test_window_includes_both_ends_in_order() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from fakes.listening_process import Server, running
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
-HEAVY = ("aiohttp", "asyncio", "numpy", "orjson", "pydantic", "rich", "structlog", "typer")
+HEAVY = ("aiohttp", "asyncio", "numpy", "orjson", "psutil", "pydantic", "rich", "structlog")
+HEAVY += ("subprocess", "typer")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
@@ -127,6 +129,26 @@ def test_children_and_the_end_of_a_server_are_news() -> None:
     assert gone["unmapped"] == "no listener"
 
 
+def test_what_is_asked_for_is_answered() -> None:
+    with sampling() as process:
+        tell(process, ports=[], active=False)
+        next(lines(process, "gpus"))
+        asked_s = time.monotonic()
+        tell(process, now=True)
+        answer = next(lines(process, "edge"))
+
+    assert asked_s <= answer["at_s"] < asked_s + 1.0
+
+
+def test_host_facts_come_first() -> None:
+    with sampling() as process:
+        tell(process, ports=[], active=False)
+        facts = next(lines(process, "host_facts", "gpus", "host"))
+
+    assert facts["cpu_logical_cores"] == os.cpu_count()
+    assert isinstance(facts["private_pids"], bool)
+
+
 def test_it_tells_what_it_costs() -> None:
     with sampling() as process:
         tell(process, ports=[], active=True)
@@ -134,6 +156,7 @@ def test_it_tells_what_it_costs() -> None:
 
     assert 0 < overhead["cpu_ratio"] < 0.5
     assert 0 < overhead["tick_p50_s"] <= overhead["tick_max_s"]
+    assert overhead["gpu_errors"] == overhead["gpu_hung"] == overhead["gpu_samples_stalled"] == 0
 
 
 def test_it_imports_little() -> None:

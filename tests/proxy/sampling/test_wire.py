@@ -1,7 +1,14 @@
 import pytest
 
-from slowtok.detectors.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
-from slowtok.proxy.sampling.wire import BadLine, HostLine, ProcessFacts, parse_line
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.proxy.sampling.wire import (
+    BadLine,
+    EdgeLine,
+    GpusLine,
+    HostLine,
+    ProcessFacts,
+    parse_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,11 @@ from slowtok.proxy.sampling.wire import BadLine, HostLine, ProcessFacts, parse_l
         b'{"kind": "host", "at_s": 1, "span_s": 1, "unheard_of": 1}\n',
         b'{"kind": "host", "at_s": "1", "span_s": 1}\n',
         b'{"kind": "gpu", "at_s": 1, "index": 0, "processes": 3}\n',
+        b'{"kind": "gpu", "at_s": 1, "index": 0, "power_source": "sun"}\n',
+        b'{"kind": "gpu", "at_s": 1, "index": 0, "busy_ratio": "1"}\n',
         b'{"kind": "process", "port": 1, "children": [1]}\n',
+        b'{"kind": "edge"}\n',
+        b'{"kind": "edge", "at_s": "1"}\n',
     ],
 )
 def test_garbage_is_one_kind_of_error(text: bytes) -> None:
@@ -60,3 +71,26 @@ def test_host_facts() -> None:
     line = parse_line(b'{"kind":"host_facts","cpu_physical_cores":2,"ram_bytes":1024}')
 
     assert line == DeviceFacts(cpu_physical_cores=2, ram_bytes=1024)
+
+
+def test_gpu_fields_that_are_no_numbers() -> None:
+    line = parse_line(
+        b'{"kind":"gpu","at_s":1.0,"index":0,"power_source":"battery","vgpu_licensed":false,'
+        b'"processes":[{"pid":7,"is_server":null}]}'
+    )
+
+    process = GpuProcess(pid=7, is_server=None)
+    assert line == GpuSample(
+        at_s=1.0, index=0, power_source="battery", vgpu_licensed=False, processes=(process,)
+    )
+
+
+def test_gpu_facts_with_what_is_absent() -> None:
+    line = parse_line(b'{"kind":"gpus","gpus":[{"index":0,"absent":{"xid":"not told"}}]}')
+
+    facts = GpuFacts(index=0, absent={"xid": "not told"})
+    assert line == GpusLine(gpus=(facts,), reason=None)
+
+
+def test_an_edge() -> None:
+    assert parse_line(b'{"kind":"edge","at_s":2.5}') == EdgeLine(at_s=2.5)

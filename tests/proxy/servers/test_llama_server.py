@@ -1,17 +1,18 @@
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
-from slowtok.proxy.servers.facts import ALL_LAYERS, Flags, Loaded, Probe
-from slowtok.proxy.servers.llama_server import parse_flags, read_probe
+from slowtok.detectors.engine import ModelFacts
+from slowtok.proxy.servers.facts import Loaded, Probe
+from slowtok.proxy.servers.llama_server import probe, read_probe
 from slowtok.proxy.servers.reply import Reply
 
 Recorded = Callable[[str], Reply]
-
-
-def flags(line: str, **environ: str) -> Flags:
-    return parse_flags(line.split(), environ)
 
 
 def test_no_replies_say_nothing() -> None:
@@ -45,153 +46,74 @@ def test_the_recorded_replies(llama_server_reply: Recorded) -> None:
     )
 
 
+# A router: written after llama.cpp's tools/server/server-models.cpp (2026-06), not recorded.
+
+ARGV = ["/bin/llama-server", "-m", "/m/a.gguf", "-c", "8192", "-np", "2", "--port", "40001"]
+ENTRIES: list[dict[str, object]] = [
+    {
+        "id": "a", "aliases": ["small"], "owned_by": "llamacpp",
+        "status": {"value": "loaded", "args": ARGV},
+        "meta": {"n_ctx": 4096, "ftype": "Q4_0", "n_params": 7, "size": 9},
+    },
+    {"id": "b", "status": {"value": "unloaded", "args": ["llama-server", "-m", "/m/b.gguf"]}},
+    {"id": "c d", "status": {"value": "sleeping", "args": []}},
+    {"id": "e", "status": {"value": "loading", "args": []}},
+]  # fmt: skip
+ROUTER = {
+    "role": "router", "max_instances": 4, "models_autoload": True, "model_path": "none",
+    "default_generation_settings": {"params": None, "n_ctx": 0}, "build_info": "b11434-x",
+}  # fmt: skip
+OF_A = {
+    "total_slots": 2, "model_path": "/m/a.gguf", "is_sleeping": False, "model_ftype": "Q4_0",
+    "default_generation_settings": {"n_ctx": 4096, "params": {"speculative.types": "none"}},
+}  # fmt: skip
+LOADED_A = Loaded(
+    name="a", aliases=("small",), path="/m/a.gguf", context_tokens=4096, slots=2, sleeping=False,
+    speculative=False, argv=tuple(ARGV),
+    model=ModelFacts(path="/m/a.gguf", quantisation="Q4_0", parameters=7, file_bytes=9),
+)  # fmt: skip
+
+
+def says(value: object) -> Reply:
+    return Reply(status=200, body=orjson.dumps(value))
+
+
+def test_a_router_that_holds_nothing() -> None:
+    unloaded = says({"data": ENTRIES[1:2]})
+    assert read_probe(says(ROUTER), unloaded) == Probe(version="b11434-x", models=("b",), loaded=())
+
+
+def test_a_router_without_its_list_is_not_said_to_hold_nothing() -> None:
+    assert read_probe(says(ROUTER), None).loaded is None
+
+
 def test_a_router_tells_which_models_are_loaded_and_how() -> None:
-    """Written after llama.cpp's tools/server/server-models.cpp, not recorded."""
-    argv = ["llama-server", "-m", "/m/a.gguf", "-c", "8192", "-np", "2", "--port", "40001"]
-    entries = [
-        {"id": "a", "status": {"value": "loaded", "args": argv}, "meta": {"n_ctx": 4096}},
-        {"id": "b", "status": {"value": "unloaded"}},
-        {"id": "c", "status": {"value": "sleeping", "args": []}},
-    ]
-    props = Reply(status=200, body=b'{"role":"router","build_info":"b11434-x"}')
-    probe = read_probe(props, Reply(status=200, body=orjson.dumps({"data": entries})))
-    assert probe.models == ("a", "b", "c")
-    assert probe.loaded == (
-        Loaded(name="a", path="/m/a.gguf", context_tokens=4096, sleeping=False, argv=tuple(argv)),
-        Loaded(name="c", sleeping=True),
-    )
-    assert probe.model_path is None
-    assert probe.slots is None
+    models = says({"data": ENTRIES})
+    probe = read_probe(says(ROUTER), models, {"a": says(OF_A)})
+    assert probe.models == ("a", "b", "c d", "e")
+    assert probe.loaded == (LOADED_A, Loaded(name="c d", sleeping=True, model=ModelFacts()))
+    assert (probe.model_path, probe.slots) == (None, None)
+    # Without the model's own /props the list still says most of it.
+    (first, _) = read_probe(says(ROUTER), models).loaded or ()
+    assert first == replace(LOADED_A, slots=None, speculative=None)
 
 
-# The command line.
+async def test_a_router_is_never_asked_in_a_way_that_loads_or_wakes(aiohttp_server: Any) -> None:
+    asked: list[str] = []
 
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path_qs}")
+        if request.path == "/v1/models":
+            return web.json_response({"data": ENTRIES})
+        return web.json_response(OF_A if "model" in request.query else ROUTER)
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "llama-server",
-        "llama-server --host 127.0.0.1 --no-webui",
-        "llama-server -c",  # cut short
-        "llama-server -ngl many -t x",
-        "python -c print(1)",
-        "python -m http.server",
-        "python server.py",
-    ],
-)
-def test_what_is_not_said_is_not_known(line: str) -> None:
-    assert flags(line) == Flags()
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "llama-server",
-        "/opt/llama.cpp/build/bin/llama-server",
-        "llama serve",
-        "python -m slowtok.proxy.demo.engine",
-        "/venv/bin/python3.11 -X dev -u -m some.module",
-        "python3 /srv/start.py",
-    ],
-)
-def test_the_name_of_the_program_does_not_matter(program: str) -> None:
-    said = flags(f"{program} --model /m.gguf -c 4096 -np 2 -t 2 -ngl 0 --port 9")
-    assert said == Flags(
-        model_path="/m.gguf", context_tokens=4096, slots=2, threads=2, gpu_layers=0
-    )
-
-
-@pytest.mark.parametrize("option", ["-ngl", "--gpu-layers", "--n-gpu-layers"])
-@pytest.mark.parametrize(
-    ("text", "layers"),
-    [("33", 33), ("0", 0), ("auto", -1), ("-1", -1), ("all", ALL_LAYERS), ("-2", ALL_LAYERS)],
-)
-def test_gpu_layers(option: str, text: str, layers: int) -> None:
-    assert flags(f"llama-server {option} {text}").gpu_layers == layers
-
-
-def test_both_ways_to_give_a_value() -> None:
-    assert flags("llama-server --threads=6 --ctx-size=1024") == flags(
-        "llama-server --threads 6 --ctx-size 1024"
-    )
-
-
-def test_the_last_of_two_wins() -> None:
-    assert flags("llama-server -t 4 --threads 8").threads == 8
-
-
-def test_the_command_line_wins_over_the_environment() -> None:
-    said = flags("llama-server -t 4", LLAMA_ARG_THREADS="8", LLAMA_ARG_N_GPU_LAYERS="20")
-    assert (said.threads, said.gpu_layers) == (4, 20)
-
-
-def test_a_foreign_environment_says_nothing() -> None:
-    assert flags("llama-server", THREADS="8", LLAMA_ARG_HOST="::") == Flags()
-
-
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("-fa on", "on"),
-        ("-fa 1", "on"),
-        ("--flash-attn off", "off"),
-        ("--flash-attn=auto", "auto"),
-        ("-fa -1", "auto"),
-        ("-fa", "on"),
-        ("-fa -t 4", "on"),
-    ],
-)
-def test_flash_attention_old_and_new(line: str, value: str) -> None:
-    assert flags(f"llama-server {line}").flash_attention == value
-
-
-def test_an_option_that_stood_alone_does_not_swallow_the_next() -> None:
-    assert flags("llama-server -fa -t 4").threads == 4
-
-
-@pytest.mark.parametrize(
-    ("line", "environ", "mapped"),
-    [
-        ("--no-mmap", {}, False),
-        ("--load-mode none", {}, False),
-        ("--load-mode dio", {}, False),
-        ("-lm mmap+mlock", {}, True),
-        ("-lm auto", {}, None),
-        ("", {"LLAMA_ARG_LOAD_MODE": "none"}, False),
-        ("", {"LLAMA_ARG_NO_MMAP": "1"}, False),
-        ("", {"LLAMA_ARG_MMAP": "0"}, False),
-        ("", {}, None),
-    ],
-)
-def test_memory_mapping_old_and_new(
-    line: str, environ: dict[str, str], mapped: bool | None
-) -> None:
-    assert flags(f"llama-server {line}", **environ).memory_mapped is mapped
-
-
-@pytest.mark.parametrize(
-    ("line", "speculative"),
-    [
-        ("--spec-type draft-mtp", True),
-        ("--spec-type none", False),
-        ("-md /draft.gguf", True),
-        ("--spec-draft-model=/draft.gguf", True),
-        ("", None),
-    ],
-)
-def test_speculation(line: str, speculative: bool | None) -> None:
-    assert flags(f"llama-server {line}").speculative is speculative
-
-
-def test_everything_else() -> None:
-    said = flags(
-        "llama-server -b 1024 -ub 256 -ctk q8_0 --cache-type-v q4_0 -nkvo -sm row "
-        "--sleep-idle-seconds 60 -ncmoe 12 --alias tiny"
-    )
-    assert said == Flags(
-        batch_tokens=1024, micro_batch_tokens=256, kv_type_k="q8_0", kv_type_v="q4_0",
-        kv_on_gpu=False, split_mode="row", sleep_idle_s=60, cpu_moe_layers=12, alias="tiny",
-    )  # fmt: skip
-    assert flags("llama-server", LLAMA_ARG_KV_OFFLOAD="0").kv_on_gpu is False
-    assert flags("llama-server --cpu-moe").cpu_moe_layers == ALL_LAYERS
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    server = await aiohttp_server(app)
+    async with aiohttp.ClientSession() as session:
+        found = await probe(session, str(server.make_url("/")))
+    assert found.loaded is not None
+    assert found.loaded[0] == LOADED_A
+    assert sorted(asked) == [
+        "GET /props", "GET /props?model=a&autoload=false", "GET /v1/models",
+    ]  # fmt: skip

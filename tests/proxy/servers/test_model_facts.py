@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.hf_folder import small_llama, write_folder, write_weights
 from slowtok.proxy.servers import model_facts
 from slowtok.proxy.servers.model_facts import read_model_facts
 
@@ -56,3 +57,28 @@ async def test_a_cache_that_cannot_be_written_costs_only_a_warning(
     facts = await read_model_facts(model_file, tmp_path / "kept")
     assert facts is not None
     assert "cannot be kept" in caplog.text
+
+
+async def test_a_folder_is_read_once_and_again_when_its_weights_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = small_llama()
+    folder = write_folder(tmp_path / "m", config, tensors)
+    first = await read_model_facts(folder, tmp_path / "kept")
+    assert first is not None
+    assert (first.path, first.layers, first.quantisation) == (str(folder), 2, "BF16")
+    with monkeypatch.context() as broken:
+        broken.setattr(model_facts, "FOLDER_READER", "no.such.module")
+        (folder / "README.md").write_text("says nothing of weights")
+        assert await read_model_facts(folder, tmp_path / "kept") == first
+    write_weights(folder / "more.safetensors", {"model.norm.weight": ("BF16", (64,))})
+    second = await read_model_facts(folder, tmp_path / "kept")
+    assert second is not None
+    assert second.read_bytes == (first.read_bytes or 0) + 2 * 64
+
+
+async def test_a_folder_that_is_no_model_is_no_facts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await read_model_facts(tmp_path, tmp_path / "kept") is None
+    assert "config.json" in caplog.text

@@ -1,11 +1,12 @@
 import os
+from dataclasses import replace
 
 import pytest
 
-from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
-from slowtok.proxy.servers.facts import Identity, Loaded, Probe
-from slowtok.proxy.servers.server_facts import loaded_model, model_path, server_facts
+from slowtok.proxy.servers.facts import Flags, Identity, Loaded, Probe
+from slowtok.proxy.servers.server_facts import loaded_model, model_path, server_facts, told_model
 
 LLAMA_SERVER = Identity(kind="llama-server", version="b11434-abc")
 OLLAMA = Identity(kind="ollama", version="0.33.0")
@@ -54,7 +55,9 @@ def test_llama_server_with_its_defaults() -> None:
     assert facts == ServerFacts(
         kind="llama-server", name="local", url="http://127.0.0.1:1", version="b11434-abc",
         local=True, pid=7, context_tokens=2048, slots=2, gpu_layers=-1, kv_type_k="f16",
-        kv_type_v="f16", speculative=False, slept=False, uptime_s=60.0,
+        kv_type_v="f16", speculative=False, slept=False, uptime_s=60.0, batch_tokens=2048,
+        micro_batch_tokens=512, kv_on_gpu=True, split_mode="layer", kv_cache_tokens=2048,
+        prefix_caching=True,
     )  # fmt: skip
 
 
@@ -100,12 +103,92 @@ def test_ollama_is_read_by_the_child_that_runs_the_model() -> None:
     assert facts.version == "0.33.0"
 
 
+def ollama_child(path: str, options: str) -> ChildProcess:
+    return ChildProcess(pid=4, cmdline=("llama-server", "--model", path, *options.split()))
+
+
+def test_ollama_with_several_models_tells_each_ones_facts() -> None:
+    probe = Probe(
+        loaded=(
+            Loaded(name="a:1", path="/a", memory_bytes=10, gpu_bytes=4, context_tokens=4096),
+            Loaded(name="b:1", path="/b", memory_bytes=20, gpu_bytes=20),
+        )
+    )
+    owner = ProcessFacts(
+        port=11434, cmdline=("ollama", "serve"), environment={"OLLAMA_DEBUG": "1"},
+        children=(ollama_child("/a", "-c 8192 -np 2 --port 9001"), ollama_child("/b", "-np 1")),
+    )  # fmt: skip
+    facts = server_facts(OLLAMA, probe, owner, model="a:1")
+    assert (facts.loaded_bytes, facts.loaded_gpu_bytes) == (10, 4)
+    assert facts.loaded_models == ("a:1", "b:1")
+    assert (facts.slots, facts.kv_cache_tokens) == (2, 8192)
+    assert facts.unified_memory is False
+    # One loaded since the last look: neither the others' sizes nor their options are its own.
+    later = server_facts(OLLAMA, probe, owner, model="c:1")
+    assert (later.loaded_bytes, later.gpu_layers, later.slots) == (None, None, None)
+    newest = replace(owner, children=(*owner.children, ollama_child("/c", "-ngl 7 -np 1")))
+    assert server_facts(OLLAMA, probe, newest, model="c:1").gpu_layers == 7
+
+
+def test_ollama_that_holds_nothing_says_so() -> None:
+    assert server_facts(OLLAMA, Probe(loaded=()), None).loaded_models == ()
+    assert server_facts(OLLAMA, Probe(), None).loaded_models is None
+
+
+def test_a_router_tells_the_flags_of_the_child_that_runs_the_model() -> None:
+    argv = ("llama-server", "-m", "/m/a.gguf", "-np", "2", "-ngl", "20")
+    loaded = Loaded(name="a", aliases=("small",), slots=2, context_tokens=4096, argv=argv)
+    probe = Probe(models=("a", "b"), loaded=(loaded,))
+    router = process("llama-server --models-dir /m -ngl 1", LLAMA_ARG_CACHE_TYPE_K="q8_0")
+    facts = server_facts(LLAMA_SERVER, probe, router, model="small")
+    assert (facts.gpu_layers, facts.kv_type_k, facts.kv_cache_tokens) == (20, "q8_0", 8192)
+    # Of a model that is not loaded nothing is known, least of all by the router's own options.
+    assert server_facts(LLAMA_SERVER, probe, router, model="b").gpu_layers is None
+
+
+def test_unified_memory_is_known_where_the_environment_was_read() -> None:
+    name = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
+    on = process("llama-server -c 1", **{name: "0"})  # any value counts
+    assert server_facts(LLAMA_SERVER, ANSWERED, on).unified_memory is True
+    off = process("llama-server -c 1", LLAMA_ARG_HOST="::")
+    assert server_facts(LLAMA_SERVER, ANSWERED, off).unified_memory is False
+    unread = process("llama-server -c 1")
+    assert server_facts(LLAMA_SERVER, ANSWERED, unread).unified_memory is None
+    assert server_facts(Identity(kind="vllm"), ANSWERED, off).unified_memory is None
+
+
+@pytest.mark.parametrize(("line", "tokens"), [("-np 2", 4096), ("-np 2 -kvu", 2048), ("", 2048)])
+def test_what_the_whole_cache_holds(line: str, tokens: int) -> None:
+    facts = server_facts(LLAMA_SERVER, ANSWERED, process(f"llama-server {line}"))
+    assert facts.kv_cache_tokens == tokens
+
+
+def test_what_an_engine_says_of_its_own_options_counts() -> None:
+    said = Flags(tensor_parallel=2, eager=True, kv_type_k="fp8", cpu_offload_bytes=0)
+    probe = Probe(flags=said, kv_cache_tokens=20480, gpu_memory_ratio=0.8)
+    facts = server_facts(Identity(kind="sglang"), probe, process("python -m sglang.launch_server"))
+    assert (facts.tensor_parallel, facts.eager, facts.kv_type_k) == (2, True, "fp8")
+    assert (facts.kv_cache_tokens, facts.gpu_memory_ratio) == (20480, 0.8)
+    assert (facts.cpu_offload_bytes, facts.speculative, facts.gpu_layers) == (0, None, None)
+
+
 def test_a_model_that_ollama_has_not_loaded_has_no_facts() -> None:
     probe = Probe(loaded=(Loaded(name="a:1", path="/a"), Loaded(name="b:1", path="/b")))
     assert loaded_model(probe, "c") is None
     assert loaded_model(probe, None) is None
     assert model_path(OLLAMA, probe, "b:1") == "/b"
     assert model_path(OLLAMA, probe, "c") is None
+
+
+def test_what_an_engine_says_of_its_model() -> None:
+    plain = Probe(models=("m",), quantisation="Q4_1", parameters=8, weight_bytes=4)
+    assert told_model(plain, "m") == ModelFacts(
+        name="m", quantisation="Q4_1", parameters=8, file_bytes=4
+    )
+    assert told_model(plain, "other") == ModelFacts(name="other")
+    held = Probe(loaded=(Loaded(name="a:latest", path="/a", model=ModelFacts(layers=3)),))
+    assert told_model(held, "a") == ModelFacts(name="a", path="/a", layers=3)
+    assert told_model(held, "b") == ModelFacts(name="b")
 
 
 def test_only_llama_server_answers_with_a_file() -> None:

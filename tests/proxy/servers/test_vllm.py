@@ -1,10 +1,19 @@
 from collections.abc import Callable
 
+import pytest
+
+from fakes import recordings
 from slowtok.proxy.servers.facts import Flags, Probe
 from slowtok.proxy.servers.reply import Reply
-from slowtok.proxy.servers.vllm import parse_flags, read_probe
+from slowtok.proxy.servers.vllm import parse_flags, read_probe, weights_asked
 
 Recorded = Callable[[str], Reply]
+METRICS = recordings.unframe(recordings.load("vllm-0.32.metrics")).body
+
+
+def cache_page(*configs: str) -> Reply:
+    lines = (f"vllm:cache_config_info{{{config}}} 1.0" for config in configs)
+    return Reply(status=200, body="\n".join(lines).encode())
 
 
 def test_no_replies_say_nothing() -> None:
@@ -17,6 +26,56 @@ def test_the_recorded_replies(vllm_reply: Recorded) -> None:
     assert read_probe(vllm_reply("version"), vllm_reply("models")) == Probe(
         version="0.32.0", models=("smollm2",), model_path="/models/smollm2-hf", context_tokens=2048
     )
+
+
+def test_the_recorded_metrics() -> None:
+    assert read_probe(None, None, Reply(status=200, body=METRICS)) == Probe(
+        kv_cache_tokens=46592, gpu_memory_ratio=0.92, prefix_caching=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("reply", "tokens"),
+    [
+        pytest.param(Reply(status=404, body=METRICS), None, id="switched off"),
+        pytest.param(cache_page('block_size="16",num_gpu_blocks="None"'), None, id="not yet"),
+        pytest.param(cache_page('block_size="16",num_gpu_blocks="10"'), 160, id="before 0.3x"),
+        pytest.param(
+            cache_page('kv_cache_size_tokens="100"', 'kv_cache_size_tokens="60"'), 160,
+            id="two engines",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_cache_holds(reply: Reply, tokens: int | None) -> None:
+    assert read_probe(None, None, reply).kv_cache_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("line", "flags"),
+    [
+        ("--enforce-eager", Flags(eager=True)),
+        ("--no-enforce-eager", Flags(eager=False)),
+        ("--enable_prefix_caching", Flags(prefix_caching=True)),
+        ("--no-enable-prefix-caching", Flags(prefix_caching=False)),
+        ("--gpu-memory-utilization 0.85", Flags(gpu_memory_ratio=0.85)),
+        ("--gpu-memory-utilization=much", Flags()),
+        ("--cpu-offload-gb 2.5", Flags(cpu_offload_bytes=5 << 29)),
+        ("--cpu-offload-gb 0", Flags(cpu_offload_bytes=0)),
+        ("--max-model-len 32k", Flags(context_tokens=32_000)),
+        ("--max-model-len 32K", Flags(context_tokens=32_768)),
+        ("--max-model-len auto", Flags()),
+        ("--max-num-batched-tokens 25.6k", Flags(batch_tokens=25_600)),
+    ],
+)
+def test_one_option(line: str, flags: Flags) -> None:
+    assert parse_flags(["vllm", "serve", *line.split()]) == flags
+
+
+def test_which_weights_are_asked_for() -> None:
+    line = "vllm serve org/m --download-dir /models --revision=abc"
+
+    assert weights_asked(line.split()) == ("/models", "abc")
+    assert weights_asked([]) == (None, None)
 
 
 def test_a_title_in_place_of_a_command_line_says_nothing() -> None:

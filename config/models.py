@@ -1,0 +1,124 @@
+"""Published models by name and shape: for questions about a model whose file is not there.
+
+A file's own tensor table is exact and always wins; this table answers `slowtok fit` and the fit of
+the envelope's constants, where only a name and a size are given.
+
+Source: `models.csv`, the geometry in the models' published config.json, cross-checked with their
+parameter counts; the bytes that gpt-oss reads are from its tensor tables, because its experts and
+its attention are stored in different types.
+"""
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_TABLE = Path(__file__).with_name("models.csv")
+NEAR_RATIO = 0.03  # parameter counts are quoted with and without embeddings, rounded
+SAME_NAME_RATIO = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """One row of `models.csv`; KV bytes are per token at 16 bits.
+
+    `read_parameters` are those read for one token: embedding look-ups left out, used experts only.
+    `window_bytes_per_token` is what layers with a sliding window of `window_tokens` add;
+    `state_bytes` is a recurrent state, read and written for each token whatever the context.
+    `read_bytes_by_type` is exact where the types of a file are mixed unevenly.
+    """
+
+    name: str
+    parameters: float
+    read_parameters: float
+    experts: int | None
+    experts_used: int | None
+    layers: int
+    kv_heads: int
+    head_dim: int
+    kv_bytes_per_token: float
+    window_tokens: int | None
+    window_bytes_per_token: float | None
+    state_bytes: float | None
+    read_bytes_by_type: tuple[tuple[str, float], ...]
+
+
+def find_model(
+    name: str | None,
+    *,
+    parameters: float | None = None,
+    layers: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+) -> KnownModel | None:
+    """Return the published model that this is, or None.
+
+    Whatever is given must agree: parameters within 3 %, the shape exactly. Without a shape the
+    names must share a word. Of several the one whose name has most words in common is taken, then
+    the one nearest in size. A name alone must hold every word of the model's own.
+    """
+    words = _words(name or "")
+    shaped = layers is not None
+    found = [
+        (model, len(words & _words(model.name)))
+        for model in known_models()
+        if layers in {None, model.layers}
+        and kv_heads in {None, model.kv_heads}
+        and head_dim in {None, model.head_dim}
+        and _near(model, parameters, words, shaped=shaped)
+    ]
+    if not found:
+        return None
+
+    def rank(candidate: tuple[KnownModel, int]) -> tuple[float, float]:
+        size = parameters or candidate[0].parameters
+        return candidate[1], -abs(candidate[0].parameters / size - 1)
+
+    return max(found, key=rank)[0]
+
+
+def _near(model: KnownModel, parameters: float | None, words: set[str], *, shaped: bool) -> bool:
+    own = _words(model.name)
+    if parameters is None:
+        return bool(own) and own <= words
+    distance = abs(model.parameters / parameters - 1)
+    if shaped:
+        return distance <= (SAME_NAME_RATIO if own <= words else NEAR_RATIO)
+    return distance <= NEAR_RATIO and any(len(word) > 2 for word in own & words)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z]+|\d+", name.lower()))
+
+
+@cache
+def known_models() -> tuple[KnownModel, ...]:
+    """Return all rows of the table."""
+    with _TABLE.open(encoding="utf-8", newline="") as file:
+        return tuple(_model(row) for row in csv.DictReader(file))
+
+
+def _model(row: dict[str, str]) -> KnownModel:
+    def whole(column: str) -> int | None:
+        return int(row[column]) if row[column] else None
+
+    def number(column: str) -> float | None:
+        return float(row[column]) if row[column] else None
+
+    pairs = (pair.split("=") for pair in row["read_gb_at"].split(";") if pair)
+    return KnownModel(
+        name=row["name"],
+        parameters=float(row["parameters_b"]) * 1e9,
+        read_parameters=float(row["read_parameters_b"]) * 1e9,
+        experts=whole("experts"),
+        experts_used=whole("experts_used"),
+        layers=int(row["layers"]),
+        kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        kv_bytes_per_token=float(row["kv_bytes_per_token"]),
+        window_tokens=whole("window_tokens"),
+        window_bytes_per_token=number("window_bytes_per_token"),
+        state_bytes=number("state_bytes"),
+        read_bytes_by_type=tuple((kind, float(gb) * 1e9) for kind, gb in pairs),
+    )

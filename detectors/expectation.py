@@ -1,0 +1,25 @@
+"""A case's expectation, from everything else that the case holds."""
+
+from dataclasses import replace
+
+from slowtok.detectors.case import Case, Tokens
+from slowtok.detectors.envelope import expect, refine
+
+
+def with_expectation(case: Case) -> Case:
+    """Return the case with what its model should give on its hardware, refined by its baseline."""
+    envelope = expect(
+        case.model,
+        case.device,
+        case.server,
+        _context(case.timeline.tokens),
+        gpu_indices=case.server.gpu_indices or None,
+        sequences=1 + case.neighbours.decode_mean,
+        processed_tokens=case.timeline.tokens.processed,
+    )
+    return replace(case, envelope=refine(envelope, case.baseline))
+
+
+def _context(tokens: Tokens) -> int | None:
+    """Return the mean context of the decode: the prompt and half of the answer."""
+    return None if tokens.prompt is None else tokens.prompt + (tokens.completion or 0) // 2

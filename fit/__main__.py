@@ -1,0 +1,55 @@
+"""`make fit`: fit, print residuals and detection power, write constants and documentation."""
+
+import sys
+
+from fit.bands import low_ratios
+from fit.chart import write_chart
+from fit.folds import hold_out, kinds_of, unified_of
+from fit.llamafile import fit_llamafile
+from fit.model import fit, table
+from fit.output import constants_text, write_constants, write_document
+from fit.prefill import fit_prefill
+from fit.report import (
+    of_data,
+    of_detection,
+    of_kinds,
+    of_knock_outs,
+    of_llamafile,
+    of_others,
+    of_residuals,
+)
+from fit.rows import collapse, healthy, llamafile, read
+from slowtok.config.efficiency import constants
+
+
+def main() -> None:
+    """Do it all."""
+    raw = read()
+    rows, out = healthy(raw)
+    few = collapse(rows)
+    p = fit(table(few, kinds_of(few)), unified=unified_of(few))
+    collapsed, every = hold_out(few, few), hold_out(few, rows)
+    low = low_ratios(collapsed, every)
+    layer_us, llamafile_low, left = fit_llamafile(p, llamafile(raw))
+    residuals = of_residuals(p, collapsed, every, low)
+    remarks = ("Residuals, measured / predicted:", *residuals.splitlines())
+    llama = (layer_us, llamafile_low)
+    write_constants(constants_text(p, low, llama, fit_prefill(rows), few, remarks))
+    constants.cache_clear()
+    sections = (
+        of_data(rows, few, out),
+        residuals,
+        of_kinds(collapsed),
+        of_detection(collapsed, low),
+        of_knock_outs(few, collapsed.residuals["GPU"]),
+        of_llamafile(layer_us, llamafile_low, left),
+        of_others(raw),
+    )
+    text = "\n\n".join(sections)
+    sys.stdout.write(text + "\n")
+    write_document(text)
+    write_chart(collapsed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Writes `config/efficiency.toml` and the measured part of docs/envelope.md."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fit.bands import group_of
+from fit.model import PUBLISHED_PRIOR, Parameters
+from fit.rows import Row
+from slowtok.config.efficiency import PrefillConstants
+
+ROOT = Path(__file__).parent.parent
+CONSTANTS = ROOT / "config" / "efficiency.toml"
+DOCUMENT = ROOT / "docs" / "envelope.md"
+BEGIN, END = "<!-- written by make fit -->", "<!-- end of what make fit writes -->"
+UNIFIED = ("nvidia-gb10",)
+
+
+def constants_text(
+    p: Parameters,
+    low: Mapping[str, float],
+    llamafile: tuple[float, float],
+    prefill: Mapping[str, PrefillConstants],
+    rows: Sequence[Row],
+    remarks: Sequence[str],
+) -> str:
+    """Return `config/efficiency.toml`."""
+    lines = [
+        "# Written by `make fit`, not by hand. docs/envelope.md says what each constant means."
+    ]
+    lines += [f"# {remark}" for remark in remarks]
+    lines += ["", "[shared]"]
+    lines += [f"kv_ratio = {p.kv_ratio:.3f}", f"wide_ratio = {p.wide_ratio:.3f}"]
+    lines += [f"moe_layer_us = {p.moe_layer_us:.1f}"]
+    lines += [f"old_build_layer_us = {p.old_build_layer_us:.1f}"]
+    lines += ["", "[layer_us]"]
+    lines += [f"{maker} = {us:.1f}" for maker, us in p.layer_us.items()]
+    lines += ["", "[llamafile]", f"layer_us = {llamafile[0]:.1f}", f"low = {llamafile[1]:.2f}"]
+    lines += ["", "[decode]", *_decode_lines(p, low, rows), "", "[prefill]"]
+    for kind, c in sorted(prefill.items()):
+        lines.append(
+            f"{kind} = {{ efficiency = {c.efficiency_ratio:.3f}, moe = {c.moe_ratio:.2f}, "
+            f"low = {c.low_ratio:.2f}, high = {c.high_ratio:.2f} }}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _decode_lines(p: Parameters, low: Mapping[str, float], rows: Sequence[Row]) -> list[str]:
+    lines = []
+    unified = {row.spec.kind for row in rows if row.spec.unified} | set(UNIFIED)
+    for kind in sorted(set(p.efficiency) | set(PUBLISHED_PRIOR)):
+        own = [row for row in rows if row.spec.kind == kind]
+        gpus = len({row.gpu for row in own})
+        origin = f"{len(own)} rows, {gpus} GPUs" if own else "published, no rows here"
+        ratio = p.efficiency.get(kind) or PUBLISHED_PRIOR[kind][0]
+        edge = low[group_of(kind, unified=kind in unified)]
+        lines.append(f"{kind} = {{ efficiency = {ratio:.3f}, low = {edge:.2f} }}  # {origin}")
+    return lines
+
+
+def write_constants(text: str) -> None:
+    """Replace the constants file."""
+    CONSTANTS.write_text(text, encoding="utf-8")
+
+
+def write_document(text: str) -> None:
+    """Replace what stands between the markers of docs/envelope.md.
+
+    Raises:
+        ValueError: the markers are gone.
+    """
+    document = DOCUMENT.read_text(encoding="utf-8")
+    before, found, rest = document.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"{DOCUMENT.name} has lost the markers {BEGIN!r} and {END!r}")
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,143 @@
+"""The tables that `make fit` prints and docs/envelope.md shows."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from fit.bands import (
+    GDDR,
+    SLOWDOWNS,
+    above_high_edge,
+    covered,
+    detected,
+    detected_by_setup,
+    groups_of,
+    widths,
+)
+from fit.folds import FOLDS, KNOCK_OUTS, HeldOut, kinds_of, residuals_out, without
+from fit.model import Array, Parameters, residuals, table
+from fit.outside import of_outside
+from fit.rows import Row
+
+
+def of_data(rows: Sequence[Row], collapsed: Sequence[Row], out: Counter[str]) -> str:
+    """Say what was fitted on, and what was left out."""
+    gpus, sources = {r.gpu for r in rows}, {r.source for r in rows}
+    counted = f"{len(rows)} rows of {len(gpus)} GPUs, {len(sources)} sources"
+    models = len({r.model for r in rows})
+    lines = [f"{counted} and {models} models, collapsed to {len(collapsed)}. Left out:", ""]
+    lines += [f"- {count} x {reason}" for reason, count in out.most_common()]
+    return "\n".join(lines)
+
+
+def of_residuals(p: Parameters, collapsed: HeldOut, every: HeldOut, low: dict[str, float]) -> str:
+    """Show measured / predicted in the sample and held out."""
+    head = ("rows", "", "n", "median", "median error", "p5-p95", "in band", "high/low", "> 0.93")
+    lines = _head(head)
+    for name, held in (("collapsed", collapsed), ("every row", every)):
+        inside = residuals(p, held.table)
+        lines.append(_line(name, "in sample", len(inside), *_spread(inside), "", "", ""))
+        for fold in FOLDS:
+            chosen = np.ones(len(held.rows), dtype=bool)
+            lines.append(_held_line(name, fold, held, collapsed, every, low, chosen))
+        for group in sorted(low):
+            chosen = groups_of(held.rows) == group
+            title = f"{name}, {group}"
+            lines.append(_held_line(title, "GPU", held, collapsed, every, low, chosen))
+    return "\n".join(lines)
+
+
+def of_detection(collapsed: HeldOut, low: dict[str, float]) -> str:
+    """Show which share of rows is flagged when every run is slowed; x1 are false alarms."""
+    lines = _head(("", *(f"x{slowdown:g}" for slowdown in SLOWDOWNS)))
+    gddr = groups_of(collapsed.rows) == GDDR
+    for name, chosen in (("GPU never seen", gddr | True), (f"the same, {GDDR}", gddr)):
+        shares = [detected(collapsed, low, "GPU", s)[chosen].mean() for s in SLOWDOWNS]
+        lines.append(_line(name, *(f"{share:.1%}" for share in shares)))
+    shares = [detected_by_setup(collapsed.rows, s).mean() for s in SLOWDOWNS]
+    lines.append(_line("after one row of the same setup", *(f"{share:.1%}" for share in shares)))
+    return "\n".join(lines)
+
+
+def of_knock_outs(rows: Sequence[Row], base: Array) -> str:
+    """Show what each part of the formula is worth: the error without it, GPU left out."""
+    lines = _head(("left out of the formula", "rms of the logarithm", "median error"))
+    lines.append(_line("nothing", f"{_rms(base):.3f}", f"{_median_error(base):.1%}"))
+    t = table(rows, kinds_of(rows))
+    for feature in KNOCK_OUTS:
+        poorer = without(t, feature)
+        left = residuals_out(rows, poorer, rows, poorer, "GPU")
+        lines.append(_line(feature, f"{_rms(left):.3f}", f"{_median_error(left):.1%}"))
+    return "\n".join(lines)
+
+
+def of_kinds(held: HeldOut) -> str:
+    """Show measured / predicted by kind of GPU, GPU left out."""
+    lines = _head(("kind", "rows", "GPUs", "median", "median error", "p5-p95"))
+    kinds = np.array([row.spec.kind for row in held.rows])
+    for kind in np.unique(kinds):
+        chosen = kinds == kind
+        gpus = {row.gpu for row, mine in zip(held.rows, chosen, strict=True) if mine}
+        left = held.residuals["GPU"][chosen]
+        lines.append(_line(str(kind), len(left), len(gpus), *_spread(left)))
+    return "\n".join(lines)
+
+
+def of_llamafile(layer_us: float, low: float, left: Array) -> str:
+    """Say how the engine with constants of its own fares."""
+    median, error, spread = _spread(left)
+    return (
+        f"llamafile (LocalScore, {len(left)} rows): {layer_us:.0f} us more per layer, in sample "
+        f"median {median}, median error {error}, p5-p95 {spread}, low factor {low:.2f}."
+    )
+
+
+def of_others(raw: Sequence[dict[str, str]]) -> str:
+    """Show how the product's own envelope fares on what nothing was fitted on."""
+    lines = _head(("kind", "rows", "with a band", "median", "below", "above the high edge"))
+    return "\n".join([*lines, *(_line(*cells) for cells in of_outside(raw))])
+
+
+def _held_line(
+    name: str,
+    fold: str,
+    held: HeldOut,
+    collapsed: HeldOut,
+    every: HeldOut,
+    low: dict[str, float],
+    chosen: np.ndarray,
+) -> str:
+    left = held.residuals[fold][chosen]
+    inside = covered(held, collapsed, every, fold)[chosen]
+    return _line(
+        name,
+        f"{fold} left out",
+        len(left),
+        *_spread(left),
+        f"{inside.mean():.1%}",
+        f"{np.median(widths(held, low, fold)[chosen]):.2f}",
+        f"{above_high_edge(held.rows)[chosen].mean():.1%}",
+    )
+
+
+def _spread(left: Array) -> tuple[str, str, str]:
+    low, middle, high = np.exp(np.quantile(left, [0.05, 0.5, 0.95]))
+    return f"{middle:.2f}", f"{_median_error(left):.1%}", f"{low:.2f}-{high:.2f}"
+
+
+def _median_error(left: Array) -> float:
+    return math.exp(float(np.median(np.abs(left)))) - 1
+
+
+def _rms(left: Array) -> float:
+    return float(np.sqrt(np.mean(left**2)))
+
+
+def _head(titles: Sequence[str]) -> list[str]:
+    return [_line(*titles), "|" + "---|" * len(titles)]
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(str(cell) for cell in cells)} |"

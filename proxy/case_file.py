@@ -1,0 +1,197 @@
+"""Case files: a case as JSON, with the record that was made of it. Written and read here.
+
+The format is docs/case-files.md: the fields of `Case`, and beside them `recorded`, which says what
+the slowtok that wrote the file made of the case. A file holds one case, or one case a line.
+
+Reading is strict where a value cannot be what it says, and lenient where it merely says more: a
+field of a newer slowtok is left out and named, because a bug report must not be lost over it.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from slowtok.detectors.case import SCHEMA, Case
+
+# Ten minutes of samples of eight GPUs are about 60 MB; twice that is no case. No published source.
+MAX_CASE_BYTES = 128 * 2**20
+MAX_BAD_LINES = 5  # with no case among them it is some other file; no published source
+RECORDED = "recorded"
+_BOM = b"\xef\xbb\xbf"
+_HEAD_BYTES = 4096
+
+
+class CaseError(ValueError):
+    """Bytes that are no case that this version can read; the text is the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCase:
+    """A case as it was read.
+
+    `record` is what was made of it when it was recorded, by the version `slowtok`; both are None
+    in files that do not tell. `unknown` names the fields that this version does not know.
+    """
+
+    case: Case
+    line: int | None = None
+    record: Mapping[str, Any] | None = None
+    slowtok: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadCase:
+    """A line, or where `line` is None a file, that could not be read as a case."""
+
+    line: int | None
+    reason: str
+
+
+def dump_case(case: Case, record: Mapping[str, Any], version: str | None) -> bytes:
+    """Return the file of one case with its record; `version` is that of the slowtok that writes.
+
+    Raises:
+        TypeError: something in it cannot be JSON.
+    """
+    members = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
+    return orjson.dumps({**members, RECORDED: {"slowtok": version, "record": record}}) + b"\n"
+
+
+def read_cases(file: BinaryIO) -> Iterator[RecordedCase | BadCase]:
+    """Yield what a file holds, one case or one case a line, and what could not be read.
+
+    Raises:
+        OSError: the file cannot be read any further.
+    """
+    lines = _lines(file)
+    number, first = next(lines, (0, b""))
+    if not first:
+        yield BadCase(line=None, reason="it is empty")
+    elif _is_binary(first):
+        yield BadCase(line=None, reason="not UTF-8 text; is it compressed?")
+    elif first.rstrip()[-1:] in b"{[,":  # one object over many lines
+        yield _case_or_not(None, first + file.read(MAX_CASE_BYTES))
+    else:
+        yield from _line_by_line(itertools.chain([(number, first)], lines))
+
+
+def parse_case(text: bytes) -> RecordedCase:
+    """Read one case.
+
+    Raises:
+        CaseError: it is none, or one that this version cannot read.
+    """
+    raw = _json(text)
+    _check_schema(raw)
+    told = raw.pop(RECORDED, None)
+    recorded = told if isinstance(told, dict) else {}
+    record, version = recorded.get("record"), recorded.get("slowtok")
+    try:
+        case = _reader().validate_python(raw)
+    except ValidationError as error:
+        raise CaseError(_said(error)) from None
+    return RecordedCase(
+        case=case,
+        record=record if isinstance(record, dict) else None,
+        slowtok=version if isinstance(version, str) else None,
+        unknown=tuple(dict.fromkeys(_unknown(raw, case))),
+    )
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that is not blank with its number; of one that is too long, the beginning."""
+    number = 0
+    while line := file.readline(MAX_CASE_BYTES + 1):
+        number += 1
+        if line.strip():
+            yield number, line
+        while len(line) > MAX_CASE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(MAX_CASE_BYTES + 1)
+
+
+def _line_by_line(lines: Iterator[tuple[int, bytes]]) -> Iterator[RecordedCase | BadCase]:
+    bad, any_good = 0, False
+    for number, line in lines:
+        found = _case_or_not(number, line)
+        yield found
+        any_good = any_good or isinstance(found, RecordedCase)
+        bad += isinstance(found, BadCase)
+        if bad >= MAX_BAD_LINES and not any_good:
+            yield BadCase(line=number, reason=f"no case in {bad} lines: the rest was not read")
+            return
+
+
+def _case_or_not(line: int | None, text: bytes) -> RecordedCase | BadCase:
+    try:
+        return dataclasses.replace(parse_case(text), line=line)
+    except CaseError as error:
+        return BadCase(line=line, reason=str(error))
+
+
+def _is_binary(first: bytes) -> bool:
+    head = first[:_HEAD_BYTES]
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.start < len(head) - 3  # the cut may have hit a character
+    return b"\0" in head
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_CASE_BYTES:
+        raise CaseError(f"larger than {MAX_CASE_BYTES // 2**20} MiB, so no case")
+    try:
+        raw = orjson.loads(text.removeprefix(_BOM))
+    except orjson.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}" if b"\n" in text.strip() else ""
+        at = at or f"column {error.colno}"
+        raise CaseError(f"not JSON, or cut short: {error.msg} at {at}") from None
+    if not isinstance(raw, dict):
+        raise CaseError("expected a JSON object")
+    if raw.get("event") is not None and "timeline" not in raw:
+        raise CaseError("a line of the log, not a case; `slowtok serve --record DIR` writes cases")
+    return raw
+
+
+def _check_schema(raw: Mapping[str, Any]) -> None:
+    schema = raw.get("schema")
+    if schema is None:
+        raise CaseError("no case: it has no `schema`")
+    if type(schema) is int and schema > SCHEMA:
+        raise CaseError(f"schema {schema} is of a newer slowtok; this one reads schema {SCHEMA}")
+    if type(schema) is not int or schema != SCHEMA:
+        raise CaseError(f"schema {str(schema)[:20]} is not known; this one reads schema {SCHEMA}")
+
+
+@cache
+def _reader() -> TypeAdapter[Case]:
+    return TypeAdapter(Case)
+
+
+def _said(error: ValidationError) -> str:
+    """Name the first field that is wrong, and say how many more are."""
+    first, *others = error.errors(include_url=False, include_input=False)
+    name = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+    said = f"{name.removeprefix('.')}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{said} (and {len(others)} more)" if others else said
+
+
+def _unknown(raw: Any, read: Any, prefix: str = "") -> Iterator[str]:
+    """Name the fields of `raw` that have no place in what was read of it."""
+    if isinstance(raw, list) and isinstance(read, tuple):
+        for one, other in zip(raw, read, strict=True):
+            yield from _unknown(one, other, f"{prefix}[]")
+    elif isinstance(raw, dict) and not isinstance(read, dict):
+        for name, value in raw.items():
+            path = f"{prefix}.{name}" if prefix else name
+            if name not in read.__dataclass_fields__:
+                yield path
+            elif isinstance(value, (dict, list)):
+                yield from _unknown(value, getattr(read, name), path)

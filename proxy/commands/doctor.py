@@ -1,0 +1,28 @@
+"""`slowtok doctor`: one look without traffic, as tables or as one JSON object."""
+
+import asyncio
+import sys
+
+import orjson
+from rich.console import Console
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.doctor.examine import as_json, examine
+from slowtok.proxy.doctor.layout import page
+from slowtok.proxy.doctor.look import take_look
+
+DONE, NOTHING_INSPECTED = 0, 3
+
+
+def run_doctor(settings: Settings) -> int:
+    """Look once and print what was found. Returns the exit code: 3 without engine and GPU."""
+    waiting = Console(stderr=True, highlight=False)
+    with waiting.status("starting") as status:
+        seen = asyncio.run(take_look(settings, status.update))
+    checks = examine(seen)
+    if settings.json_lines:
+        text = orjson.dumps(as_json(seen, checks), option=orjson.OPT_INDENT_2).decode()
+        sys.stdout.write(text + "\n")
+    else:
+        Console(highlight=False).print(page(checks, is_anything=seen.is_anything))
+    return DONE if seen.is_anything else NOTHING_INSPECTED

@@ -1,0 +1,44 @@
+"""One of the running proxy's own pages, asked for by a command on the same machine."""
+
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+import orjson
+
+from slowtok.config.settings import Settings
+
+TIMEOUT_S = 2.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class NotThere(Exception):
+    """The page could not be had; the text says why, in one line."""
+
+
+def read_page(settings: Settings, path: str) -> Any:
+    """Return what a path under `/slowtok/` gives, as plain values.
+
+    Raises:
+        NotThere: nobody listens, it does not answer in time, or somebody else is there.
+    """
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/slowtok/{path}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as reply:
+            return orjson.loads(reply.read())
+    except TimeoutError:
+        raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
+    except (urllib.error.HTTPError, HTTPException, ValueError):
+        raise NotThere(f"what listens at {settings.listen} is not slowtok") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)  # urllib wraps what the system said
+        if isinstance(reason, TimeoutError):
+            raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
+        why = getattr(reason, "strerror", None) or type(reason).__name__
+        raise NotThere(
+            f"no slowtok at {settings.listen} ({why}); `slowtok serve` starts one, "
+            "--listen HOST:PORT names another"
+        ) from None

@@ -1,0 +1,27 @@
+"""`slowtok status`: what the running proxy sees, and what it costs."""
+
+import sys
+
+import orjson
+from rich.console import Console
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.commands.own_page import NotThere, read_page
+from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.overview import overview
+
+
+def run_status(settings: Settings) -> int:
+    """Print the status of the proxy at `listen`. Returns 1 where there is none."""
+    try:
+        status = read_page(settings, "status")
+        if not isinstance(status, dict) or "engines" not in status:
+            raise NotThere(f"what listens at {settings.listen} is not slowtok")
+    except NotThere as reason:
+        sys.stderr.write(plain(f"slowtok: {reason}") + "\n")
+        return 1
+    if settings.json_lines:
+        sys.stdout.write(orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        Console(highlight=False).print(overview(status))
+    return 0

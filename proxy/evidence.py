@@ -1,0 +1,122 @@
+"""Everything that is known about one exchange, put together as a case."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from slowtok.detectors.case import Case, EngineTimings, Neighbours, Phases
+from slowtok.detectors.engine import EngineActivity, ServerFacts
+from slowtok.detectors.expectation import with_expectation
+from slowtok.detectors.machine import DeviceFacts, GpuSample
+from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.engines import Engines
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.gpus_used import gpus_used, seen_from
+from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, with_slots
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.stream.phases import split
+
+MIN_SAMPLE_WINDOW_S = 1.0
+"""A request may be shorter than the period of idle samples."""
+
+
+class Evidence:
+    """Asks everyone who knows something about an exchange."""
+
+    def __init__(
+        self,
+        *,
+        engines: Engines,
+        sampler: Sampler,
+        device: Callable[[], DeviceFacts],
+        baselines: Baselines,
+    ) -> None:
+        self._engines = engines
+        self._sampler = sampler
+        self._device = device
+        self._baselines = baselines
+
+    def case(self, exchange: Exchange, stays: list[Stay]) -> Case:
+        """Return the case of a finished exchange; `stays` are other requests' at that time."""
+        timeline = exchange.timeline()
+        device = self._device()
+        server, model = self._engines.facts(exchange.engine_name, timeline.model)
+        server = replace(server, slept=exchange.slept)
+        samples = self._samples(exchange, local=server.local is not False)
+        server, samples["gpu"] = self._tied(exchange, server, samples["gpu"], device)
+        activity = self._engines.activity(
+            exchange.engine_name,
+            exchange.sent_at_s,
+            exchange.last_byte_at_s or exchange.ended_at_s,
+            timeline.first_token_at_s,
+        )
+        phases = split(
+            timeline,
+            choices=exchange.meter.reply.choices if exchange.meter else 1,
+            early_head=server.kind == "llama-server",
+            slept=bool(server.slept),
+            alone=not in_flight_at(exchange.engine_name, exchange.sent_at_s or 0.0, stays),
+            counted=_counted(activity),
+        )
+        neighbours = self._neighbours(exchange, phases, stays)
+        case = Case(
+            timeline=timeline,
+            phases=phases,
+            prompt=exchange.prefix,
+            neighbours=neighbours,
+            server=server,
+            activity=activity,
+            model=model,
+            device=device,
+            **samples,
+        )
+        case = with_expectation(case)  # the baseline is kept as a share of it
+        return with_expectation(replace(case, baseline=self._baselines.find(case)))
+
+    def _samples(self, exchange: Exchange, *, local: bool) -> dict[str, Any]:
+        """Return the samples of the request's time; none of this machine for a remote engine."""
+        if not local:
+            return {"host": (), "gpu": ()}
+        begin_s = exchange.accepted_at_s
+        last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
+        end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
+        port = self._engines.port_of(exchange.engine_name)
+        return {
+            "host": self._sampler.host_window(port, begin_s, end_s),
+            "gpu": self._sampler.gpu_window(begin_s, end_s),
+        }
+
+    def _tied(
+        self,
+        exchange: Exchange,
+        server: ServerFacts,
+        gpu: tuple[GpuSample, ...],
+        device: DeviceFacts,
+    ) -> tuple[ServerFacts, tuple[GpuSample, ...]]:
+        """Return the server with the GPUs it uses, and the samples as this server sees them."""
+        port = self._engines.port_of(exchange.engine_name)
+        process = None if port is None else self._sampler.process(port)
+        if process is not None and process.pid is not None:
+            gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})
+        if server.local is False:
+            return server, gpu
+        used = gpus_used(gpu, device, process.environment if process else {})
+        return replace(server, gpu_indices=used), gpu
+
+    def _neighbours(self, exchange: Exchange, phases: Phases, stays: Iterable[Stay]) -> Neighbours:
+        name = exchange.engine_name
+        guessed = count_neighbours(name, exchange.sent_at_s, phases, stays)
+        engine = self._engines.find(name)
+        if engine is None:
+            return guessed
+        mine = exchange.meter.reply.choices_seen if exchange.meter else 1
+        return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
+
+
+def _counted(activity: EngineActivity | None) -> EngineTimings | None:
+    """Return the request's own timings, where the engine's counters counted it and no other."""
+    if activity is None or not activity.alone or activity.decode_s is None:
+        return None
+    return EngineTimings(
+        queue_s=activity.queue_s, prefill_s=activity.prefill_s, decode_s=activity.decode_s
+    )

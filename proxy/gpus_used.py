@@ -1,0 +1,145 @@
+"""Which GPUs a server uses. Pure: samples, facts and its environment in, indices out.
+
+Strategy: what counts is where its process tree holds memory, by the driver's word. Where the driver
+does not say, the variables that hide GPUs from a process may. Numbers in them are CUDA's, which
+are not NVML's: CUDA puts the fastest GPU first unless it is told to go by PCI address.
+
+Sources: CUDA Programming Guide, "CUDA Environment Variables"; ROCm, "GPU isolation techniques".
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
+from slowtok.detectors.vram import split
+
+CONTEXT_BYTES = 640 * 2**20
+"""What a process takes on a GPU by merely looking at it: llama.cpp and Ollama show 0.3-0.6 GiB."""
+
+CONTEXT_RATIO = 0.5
+"""So little is no part of the model if another GPU has twice as much. No published source."""
+
+VARIABLES = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+}
+UUIDS = ("GPU-", "MIG-")
+
+
+def gpus_used(
+    samples: Iterable[GpuSample], device: DeviceFacts, server_environment: Mapping[str, str]
+) -> tuple[int, ...] | None:
+    """Return the GPUs that the server's process tree uses, from the newest list of each GPU.
+
+    Empty where it is sure that it uses none. None where it cannot be told: no GPU is seen, or the
+    driver does not say whose processes are there and the environment does not say either. Before
+    the model is loaded it uses none; the samples of a whole request have it at their end.
+    `samples` are oldest first.
+    """
+    gpus = _independent(device.gpus or ())
+    newest = {s.index: s for s in samples if s.processes is not None}
+    uses = {gpu.index: _uses(newest.get(gpu.index), device) for gpu in gpus}
+    if None in uses.values():
+        allowed = _allowed(gpus, server_environment)
+        uses = {index: allowed[index] if use is None else use for index, use in uses.items()}
+    held = {index: _server_bytes(newest.get(index)) for index, use in uses.items() if use}
+    if not held and (not uses or None in uses.values()):
+        return None
+    return _without_contexts(held)  # where it surely is; beside that, what nobody knows of is idle
+
+
+def seen_from(samples: Iterable[GpuSample], pids: Collection[int]) -> tuple[GpuSample, ...]:
+    """Return the samples as the server with these pids sees them: other servers are others."""
+    return tuple(
+        sample
+        if sample.processes is None
+        else replace(sample, processes=tuple(_seen(p, pids) for p in sample.processes))
+        for sample in samples
+    )
+
+
+def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
+    foreign = process.is_server is True and process.pid not in pids
+    return replace(process, is_server=False) if foreign else process
+
+
+def _independent(gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
+    """Leave out GPUs of which slices are there: programs use those (MIG)."""
+    sliced = {gpu.partition_of for gpu in gpus}
+    return tuple(gpu for gpu in gpus if gpu.uuid is None or gpu.uuid not in sliced)
+
+
+def _uses(sample: GpuSample | None, device: DeviceFacts) -> bool | None:
+    processes = () if sample is None else sample.processes or ()
+    if any(p.is_server for p in processes):
+        return True
+    if sample is None or device.private_pids or any(p.is_server is None for p in processes):
+        return None
+    memory = split(sample)
+    # enough is in use on nobody's name: it may be the server's
+    return None if memory is not None and memory.server_bytes is None else False
+
+
+def _server_bytes(sample: GpuSample | None) -> int | None:
+    """Return what is known of the server's memory; None where nothing is."""
+    processes = () if sample is None else sample.processes or ()
+    known = [p.memory_bytes for p in processes if p.is_server and p.memory_bytes is not None]
+    return sum(known) if known else None
+
+
+def _without_contexts(held: Mapping[int, int | None]) -> tuple[int, ...]:
+    most = max((count for count in held.values() if count is not None), default=0)
+    floor = min(CONTEXT_BYTES, CONTEXT_RATIO * most)
+    return tuple(sorted(i for i, count in held.items() if count is None or count >= floor))
+
+
+def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
+    """Say of each GPU whether the environment names it; None where it does not say."""
+    allowed: dict[int, bool | None] = dict.fromkeys(gpu.index for gpu in gpus)
+    for vendor, variables in VARIABLES.items():
+        own = [gpu for gpu in gpus if (gpu.vendor or "nvidia") == vendor]
+        numbered = _in_order_of_numbers(own, environment)
+        said = [_named(environment[v], own, numbered) for v in variables if v in environment]
+        for gpu in own:
+            if any(named is not None and gpu.index not in named for named in said):
+                allowed[gpu.index] = False
+            elif said and None not in said:
+                allowed[gpu.index] = True
+    return allowed
+
+
+def _in_order_of_numbers(
+    gpus: Sequence[GpuFacts], environment: Mapping[str, str]
+) -> Sequence[GpuFacts]:
+    """Return the GPUs as numbers count them; none where that cannot be told."""
+    if len(gpus) == 1:
+        return gpus
+    by_address = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    # in a container that was given only some of them, the numbers count those alone
+    given_all = environment.get("NVIDIA_VISIBLE_DEVICES", "all") == "all"
+    sliced = any(gpu.partition_of for gpu in gpus)
+    if not by_address or not given_all or sliced or not all(gpu.pci_bus_id for gpu in gpus):
+        return ()
+    return sorted(gpus, key=lambda gpu: gpu.pci_bus_id or "")
+
+
+def _named(
+    text: str, gpus: Sequence[GpuFacts], numbered: Sequence[GpuFacts]
+) -> frozenset[int] | None:
+    """Return the GPUs that such a list names; None where one of them cannot be told.
+
+    What is neither a number nor a UUID ends the list: that is how all GPUs are hidden.
+    """
+    named: set[int] = set()
+    for word in (word.strip() for word in text.split(",")):
+        if word.isdecimal():
+            found = [gpu for at, gpu in enumerate(numbered) if at == int(word)]
+        elif word.upper().startswith(UUIDS):
+            uuid = word.lower()
+            found = [gpu for gpu in gpus if (gpu.uuid or "").lower().startswith(uuid)]
+        else:
+            break
+        if len(found) != 1:
+            return None
+        named.add(found[0].index)
+    return frozenset(named)

@@ -1,0 +1,79 @@
+"""One whole look at an engine: which it is, what it says of itself, what its model files say."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from slowtok.detectors.engine import ModelFacts
+from slowtok.proxy.engine import Engine
+from slowtok.proxy.sampling.wire import ProcessFacts
+from slowtok.proxy.servers import probe, vllm
+from slowtok.proxy.servers.hf_cache import find_folder
+from slowtok.proxy.servers.identify import identify
+from slowtok.proxy.servers.locality import is_local
+from slowtok.proxy.servers.model_facts import read_model_facts
+from slowtok.proxy.servers.server_facts import model_path
+
+SERVES_FOLDERS = frozenset({"vllm", "sglang"})
+
+
+async def look(
+    session: aiohttp.ClientSession, engine: Engine, process: ProcessFacts | None, cache_dir: Path
+) -> None:
+    """Ask an engine what it is and note it; `process` is the one that listens, where it is seen.
+
+    Raises:
+        Exception: whatever a reply of no known shape leads to.
+    """
+    engine.local = await is_local(engine.url)
+    engine.identity = await identify(session, engine.url)
+    if engine.identity is not None:
+        engine.probe = await probe.ask(session, engine.identity, engine.url)
+        await _read_models(engine, process, cache_dir)
+
+
+async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: Path) -> None:
+    """Read the geometry of the models that the engine has, once for each file or folder."""
+    names = engine.probe.models
+    for name in names:
+        path = await _path(engine, name, process)
+        known = engine.models.get(name)
+        if known is None or (path is not None and known.path != path):
+            engine.models[name] = await _read_model(name, path, cache_dir, local=engine.local)
+    for name in [name for name in engine.models if name not in names]:
+        del engine.models[name]
+
+
+async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str | None:
+    """Return where the model's weights are: a GGUF file, or a folder as vLLM takes them."""
+    if engine.identity is None:
+        return None
+    several = len(engine.probe.models) > 1
+    path = model_path(engine.identity, engine.probe, name if several else None)
+    root = engine.probe.model_path
+    if path or not root or not engine.local or engine.kind not in SERVES_FOLDERS:
+        return path
+    if root.endswith(".gguf"):
+        return root
+    folder = await asyncio.to_thread(_find_folder, root, process)
+    return None if folder is None else str(folder)
+
+
+def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
+    """Return the model's folder; SGLang names the two options that matter here as vLLM does."""
+    told = {} if process is None else process.environment
+    download_dir, revision = vllm.weights_asked(() if process is None else process.cmdline)
+    return find_folder(root, {**os.environ, **told}, download_dir=download_dir, revision=revision)
+
+
+async def _read_model(
+    name: str, path: str | None, cache_dir: Path, *, local: bool | None
+) -> ModelFacts:
+    if local and path:
+        facts = await read_model_facts(Path(path), cache_dir)
+        if facts is not None:
+            return replace(facts, name=name, path=path)
+    return ModelFacts(name=name)

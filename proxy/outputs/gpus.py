@@ -1,0 +1,167 @@
+"""GPUs in the record: how each fared while the request was there, and whose its memory was. Pure.
+
+What a GPU does not tell is None here; the record leaves it out.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.gpu_window import by_gpu, facts_of, gained, most, newest
+from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.vram import Holder, newest_split
+
+MOST_OTHERS = 5
+"""Processes that are named; all are counted."""
+
+MAX_NAME_CHARS = 64
+MIN_ENERGY_RATIO = 0.5
+"""Of the decode, between two readings of the energy counter. No published source."""
+
+SPREADS = (  # of GpuSample: median, p10 and p90 over the request
+    "busy_ratio",
+    "memory_busy_ratio",
+    "dram_busy_ratio",
+    "power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "pstate",
+    "temperature_c",
+    "temperature_margin_c",
+    "memory_temperature_c",
+    "free_bytes",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+)
+HIGHEST = ("pcie_generation", "pcie_width")  # an idle link goes down, by design
+LAST = ("power_source", "vgpu_licensed")
+ERRORS = ("ecc_errors", "remapped_rows", "pcie_replays", "xids")
+REASONS = {  # clocks-event bits (nvml.h of CUDA 13.4)
+    0x1: "gpu-idle",
+    0x2: "application-clocks",
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x10: "sync-boost",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+    0x100: "display-clocks",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+THROTTLED = {  # the counters of the same names
+    "throttled_power_ns": "sw-power-cap",
+    "throttled_sw_thermal_ns": "sw-thermal",
+    "throttled_hw_thermal_ns": "hw-thermal",
+    "throttled_power_brake_ns": "hw-power-brake",
+}
+
+
+def gpu_entries(case: Case) -> list[dict[str, Any]]:
+    """Return one entry for each GPU that the server uses; all of them where it is not known.
+
+    Where it uses none, too: what the GPUs did beside it is evidence.
+    """
+    mine = case.server.gpu_indices
+    samples = [sample for sample in case.gpu if not mine or sample.index in mine]
+    return [_entry(case, index, seen) for index, seen in by_gpu(samples).items()]
+
+
+def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
+    """Return whose the memory of one GPU is, from the newest sample that tells."""
+    found = newest_split(samples)
+    if found is None:
+        return None
+    return {
+        "server_bytes": found.server_bytes,
+        "server_host_bytes": _server_sum(samples, "host_memory_bytes"),
+        "server_evicted_bytes": _server_sum(samples, "evicted_bytes"),
+        "others_bytes": None if found.unassigned_bytes is None else found.others_bytes,
+        "others": [_holder(other) for other in found.others[:MOST_OTHERS]] or None,
+        "unassigned_bytes": found.unassigned_bytes or None,
+        "hidden_bytes": found.hidden_bytes,
+        "free_bytes": found.free_bytes,
+        "total_bytes": found.total_bytes,
+    }
+
+
+def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    facts = facts_of(case, index)
+    return {
+        "index": index,
+        "name": facts.name,
+        "uuid": facts.uuid,
+        **{name: _spread(samples, name) for name in SPREADS},
+        **{name: most(samples, _reader(name)) for name in HIGHEST},
+        **{name: _last(samples, name) for name in LAST},
+        "reasons": _reason_shares(samples),
+        "throttled_ms": _throttled_ms(samples),
+        "energy_j": _rounded(gained(samples, lambda s: s.energy_j)),
+        "energy_j_per_token": _energy_j_per_token(case, samples),
+        **{name: gained(samples, _reader(name)) for name in ERRORS},
+        "xid": newest(samples, lambda s: s.xid) if gained(samples, lambda s: s.xids) else None,
+        "vram": memory_entry(samples),
+    }
+
+
+def _reason_shares(samples: Sequence[GpuSample]) -> dict[str, float] | None:
+    masks = [s.reasons for s in samples if s.reasons is not None]
+    if not masks:
+        return None
+    shares = {name: sum(bool(m & bit) for m in masks) for bit, name in REASONS.items()}
+    return {name: round(count / len(masks), 3) for name, count in shares.items() if count}
+
+
+def _throttled_ms(samples: Sequence[GpuSample]) -> dict[str, float] | None:
+    gains = {name: gained(samples, _reader(field)) for field, name in THROTTLED.items()}
+    found = {name: round(ns / 1e6, 1) for name, ns in gains.items() if ns is not None}
+    return found or None
+
+
+def _energy_j_per_token(case: Case, samples: Sequence[GpuSample]) -> float | None:
+    """Return the mean power of the decode times the time of a token; this GPU's part alone."""
+    window, rate_tps, decode_s = case.window("decode"), case.phases.decode_tps, case.phases.decode_s
+    if window is None or not rate_tps or not decode_s:
+        return None
+    counted = [s for s in samples if s.energy_j is not None and window[0] <= s.at_s <= window[1]]
+    joules = gained(counted, lambda s: s.energy_j)
+    if joules is None or counted[-1].at_s - counted[0].at_s < MIN_ENERGY_RATIO * decode_s:
+        return None
+    return _rounded(joules / (counted[-1].at_s - counted[0].at_s) / rate_tps)
+
+
+def _server_sum(samples: Sequence[GpuSample], name: str) -> int | None:
+    processes = next((s.processes for s in reversed(samples) if s.processes is not None), ())
+    known = [getattr(p, name) for p in processes if p.is_server]
+    return sum(known) if known and None not in known else None
+
+
+def _holder(other: Holder) -> Mapping[str, Any]:
+    name = other.name and other.name[:MAX_NAME_CHARS]
+    return {"name": name, "pid": other.pid, "bytes": other.memory_bytes}
+
+
+def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
+    ordered = sorted(value for s in samples if (value := getattr(s, name)) is not None)
+    if not ordered:
+        return None
+    return {
+        "median": round(statistics.median(ordered), 3),
+        "p10": round(ordered[int(0.1 * (len(ordered) - 1))], 3),
+        "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 3),
+    }
+
+
+def _reader(name: str) -> Any:
+    return lambda sample: getattr(sample, name)
+
+
+def _last(samples: Sequence[GpuSample], name: str) -> Any:
+    known = (getattr(s, name) for s in reversed(samples))
+    return next((value for value in known if value is not None), None)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

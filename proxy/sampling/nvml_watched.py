@@ -1,0 +1,139 @@
+"""One NVIDIA GPU that answers: its readings by tier, each asked as often as it is worth.
+
+Strategy: each cheap reading is timed when the GPU is opened, and moved to the 1 Hz tier if it
+costs too much. Nothing here counts on the tiers being called regularly.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from slowtok.proxy.sampling import nvml_fast
+from slowtok.proxy.sampling.nvml_absent import absent_fields, rule_out
+from slowtok.proxy.sampling.nvml_calls import DEAR_S, Device, GpuLost, Values, cost_s
+from slowtok.proxy.sampling.nvml_counters import (
+    FAST_TICK_S,
+    PcieTraffic,
+    make_read_throttled,
+    read_energy,
+)
+from slowtok.proxy.sampling.nvml_events import Xids
+from slowtok.proxy.sampling.nvml_health import Health
+from slowtok.proxy.sampling.nvml_mid import read_link, read_power_limit
+from slowtok.proxy.sampling.nvml_parts import Part, find_slices
+
+Reading = Callable[[Device], Values]
+
+FAST_READINGS: tuple[Reading, ...] = (
+    nvml_fast.read_power,
+    nvml_fast.read_clocks,
+    nvml_fast.read_pstate,
+    nvml_fast.read_reasons,
+    nvml_fast.read_temperature,
+    nvml_fast.read_margin,
+)
+"""Those of every GPU; `read_busy` and the traffic on the link are not known of slices."""
+
+DEAR_TICK_S = 1.0
+
+
+class Watched:
+    """One GPU and its parts. `facts` of the parts are replaced, never changed."""
+
+    def __init__(
+        self, device: Device, facts: Values, parts: list[Part], xids: Xids, *, is_wsl: bool
+    ) -> None:
+        self.device = device
+        self.parts = parts
+        self._xids = xids
+        self._is_whole = parts[0].device is device
+        self._health = Health(is_virtual=facts["virtual"])
+        self._limit: Values = {}
+        self._fast: list[Reading] = []
+        self._dear: list[Reading] = [make_read_throttled(facts["driver"]), read_energy]
+        self._traffic: PcieTraffic | None = None
+        self._ruled_out = [rule_out(part.facts, is_wsl=is_wsl) for part in parts]
+        for read in (nvml_fast.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
+            self._add(read)
+        if not facts["unified_memory"]:  # there the link and its counters are placeholders
+            self._dear.append(read_link)
+            if self._is_whole:
+                self._add_traffic(facts)
+        for read in (*self._dear, self._health.read, read_power_limit):
+            read(device)  # once, to know what is absent
+
+    def _add(self, read: Reading) -> bool:
+        is_dear = cost_s(read, self.device) > DEAR_S
+        (self._dear if is_dear else self._fast).append(read)
+        return is_dear
+
+    def _add_traffic(self, facts: Values) -> None:
+        traffic = PcieTraffic(facts["max_pcie_generation"], facts["max_pcie_width"])
+        is_dear = cost_s(traffic.look, self.device) > DEAR_S
+        (self._dear if is_dear else self._fast).append(traffic.read)
+        self._traffic = traffic if traffic.needs_look() and not is_dear else None
+        self._ruled_out[0] |= traffic.ruled_out(DEAR_TICK_S if is_dear else FAST_TICK_S)
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether its link must be looked at between samples too."""
+        return self._traffic is not None
+
+    def look(self) -> None:
+        """Look at the counters that wrap faster than samples are taken."""
+        if self._traffic is not None:
+            # a lost GPU is for the next sample to find, which reports it
+            with contextlib.suppress(GpuLost):
+                self._traffic.look(self.device)
+
+    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+        """Return one line for each part; `dear` adds the 1 Hz tier, the processes and health.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        line = self._begin()
+        for read in (*self._fast, *self._dear) if dear else self._fast:
+            line |= read(self.device)
+        if dear:
+            self._limit = read_power_limit(self.device)
+            self._check_slices()
+            line |= self._health.read(self.device) | self._xids.read(self.device)
+        line |= self._limit
+        return [line | part.read(dear=dear, servers=servers) for part in self.parts]
+
+    def sample_idle(self, servers: set[int] | None) -> list[Values]:
+        """Return memory and processes alone.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        line = self._begin()
+        return [line | part.read_idle(servers) for part in self.parts]
+
+    def refresh_absent(self) -> None:
+        """Put what turned out not to be there into the facts."""
+        for part, ruled_out in zip(self.parts, self._ruled_out, strict=True):
+            absent = absent_fields(self.device, part.device, part.facts) | ruled_out
+            if absent != part.facts.get("absent"):
+                part.facts = part.facts | {"absent": absent}
+
+    def errors(self) -> int:
+        """Return how many calls failed in a way that is neither absence nor loss."""
+        devices = {id(device): device for device in (self.device, *(p.device for p in self.parts))}
+        return sum(sum(device.errors.values()) for device in devices.values())
+
+    def close(self) -> None:
+        """Give back what the driver keeps for it; call this before NVML is shut down."""
+        for part in self.parts:
+            part.close()
+
+    def _begin(self) -> Values:
+        return {"kind": "gpu", "at_s": time.monotonic()}
+
+    def _check_slices(self) -> None:
+        if not self._health.is_due():
+            return
+        now = {uuid for uuid, _ in find_slices(self.device)}
+        if now != {part.facts["uuid"] for part in self.parts if part.facts.get("partition_of")}:
+            raise GpuLost("its MIG slices changed")

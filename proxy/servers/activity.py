@@ -1,0 +1,100 @@
+"""What an engine's counters gained around a request. Pure: the scrapes come from elsewhere."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slowtok.detectors.engine import EngineActivity
+from slowtok.proxy.servers.metrics import Counters, gain
+
+BEGIN_SLACK_S = 0.01  # the scrape of a request's begin may be asked just after it was sent
+KEEP = 1200  # four a second at most, for five minutes; one a second for twenty
+
+
+class Scrape(NamedTuple):
+    """What an engine had counted at some moment between the two times, on the monotonic clock."""
+
+    asked_at_s: float
+    answered_at_s: float
+    counters: Counters
+
+
+class ActivityLog:
+    """The scrapes of one engine's last minutes."""
+
+    def __init__(self) -> None:
+        self._scrapes: deque[Scrape] = deque(maxlen=KEEP)
+
+    def note(self, scrape: Scrape) -> None:
+        """Keep one scrape; they come in the order in which they were asked."""
+        self._scrapes.append(scrape)
+
+    def between(
+        self, begin_s: float, end_s: float, first_token_s: float | None = None
+    ) -> EngineActivity | None:
+        """Return what was gained from `begin_s` to `end_s`; None where no scrapes enclose them.
+
+        It runs from the last scrape asked by `begin_s` to the first asked from `end_s` on. The
+        former must have been answered before the first token (where that is not known, before the
+        end): an answer that came later may hold some of this request's own counts.
+        """
+        by_s = end_s if first_token_s is None else first_token_s
+        first: int | None = None
+        for at, scrape in enumerate(self._scrapes):
+            if scrape.asked_at_s <= begin_s + BEGIN_SLACK_S and scrape.answered_at_s <= by_s:
+                first = at
+            if scrape.asked_at_s >= end_s:
+                return None if first is None else activity(list(self._scrapes)[first : at + 1])
+        return None
+
+
+def activity(scrapes: Sequence[Scrape]) -> EngineActivity | None:
+    """Return what the last of the scrapes has more than the first; None over a restart."""
+    first, last = scrapes[0].counters, scrapes[-1].counters
+    gains = gain(first, last)
+    if gains is None:
+        return None
+    running_max = _highest(scrape.counters.running for scrape in scrapes)
+    return EngineActivity(
+        span_s=scrapes[-1].asked_at_s - scrapes[0].asked_at_s,
+        alone=_alone(gains, last, running_max),
+        finished=_count(gains["finished"]),
+        running_max=_count(running_max),
+        waiting_max=_count(_highest(scrape.counters.waiting for scrape in scrapes)),
+        kv_used_max_ratio=_highest(scrape.counters.kv_used_ratio for scrape in scrapes),
+        preemptions=_count(gains["preemptions"]),
+        prompt_tokens=_count(gains["prompt_tokens"]),
+        cached_tokens=_count(gains["cached_tokens"]),
+        generated_tokens=_count(gains["generated_tokens"]),
+        queue_s=gains["queue_s"],
+        prefill_s=gains["prefill_s"],
+        decode_s=gains["decode_s"],
+        drafted=_count(gains["drafted"]),
+        accepted=_count(gains["accepted"]),
+        read_bytes_per_gpu=_count(gains["read_bytes_per_gpu"]),
+    )
+
+
+def _alone(
+    gains: dict[str, float | None], last: Counters, running_max: float | None
+) -> bool | None:
+    """Say whether one request alone was there.
+
+    Whoever was there has finished or is still there: one that finished and an engine that is empty
+    at the end are proof. An engine that is not may have been given the next request meanwhile.
+    """
+    requests = gains["finished"] if gains["requests"] is None else gains["requests"]
+    if (requests or 0) > 1:
+        return False
+    here = gains["finished"]  # a request for n answers runs n times
+    if running_max is not None and running_max > max(here or 0, 1):
+        return False
+    return True if requests == 1 and last.running == 0 and last.waiting == 0 else None
+
+
+def _highest(readings: Iterable[float | None]) -> float | None:
+    return max((reading for reading in readings if reading is not None), default=None)
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,128 @@
+/* Reads the script anew at each call, so that a test changes the GPU by replacing the file.
+ *
+ * NVML_STAND_IN names it. A line is `[@seconds] key = value`; the last line of a key whose time has
+ * come counts, and a key without a line is not supported. Times run from the line `epoch`, on
+ * CLOCK_MONOTONIC. A value may begin with `~250` (block for 250 ms) or `~250us` (spin, as a driver
+ * does); `!15` is error 15; `100 +5/s` grows with time.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "stand_in.h"
+
+double monotonic_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+u64 wall_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (u64)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Finds a key; gives its value and the seconds since the epoch. Returns whether it was there. */
+static int look_up(const char *key, char *value, double *elapsed_s) {
+    const char *path = getenv("NVML_STAND_IN");
+    FILE *script = path ? fopen(path, "r") : NULL;
+    char line[LINE], name[LINE], text[LINE];
+    double at_s, epoch_s = 0;
+    int found = 0;
+    if (!script) return 0;
+    while (fgets(line, sizeof line, script)) {
+        char *rest = line;
+        at_s = 0;
+        if (*rest == '@') at_s = strtod(rest + 1, &rest);
+        if (sscanf(rest, " %[^= ] = %[^\n]", name, text) != 2) continue;
+        if (!strcmp(name, "epoch")) epoch_s = atof(text);
+        if (strcmp(name, key) || monotonic_s() - epoch_s < at_s) continue;
+        strcpy(value, text);
+        found = 1;
+    }
+    fclose(script);
+    *elapsed_s = monotonic_s() - epoch_s;
+    return found;
+}
+
+/* Blocks as a value's `~` says; returns what follows. */
+static char *block(char *rest) {
+    long time = strtol(rest + 1, &rest, 10);
+    if (!strncmp(rest, "us", 2)) {
+        double end_s = monotonic_s() + time / 1e6;
+        while (monotonic_s() < end_s) continue;
+        rest += 2;
+    } else {
+        struct timespec pause = {time / 1000, time % 1000 * 1000000};
+        nanosleep(&pause, NULL);
+    }
+    while (*rest == ' ') rest++;
+    return rest;
+}
+
+int read_text(const char *key, char *text, double *elapsed_s) {
+    char value[LINE], *rest = value;
+    if (!look_up(key, value, elapsed_s)) return UNSUPPORTED;
+    if (*rest == '~') rest = block(rest);
+    if (*rest == '!') return atoi(rest + 1);
+    strcpy(text, rest);
+    return OK;
+}
+
+static int ask_timed(Gpu gpu, const char *what, char *text, double *elapsed_s) {
+    char key[LINE];
+    int error, length;
+    if (users < 1) return UNINITIALIZED;
+    if (!gpu || gpu->gpu < 0 || gpu->gpu >= GPUS) return INVALID;
+    length = snprintf(key, sizeof key, "gpu%d", gpu->gpu);
+    error = read_text(key, text, elapsed_s);
+    if (error != OK && error != UNSUPPORTED) return error;
+    if (gpu->slice >= 0) length += snprintf(key + length, sizeof key - length, ".mig%d", gpu->slice);
+    snprintf(key + length, sizeof key - length, ".%s", what);
+    return read_text(key, text, elapsed_s);
+}
+
+int ask(Gpu gpu, const char *what, char *text) {
+    double elapsed_s;
+    return ask_timed(gpu, what, text, &elapsed_s);
+}
+
+int ask_number(Gpu gpu, const char *what, u64 *number) {
+    char text[LINE], *rest;
+    double elapsed_s, per_s = 0;
+    int error = ask_timed(gpu, what, text, &elapsed_s);
+    if (error) return error;
+    *number = text[0] == '-' ? (u64)strtoll(text, &rest, 0) : strtoull(text, &rest, 0);
+    if (sscanf(rest, " +%lf/s", &per_s) == 1) *number += (u64)(per_s * elapsed_s);
+    return OK;
+}
+
+int ask_u32(Gpu gpu, const char *what, u32 *out) {
+    u64 number;
+    int error = ask_number(gpu, what, &number);
+    if (!error) *out = (u32)number;
+    return error;
+}
+
+int ask_pair(Gpu gpu, const char *what, u32 *first, u32 *second) {
+    char text[LINE];
+    int error = ask(gpu, what, text);
+    if (!error) sscanf(text, "%u %u", first, second);
+    return error;
+}
+
+int ask_indexed(Gpu gpu, const char *what, u32 index, u32 *out) {
+    char name[LINE];
+    snprintf(name, sizeof name, "%s.%u", what, index);
+    return ask_u32(gpu, name, out);
+}
+
+int ask_text(Gpu gpu, const char *what, char *out, u32 size) {
+    char text[LINE];
+    int error = ask(gpu, what, text);
+    if (!error) snprintf(out, size, "%s", text);
+    return error;
+}

@@ -1,0 +1,164 @@
+"""What the sampling process does when, on a clock of the test's own."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slowtok.proxy.sampling.__main__ import FACTS_S, IDLE_S, Loop
+from slowtok.proxy.sampling.gpus import AllGpus, Maker
+from slowtok.proxy.sampling.machine import Machine
+
+Line = dict[str, Any]
+
+
+class Gpu:
+    """One GPU that is always there."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def news(self) -> Line | None:
+        return {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
+
+    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Line]:
+        return [{"kind": "dear" if dear else "cheap", "index": 0}]
+
+    def sample_idle(self, servers: set[int] | None) -> list[Line]:
+        return [{"kind": "idle", "index": 0}]
+
+    def counts(self) -> Line:
+        return {"gpu_errors": 4}
+
+
+class Host:
+    pids: list[int] = []  # noqa: RUF012
+
+    def read(self, *, dear: bool) -> dict[str, float | int | None]:
+        return {}
+
+    def news(self) -> Line | None:
+        return None
+
+
+class Stage:
+    """A loop with its clock, the lines it wrote, and the machine's conditions."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.conditions: dict[str, bool | str | None] = {}
+        self._lines: list[Line] = []
+
+    def begin(self) -> None:
+        machine = Machine(Host(), lambda _: Host(), read_conditions=lambda: dict(self.conditions))
+        machine.news()
+        self.loop = Loop(machine, AllGpus([Maker(Gpu())]), self._lines.extend)
+
+    def run(self, until_s: float) -> None:
+        """Tick whenever the loop wants to, and stop at `until_s` after the beginning."""
+        while self.loop.next_at_s() <= 1000.0 + until_s:
+            self.now_s = max(self.now_s, self.loop.next_at_s())
+            self.loop.tick()
+        self.now_s = 1000.0 + until_s
+
+    def tell(self, **command: Any) -> None:
+        self.loop.obey(command)
+
+    def lines(self, *kinds: str) -> list[str]:
+        """Take what was written since the last time, of these kinds."""
+        lines, self._lines[:] = list(self._lines), []
+        return [line["kind"] for line in lines if not kinds or line["kind"] in kinds]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    made = Stage()
+    clock: Callable[[], float] = lambda: made.now_s  # noqa: E731
+    monkeypatch.setattr(time, "monotonic", clock)
+    made.begin()
+    return made
+
+
+def test_an_idle_machine_is_looked_at_every_2_s(stage: Stage) -> None:
+    stage.tell(ports=[], active=False)
+    stage.run(10.0)
+
+    assert IDLE_S == 2.0
+    assert stage.lines("idle", "cheap", "dear") == ["idle"] * 6
+    assert stage.loop.next_at_s() <= 1012.0
+
+
+def test_while_active_gpus_are_read_at_10_hz_and_dearly_at_1_hz(stage: Stage) -> None:
+    stage.tell(ports=[], active=False)
+    stage.run(0.0)
+    stage.lines()
+    stage.tell(active=True)
+    stage.run(2.05)
+    kinds = stage.lines("idle", "cheap", "dear")
+
+    assert kinds.count("dear") == 3
+    assert len(kinds) == 21
+
+
+def test_an_edge_has_the_gpus_counters_and_comes_after_its_samples(stage: Stage) -> None:
+    stage.tell(ports=[], active=True)
+    stage.run(0.65)
+    stage.lines()
+    stage.tell(now=True)
+
+    assert stage.lines() == ["dear", "host", "edge"]
+
+
+def test_edges_at_one_moment_are_one(stage: Stage) -> None:
+    stage.tell(ports=[], active=True)
+    stage.run(0.65)
+    stage.tell(now=True)
+    stage.lines()
+    stage.now_s += 0.04
+    stage.tell(now=True)
+
+    assert stage.lines() == ["edge"]
+
+
+def test_many_edges_have_counters_only_four_times_a_second(stage: Stage) -> None:
+    stage.tell(ports=[], active=True)
+    stage.run(0.0)
+    stage.lines()
+    for _ in range(9):
+        stage.now_s += 0.1
+        stage.tell(now=True)
+    kinds = stage.lines("dear", "cheap", "edge")
+
+    assert kinds.count("edge") == 9
+    assert kinds.count("dear") == 3
+
+
+def test_an_edge_on_an_idle_machine_is_the_idle_look(stage: Stage) -> None:
+    stage.tell(ports=[], active=False)
+    stage.run(0.5)
+    stage.lines()
+    stage.tell(now=True)
+
+    assert stage.lines() == ["idle", "host", "edge"]
+
+
+def test_conditions_are_looked_at_every_15_s(stage: Stage) -> None:
+    stage.tell(ports=[], active=False)
+    stage.run(FACTS_S - 0.1)
+    stage.conditions["on_battery"] = True
+    assert stage.lines("host_facts") == []
+    stage.run(FACTS_S + IDLE_S)
+    assert stage.lines("host_facts") == ["host_facts"]
+    stage.run(3 * FACTS_S)
+    assert stage.lines("host_facts") == []
+
+
+def test_the_report_has_the_gpus_counts(stage: Stage) -> None:
+    written: list[Line] = []
+    stage.loop._emit = written.extend
+    stage.tell(ports=[], active=False)
+    stage.run(1.0)
+    (overhead,) = [line for line in written if line["kind"] == "overhead"]
+
+    assert (overhead["gpu_errors"], overhead["gpu_hung"]) == (4, 0)
