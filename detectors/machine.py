@@ -161,10 +161,11 @@ class DeviceFacts:
 
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
-    `on_battery`, `power_profile` and `cpu_governor` are what the operating system says.
+    `wsl` is Linux inside Windows, whose driver it uses. `on_battery`, `power_profile` and `cpu_governor` are what the operating system says.
     """
 
     gpus: tuple[GpuFacts, ...] | None = None
+    os: Literal["linux", "wsl", "windows", "macos"] | None = None
     gpus_reason: str | None = None
     private_pids: bool | None = None
     on_battery: bool | None = None

@@ -1,10 +1,9 @@
 """What the operating system says of power and of process numbers: facts that may change in use."""
 
-import os
 from pathlib import Path
 
-FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the pid namespace that a machine starts with (Linux: PROC_PID_INIT_INO)."""
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The pid namespace that a machine starts with (Linux: PROC_PID_INIT_INO)."""
 
 BATTERY_FOLDER = "sys/class/power_supply"
 PROFILE = "sys/firmware/acpi/platform_profile"
@@ -47,12 +46,12 @@ def _word(path: Path) -> str | None:
         return None
 
 
-def has_private_pids() -> bool | None:
+def has_private_pids(root: str = "/") -> bool | None:
     """Say whether this process is in a pid namespace of its own, as in a container.
 
     A GPU's driver gives the pids of the whole machine: those mean other processes here.
     """
     try:
-        return os.stat("/proc/self/ns/pid").st_ino != FIRST_PID_NAMESPACE
+        return str(Path(root, "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE
     except OSError:
         return None

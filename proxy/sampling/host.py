@@ -6,7 +6,7 @@ keeps what is needed to form rates. A file that is not there leaves its fields N
 
 import os
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slowtok.proxy.sampling.procfs import ProcFiles, Rate
 
@@ -148,14 +148,17 @@ class HostReader:
         return None if per_s is None else min(per_s / 1e6, 1.0)
 
 
-def read_host_facts(files: ProcFiles) -> Fields:
+def read_host_facts(files: ProcFiles) -> dict[str, Any]:
     """Return the cores and the RAM of this machine, by the names of their `DeviceFacts` fields."""
     logical = sorted(parse_cpu_ticks(files.read("/proc/stat") or b""))
     paths = [f"{CPU_FOLDER}/cpu{core}/topology/thread_siblings_list" for core in logical]
     siblings = [text for text in map(files.read, paths) if text]
     for path in paths:
         files.drop(path)
+    # Microsoft's kernel for WSL says so in its name (microsoft/WSL2-Linux-Kernel)
+    in_windows = b"microsoft" in (files.read("/proc/sys/kernel/osrelease") or b"").lower()
     return {
+        "os": "wsl" if in_windows else "linux",
         "cpu_physical_cores": count_physical_cores(siblings),
         "cpu_logical_cores": len(logical) or None,
         "ram_bytes": parse_kib(files.read("/proc/meminfo") or b"", b"MemTotal"),

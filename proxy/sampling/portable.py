@@ -3,6 +3,7 @@
 Run-queue delay, pressure, cgroups and busy threads have no counterpart there and stay None.
 """
 
+import sys
 import time
 from typing import Any
 
@@ -166,9 +167,10 @@ def _ticks(times: Any) -> CoreTicks:
     return CoreTicks(int(busy_s * 100), 0, int((busy_s + times.idle) * 100))
 
 
-def read_host_facts() -> Fields:
+def read_host_facts() -> dict[str, Any]:
     """Return the cores and the RAM of this machine, by the names of their `DeviceFacts` fields."""
     return {
+        "os": {"win32": "windows", "darwin": "macos"}.get(sys.platform),
         "cpu_physical_cores": psutil.cpu_count(logical=False),
         "cpu_logical_cores": psutil.cpu_count(),
         "ram_bytes": psutil.virtual_memory().total,

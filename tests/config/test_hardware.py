@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from slowtok.config import hardware
-from slowtok.config.hardware import find_gpu
+from slowtok.config.efficiency import constants
+from slowtok.config.hardware import cards, find_card, find_gpu, kind_of
 
 RAW = tomllib.loads(Path(hardware.__file__).with_name("hardware.toml").read_text(encoding="utf-8"))
+NOT_MEASURED = {"NVIDIA B200", "Tesla P100-PCIE-16GB", "Tesla P100-SXM2-16GB"}
 
 
 @pytest.mark.parametrize(
@@ -45,14 +47,14 @@ def test_a_chip_sold_with_two_memory_widths_needs_its_full_name() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("NVIDIA GeForce RTX 3060", "nvidia-gddr"),
-        ("NVIDIA GeForce RTX 4070 Ti SUPER", "nvidia-gddr"),
-        ("NVIDIA GeForce RTX 4090 D", "nvidia-gddr"),
-        ("NVIDIA RTX 6000 Ada Generation", "nvidia-gddr"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "nvidia-gddr"),
-        ("NVIDIA RTX PRO 5000 72GB Blackwell", "nvidia-gddr"),
-        ("NVIDIA L40S", "nvidia-gddr"),
-        ("NVIDIA A10G", "nvidia-gddr"),
+        ("NVIDIA GeForce RTX 3060", "nvidia-ampere"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "nvidia-ada"),
+        ("NVIDIA GeForce RTX 4090 D", "nvidia-ada"),
+        ("NVIDIA RTX 6000 Ada Generation", "nvidia-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "nvidia-ada"),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "nvidia-ada"),
+        ("NVIDIA L40S", "nvidia-ada"),
+        ("NVIDIA A10G", "nvidia-ampere"),
         ("NVIDIA A100 80GB PCIe", "nvidia-hbm"),
         ("NVIDIA H100 80GB HBM3", "nvidia-hbm"),
         ("Tesla V100-SXM2-16GB", "nvidia-hbm"),
@@ -63,6 +65,17 @@ def test_a_chip_sold_with_two_memory_widths_needs_its_full_name() -> None:
         ("Tesla P40", "nvidia-pascal"),
         ("AMD Instinct MI300X", "amd-instinct"),
         ("AMD Radeon RX 7900 XTX", "radeon-arc"),
+        ("AMD Radeon RX 580", "radeon-arc"),
+        ("Intel Arc B580", "radeon-arc"),
+        ("AMD Radeon RX 9070 XT", "radeon-rdna4"),
+        ("AMD Radeon AI PRO R9700", "radeon-rdna4"),
+        ("Radeon 8060S Graphics", "strix-halo"),
+        ("NVIDIA GeForce RTX 2050", "nvidia-ampere"),
+        ("NVIDIA GeForce RTX 2080 Ti", "nvidia-turing"),
+        ("NVIDIA RTX 2000 Ada Generation", "nvidia-ada"),
+        ("Apple M1 Max", "apple-m1-max"),
+        ("Apple M1 Ultra", "apple-m1-max"),
+        ("Apple M4 Max (40-core)", "apple-max"),
         ("Apple M2 Ultra", "apple-ultra"),
         ("Apple M3 Pro", "apple"),
     ],
@@ -77,14 +90,38 @@ def test_gb10_has_its_bandwidth_because_nvml_has_not() -> None:
     spec = find_gpu("NVIDIA GB10")
     assert spec is not None
     assert spec.bandwidth_bytes_per_s == pytest.approx(273.1e9)
-    assert spec.efficiency_ratio == 0.88
+    assert spec.unified
 
 
-def test_every_name_with_a_bandwidth_has_exactly_one_class() -> None:
-    for name in RAW["bandwidth_gb_s"]:
+def test_a_card_that_is_not_there_has_a_nominal_bandwidth() -> None:
+    spec = find_gpu("NVIDIA GeForce RTX 4090")
+    assert spec is not None
+    assert spec.card is not None
+    assert spec.card.bandwidth_bytes_per_s == pytest.approx(1008e9, rel=0.001)
+    assert spec.card.memory_bytes == 24 * 2**30
+    assert spec.card.flops == pytest.approx(330.3e12)
+
+
+def test_a_laptop_is_never_taken_for_the_card_of_the_same_number() -> None:
+    laptop, card = find_card("NVIDIA GeForce RTX 4090 Laptop GPU"), find_card("RTX 4090")
+    assert laptop is not None
+    assert laptop.bandwidth_bytes_per_s == pytest.approx(576e9)
+    assert card is None
+
+
+def test_every_card_is_of_exactly_one_kind() -> None:
+    for card in cards().values():
         kinds = [
-            c["name"]
-            for c in RAW["class"]
-            if any(re.fullmatch(p, name, re.IGNORECASE) for p in c["names"])
+            k["name"]
+            for k in RAW["kind"]
+            if any(re.fullmatch(p, card.name, re.IGNORECASE) for p in k["names"])
         ]
-        assert len(kinds) == 1, (name, kinds)
+        assert len(kinds) == (0 if card.name in NOT_MEASURED else 1), (card.name, kinds)
+
+
+def test_every_kind_has_constants_and_every_constant_a_kind() -> None:
+    kinds = {entry["name"] for entry in RAW["kind"]}
+    assert set(constants().decode) == kinds
+    assert set(constants().prefill) <= kinds
+    assert {entry["maker"] for entry in RAW["kind"]} == set(constants().layer_s)
+    assert kind_of("NVIDIA GB10") == "nvidia-gb10"

@@ -1,5 +1,3 @@
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,15 +84,15 @@ def test_profile_and_governor(tmp_path: Path) -> None:
     assert conditions["cpu_governor"] == "powersave"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
-def test_pid_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.stat("/proc/self/ns/pid")
-    assert has_private_pids() is (own.st_ino != FIRST_PID_NAMESPACE)
+@pytest.mark.parametrize(
+    ("namespace", "private"), [(FIRST_PID_NAMESPACE, False), ("pid:[4026532281]", True)]
+)
+def test_pid_namespaces(tmp_path: Path, namespace: str, private: bool) -> None:
+    assert has_private_pids(str(tmp_path)) is None
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to(namespace)
 
-    for inode, private in ((FIRST_PID_NAMESPACE, False), (4026532281, True)):
-        namespace = os.stat_result((0, inode, *own[2:]))
-        monkeypatch.setattr(os, "stat", lambda _, found=namespace: found)
-        assert has_private_pids() is private
+    assert has_private_pids(str(tmp_path)) is private
 
 
 def test_facts_are_told_again_when_a_condition_changes() -> None:

@@ -155,5 +155,6 @@ def test_clock_is_that_of_the_busiest_core() -> None:
 def test_this_machine_has_plausible_facts() -> None:
     facts = read_host_facts(ProcFiles())
 
+    assert facts["os"] in ("linux", "wsl")
     assert (facts["cpu_logical_cores"] or 0) >= (facts["cpu_physical_cores"] or 1) >= 1
     assert (facts["ram_bytes"] or 0) > 1 << 28

@@ -103,7 +103,7 @@ def test_while_active_gpus_are_read_at_10_hz_and_dearly_at_1_hz(stage: Stage) ->
 
 def test_an_edge_has_the_gpus_counters_and_comes_after_its_samples(stage: Stage) -> None:
     stage.tell(ports=[], active=True)
-    stage.run(0.65)
+    stage.run(0.66)
     stage.lines()
     stage.tell(now=True)
 

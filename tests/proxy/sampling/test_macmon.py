@@ -1,7 +1,7 @@
 """Apple's GPUs through a program on PATH: real processes that print what macmon does.
 
-The older line is one that a user of macmon 0.6 recorded on a Mac with 16 GiB (tests of
-henrygd/beszel, 2026-02-17); the newer one has its numbers under the names of macmon 0.8.2's sources.
+The older line was recorded with a macmon before 0.7 on a Mac with 16 GiB (tests of henrygd/beszel,
+2026-02-17); the newer one has its numbers under the names of macmon 0.8.2's sources.
 """
 
 import json
@@ -223,7 +223,12 @@ def test_it_runs_only_while_requests_do(install: Callable[[str], Macmon]) -> Non
 def test_garbage_between_the_lines_is_counted(install: Callable[[str], Macmon]) -> None:
     gpus = install(good(then="print('warning: something', flush=True); time.sleep(600)"))
     looked(gpus)
-    until(lambda: (gpus.sample(dear=False, servers=set()) and False) or gpus.counts()["gpu_errors"])
+
+    def errors() -> Any:
+        gpus.sample(dear=False, servers=set())
+        return gpus.counts()["gpu_errors"]
+
+    until(errors)
 
     assert gpus.counts() == {"gpu_errors": 1, "gpu_samples_stalled": 0, "gpu_hung": 0}
 
@@ -233,7 +238,12 @@ def test_one_that_ends_is_told_and_started_again_later(
 ) -> None:
     gpus = install(good(then="sys.exit(1)"))
     looked(gpus)
-    news = until(lambda: (gpus.sample(dear=False, servers=set()) and False) or gpus.news())
+
+    def followed() -> Any:
+        gpus.sample(dear=False, servers=set())
+        return gpus.news()
+
+    news = until(followed)
     assert news["reason"] == macmon.STOPPED
     assert news["gpus"]
     assert gpus.sample(dear=False, servers=set()) == []

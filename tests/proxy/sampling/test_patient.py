@@ -83,7 +83,7 @@ def test_a_reading_that_hangs_is_not_waited_for_and_comes_later(
     assert gpus.counts()["gpu_hung"] == 1
 
     devices.free.set()
-    lines = []
+    lines: list[dict[str, Any]] = []
     while not lines:
         lines = gpus.sample(dear=False, servers=set())
 

@@ -52,7 +52,7 @@ def test_fields_are_those_of_the_contract() -> None:
     first, second = reader.read(dear=True), reader.read(dear=True)
 
     HostSample(at_s=0.0, span_s=1.0, **(first | second))  # type: ignore[arg-type]
-    assert DeviceFacts(**read_host_facts()).ram_bytes  # type: ignore[arg-type]
+    assert DeviceFacts(**read_host_facts()).ram_bytes
     DeviceFacts(**read_conditions())  # type: ignore[arg-type]
 
 

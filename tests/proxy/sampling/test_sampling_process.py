@@ -15,8 +15,8 @@ import pytest
 from fakes.listening_process import Server, running
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
-HEAVY = ("aiohttp", "asyncio", "numpy", "orjson", "psutil", "pydantic", "rich", "structlog")
-HEAVY += ("subprocess", "typer")
+HEAVY = {"aiohttp", "asyncio", "numpy", "orjson", "psutil", "pydantic", "rich", "structlog"}
+HEAVY |= {"subprocess", "typer"}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
@@ -163,4 +163,4 @@ def test_it_imports_little() -> None:
     code = "import sys, slowtok.proxy.sampling.__main__; print(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert set(HEAVY) & set(done.stdout.split()) == set()
+    assert HEAVY & set(done.stdout.split()) == set()
