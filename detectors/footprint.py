@@ -5,9 +5,11 @@ beside them (compute buffers, the CUDA context) is a range, so "it fits" and "it
 both sure, and between them lies "perhaps".
 
 Sources: buffers of 0.3 to 1.5 GiB and contexts of 0.3 to 0.6 GiB as llama.cpp and Ollama print
-them at load; llama.cpp's `--fit` leaves 1 GiB free (its README).
+them at load; llama.cpp's `--fit` leaves 1 GiB free (its README). llama.cpp keeps the table of token
+embeddings in RAM even with all layers on GPUs (src/llama-model.cpp: the input layer's device).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
@@ -19,22 +21,36 @@ MOST_OVERHEAD_BYTES = int(2.1 * GIB)
 FIT_MARGIN_BYTES = 1 * GIB
 """What engines leave free when they choose the layers themselves."""
 
+WHOLE_ON_GPU = frozenset({"vllm", "sglang"})
+"""Engines that put all weights on GPUs, or do not start; what is left they fill with KV cache."""
+
+MOST_EMBEDDING_RATIO = 0.55
+"""Gemma-4-E2B, with a table for each layer, has the largest of config/models.csv: 0.51 of it. If
+more is not read, it is something else that may lie on a GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """Bytes that a model takes when all of it is on GPUs, KV cache of `context_tokens` included.
 
     `context_tokens` is the sum over all slots. `kv_bytes` is None where the geometry is not known.
+    `embedding_bytes` is what of the weights stays in RAM anyway, as far as that is known.
     """
 
     weights_bytes: int
     kv_bytes: float | None
     context_tokens: int | None
+    embedding_bytes: int = 0
 
     @property
     def least_bytes(self) -> float:
         """What it needs at the very least."""
-        return self.weights_bytes + (self.kv_bytes or 0) + LEAST_OVERHEAD_BYTES
+        return self.placed_bytes + LEAST_OVERHEAD_BYTES
+
+    @property
+    def placed_bytes(self) -> float:
+        """Weights and KV cache that lie on GPUs when all layers do."""
+        return self.weights_bytes - self.embedding_bytes + (self.kv_bytes or 0)
 
     @property
     def most_bytes(self) -> float | None:
@@ -63,7 +79,20 @@ def footprint(
     if context_tokens is None:
         context_tokens = reserved_tokens(server)
     kv = None if context_tokens is None else kv_bytes(model, server, context_tokens)
-    return Footprint(weights_bytes=model.file_bytes, kv_bytes=kv, context_tokens=context_tokens)
+    return Footprint(
+        weights_bytes=model.file_bytes,
+        kv_bytes=kv,
+        context_tokens=context_tokens,
+        embedding_bytes=0 if server.kind in WHOLE_ON_GPU else embedding_bytes(model),
+    )
+
+
+def embedding_bytes(model: ModelFacts) -> int:
+    """Return the weights that are looked up, not read; 0 where experts hide how many those are."""
+    if model.file_bytes is None or model.read_bytes is None or (model.experts or 0) > 1:
+        return 0
+    unread = model.file_bytes - model.read_bytes
+    return unread if 0 <= unread <= MOST_EMBEDDING_RATIO * model.file_bytes else 0
 
 
 def reserved_tokens(server: ServerFacts) -> int | None:
@@ -92,13 +121,48 @@ def kv_type_ratio(server: ServerFacts) -> float | None:
     return sum(known) / 2 if len(known) == 2 else None
 
 
-def context_that_fits(model: ModelFacts, server: ServerFacts, room_bytes: float) -> int | None:
+def context_that_fits(
+    model: ModelFacts,
+    server: ServerFacts,
+    room_bytes: float,
+    *,
+    beside_kv_bytes: float | None = None,
+) -> int | None:
     """Return the most tokens (over all slots) whose KV cache fits beside the weights for sure.
 
-    0 where not even the weights fit; None where the sizes are not known.
+    `beside_kv_bytes` is what weights and buffers take, where that was measured. 0 where not even
+    the weights fit; None where the sizes are not known.
     """
     per_token = kv_bytes(model, server, 1_000_000)
     if model.file_bytes is None or not per_token:
         return None
-    left = room_bytes - model.file_bytes - MOST_OVERHEAD_BYTES
-    return max(int(left / (per_token / 1_000_000)), 0)
+    if beside_kv_bytes is None:
+        beside_kv_bytes = model.file_bytes + MOST_OVERHEAD_BYTES
+    return max(int((room_bytes - beside_kv_bytes) / (per_token / 1_000_000)), 0)
+
+
+def saved_by_q8_kv_bytes(model: ModelFacts, server: ServerFacts) -> float:
+    """Return what the KV cache would be smaller in q8_0; 0 where that is not known."""
+    tokens, ratio = reserved_tokens(server), kv_type_ratio(server)
+    size = None if tokens is None else kv_bytes(model, server, tokens)
+    if not size or not ratio:
+        return 0.0
+    return size * max(1 - KV_RATIO["q8_0"] / ratio, 0.0)
+
+
+BITS_PER_WEIGHT: Mapping[str, float] = {
+    "Q8_0": 8.50, "Q6_K": 6.56, "Q5_K_M": 5.70, "Q4_K_M": 4.89, "Q4_K_S": 4.67, "IQ4_XS": 4.46,
+    "Q3_K_M": 4.00, "Q3_K_S": 3.64, "IQ3_XXS": 3.25, "Q2_K": 3.16, "IQ2_M": 2.93, "IQ2_XS": 2.59,
+}  # fmt: skip
+"""Types of GGUF files, of Llama-3.1-8B as llama.cpp's tools/quantize/README.md lists them (Q3_K_M
+by the size of published files); larger models come out a little smaller."""
+
+
+def bits_that_fit(model: ModelFacts, room_bytes: float) -> float | None:
+    """Return how many bits per weight may take so much room; None where parameters are unknown."""
+    return None if not model.parameters else max(room_bytes, 0.0) * 8 / model.parameters
+
+
+def type_of(bits: float) -> str | None:
+    """Return the largest common type of at most so many bits per weight; None below all."""
+    return next((name for name, size in BITS_PER_WEIGHT.items() if size <= bits), None)

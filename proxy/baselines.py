@@ -1,129 +1,233 @@
-"""What each setup gave when it was healthy: the learned side of the expectation.
+"""What each setup gave: the learned side of the expectation, and what drift is held against.
 
-Kept small on purpose: the last `KEEP` healthy rates of each setup, in one JSON file in the state
-directory, replaced as a whole so that a crash leaves the old one.
+Strategy: healthy rates of requests that had the engine to themselves make the baseline of this
+version of the engine. All rates, slow ones too, whatever the version, tell what last week gave:
+a machine that was always slow has no baseline, and its past stays visible all the same.
+
+A rate follows the context by the ratio of what first principles expect now and expected then; one
+that another version of slowtok wrote is taken as it is, because that one expected otherwise.
 """
 
 import statistics
-import threading
-from collections import OrderedDict
-from pathlib import Path
-
-import orjson
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from slowtok.detectors.case import Baseline, Case
+from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.phases import MIN_DECODE_TOKENS
-from slowtok.proxy.state_file import replace_file
+from slowtok.detectors.phases import MIN_DECODE_TOKENS, is_error
+from slowtok.proxy.past.kept import Kept
+from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
+from slowtok.proxy.past.setup import Setup, decode_setup, is_alone, prefill_setup
+from slowtok.proxy.version import own_version
 
-KEEP = 32
-MAX_SETUPS = 1000
+KEEP = 32  # the newest healthy rates are the baseline
 MIN_DECODE_S = 1.0  # a shorter decode says little about a rate
-MAX_NEIGHBOURS = 0.1  # learned from requests that had the engine to themselves
+MIN_PREFILL_TOKENS = 128  # below that it is mostly overhead; no published source
+MIN_PREFILL_S = 0.1
+LAST_WEEK_S = (DAY_S, 14 * DAY_S)  # how old the rates are that drift is held against
+UNKNOWN_VERSION = "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What the last month gave, whatever the engine's version; None where too little was seen."""
+
+    best_decode_tps: float | None
+    best_prefill_tps: float | None
+    week_ago_decode_tps: float | None
 
 
 class Baselines:
-    """Learned decode rates by setup. A file that cannot be read or written is counted.
+    """Learns rates by setup, and says what a setup gave before."""
 
-    Rates are kept as shares of the roofline where there is one, because that follows the context:
-    what 60 tokens of context taught must not be held against 600.
-    """
+    def __init__(self, kept: Kept, *, made_by: str | None = None) -> None:
+        self._kept = kept
+        self._made_by = made_by or own_version() or UNKNOWN_VERSION
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writing = threading.Lock()
-        self.errors = 0
-        self._shares: OrderedDict[str, list[float]] = OrderedDict(self._read())
+    @property
+    def errors(self) -> int:
+        """How often what was learned could not be read or written."""
+        return self._kept.errors
 
     def find(self, case: Case) -> Baseline:
-        """Return what the case's setup gave before, at the case's own context."""
-        ordered = sorted(self._shares.get(setup_of(case), []))
-        if not ordered:
-            return Baseline()
-        unit_tps = _unit_tps(case)
+        """Return what this setup gave before, alone, at the case's own context and prompt.
+
+        Requests that share the engine are held against it too: what sharing costs is a finding.
+        """
+        decode = self._healthy(case, decode_setup(case, alone=True), _decode_unit(case))
+        prefill = self._healthy(case, prefill_setup(case, alone=True), _prefill_unit(case))
+        enough = len(prefill) >= REFINE_AFTER
         return Baseline(
-            count=len(ordered),
-            decode_tps=statistics.median(ordered) * unit_tps,
-            decode_p10_tps=ordered[int(0.1 * (len(ordered) - 1))] * unit_tps,
+            count=len(decode),
+            decode_tps=statistics.median(decode) if decode else None,
+            decode_p10_tps=_percentile(decode, 0.1) if decode else None,
+            prefill_tps=statistics.median(prefill) if enough else None,
+        )
+
+    def earlier(self, case: Case) -> Earlier:
+        """Return what drift is held against, at the case's own context and prompt."""
+        now_unix_s = case.timeline.started_unix_s
+        decoded, unit = self._kept.rates.of(decode_setup(case)), _decode_unit(case)
+        alone = self._kept.rates.of(decode_setup(case, alone=True))
+        prefilled = self._kept.rates.of(prefill_setup(case, alone=True))
+        youngest_s, oldest_s = LAST_WEEK_S
+        last_week = [r for r in decoded if youngest_s < now_unix_s - r.at_unix_s <= oldest_s]
+        return Earlier(
+            best_decode_tps=self._best(alone, unit, now_unix_s),
+            best_prefill_tps=self._best(prefilled, _prefill_unit(case), now_unix_s),
+            week_ago_decode_tps=_median_of_enough(self._at(last_week, unit)),
         )
 
     def learn(self, case: Case, diagnosis: Diagnosis) -> bool:
-        """Take a healthy request in; True when there is something to save."""
-        rate = case.phases.decode_tps
-        if diagnosis.verdict != "normal" or rate is None or not _is_telling(case):
+        """Keep the rates of a finished request; True where its decode was healthy and telling."""
+        if is_error(case):
             return False
-        setup = setup_of(case)
-        self._shares[setup] = [*self._shares.get(setup, []), rate / _unit_tps(case)][-KEEP:]
-        self._shares.move_to_end(setup)
-        while len(self._shares) > MAX_SETUPS:
-            self._shares.popitem(last=False)
-        return True
-
-    def save(self) -> None:
-        """Write the file; called from threads, the last one of which writes what is newest."""
-        with self._writing:
-            try:
-                replace_file(self._path, orjson.dumps(self._shares))
-            except OSError:
-                self.errors += 1
+        if diagnosis.verdict == "normal" and _has_normal_prefill(case):
+            self._add(case, prefill_setup(case), case.phases.prefill_tps, _prefill_unit(case))
+        if not _has_telling_decode(case):
+            return False
+        setup = decode_setup(case)
+        healthy = diagnosis.verdict == "normal" and is_alone(setup)
+        self._add(case, setup, case.phases.decode_tps, _decode_unit(case), healthy=healthy)
+        return healthy
 
     def summary(self) -> list[dict[str, object]]:
-        """Return each setup with its count and median, for the status.
+        """Return a row for each setup, the one that learned last first.
 
-        `median` is in the unit that the setup's name ends with.
+        `count` and the medians are of healthy requests, `seen` and `seen_median_tps` of all;
+        `drift_ratio` is the newest day's median against the two weeks before it, both as shares of
+        what first principles expect where that is known.
         """
+        rates = self._kept.rates
+        return [_row(setup, rates.of(setup)) for setup in reversed(rates.setups())]
+
+    def by_day(self) -> list[dict[str, object]]:
+        """Return the medians of each setup's days, the last month's."""
+        rates = self._kept.rates
         return [
-            {"setup": setup, "count": len(shares), "median": round(statistics.median(shares), 3)}
-            for setup, shares in self._shares.items()
+            {"setup": str(setup), "day": day, **_medians(of_day)}
+            for setup in reversed(rates.setups())
+            for day, of_day in sorted(_days(rates.of(setup)).items())
         ]
 
-    def _read(self) -> dict[str, list[float]]:
-        try:
-            read = orjson.loads(self._path.read_bytes())
-            return {setup: [float(r) for r in rates] for setup, rates in read.items() if rates}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError, TypeError):
-            self.errors += 1
-            return {}
+    def _add(
+        self,
+        case: Case,
+        setup: Setup,
+        tps: float | None,
+        expected_tps: float | None,
+        *,
+        healthy: bool = True,
+    ) -> None:
+        if tps is None:
+            return
+        rate = Rate(
+            at_unix_s=case.timeline.started_unix_s,
+            tps=tps,
+            expected_tps=expected_tps,
+            healthy=healthy and is_alone(setup),
+            engine_version=case.server.version or UNKNOWN_VERSION,
+            made_by=self._made_by,
+        )
+        self._kept.add_rate(setup, rate)
+
+    def _healthy(self, case: Case, setup: Setup, unit_tps: float | None) -> list[float]:
+        version = case.server.version or UNKNOWN_VERSION
+        rates = self._kept.rates.of(setup)
+        mine = [rate for rate in rates if rate.healthy and rate.engine_version == version]
+        return sorted(self._at(mine[-KEEP:], unit_tps))
+
+    def _best(
+        self, rates: Sequence[Rate], unit_tps: float | None, now_unix_s: float
+    ) -> float | None:
+        month = [r for r in rates if r.healthy and now_unix_s - r.at_unix_s <= KEEP_S]
+        ordered = sorted(self._at(month, unit_tps))
+        return _percentile(ordered, 0.9) if len(ordered) >= REFINE_AFTER else None
+
+    def _at(self, rates: Iterable[Rate], unit_tps: float | None) -> list[float]:
+        """Return the rates as they would be where first principles expect `unit_tps`."""
+        return [
+            rate.tps * unit_tps / rate.expected_tps
+            if unit_tps and rate.expected_tps and rate.made_by == self._made_by
+            else rate.tps
+            for rate in rates
+        ]
 
 
-def setup_of(case: Case) -> str:
-    """Name the setup: device, model, engine build, KV type, context bucket, speculation."""
-    gpus = case.device.gpus or ()
-    device = ",".join(gpu.uuid or str(gpu.index) for gpu in gpus) or "cpu"
-    server, model = case.server, case.model
-    parts = (
-        device,
-        model.digest or model.name or case.timeline.model or "?",
-        f"{server.kind} {server.version or '?'}",
-        f"kv {server.kv_type_k or 'f16'}",
-        f"ctx {_bucket(case.envelope.context_tokens)}",
-        "speculative" if server.speculative else "plain",
-        "tokens/s" if case.envelope.roofline_tps is None else "of the roofline",
-    )
-    return " | ".join(parts)
+def _decode_unit(case: Case) -> float | None:
+    return case.envelope.roofline_tps
 
 
-def _unit_tps(case: Case) -> float:
-    """Return what a rate is kept as a share of; 1 where no roofline is known."""
-    return case.envelope.roofline_tps or 1.0
+def _prefill_unit(case: Case) -> float | None:
+    return case.envelope.expected_prefill_tps
 
 
-def _bucket(context_tokens: int | None) -> str:
-    """Name the power of two that holds a context: "0-1k", "1k-2k", "2k-4k", ..."""
-    if context_tokens is None:
-        return "?"
-    power = (context_tokens // 1024).bit_length()
-    return "0-1k" if power == 0 else f"{1 << (power - 1)}k-{1 << power}k"
-
-
-def _is_telling(case: Case) -> bool:
+def _has_telling_decode(case: Case) -> bool:
     completion, decode_s = case.timeline.tokens.completion, case.phases.decode_s
     return (
-        completion is not None
+        case.phases.decode_tps is not None
+        and completion is not None
         and completion >= MIN_DECODE_TOKENS
         and decode_s is not None
         and decode_s >= MIN_DECODE_S
-        and case.neighbours.decode_mean <= MAX_NEIGHBOURS
     )
+
+
+def _has_normal_prefill(case: Case) -> bool:
+    """Say whether a prefill tells a rate that is not below what physics expects."""
+    tokens, p, band = case.timeline.tokens, case.phases, case.envelope.prefill
+    return (
+        p.prefill_tps is not None
+        and (p.prefill_s or 0.0) >= MIN_PREFILL_S
+        and tokens.cached is not None  # else what was computed is not known
+        and (tokens.processed or 0) >= MIN_PREFILL_TOKENS
+        and (band is None or p.prefill_tps >= band.low)
+    )
+
+
+def _percentile(ordered: Sequence[float], ratio: float) -> float:
+    return ordered[int(ratio * (len(ordered) - 1))]
+
+
+def _median_of_enough(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if len(values) >= REFINE_AFTER else None
+
+
+def _row(setup: Setup, rates: Sequence[Rate]) -> dict[str, object]:
+    healthy, seen = _medians([r for r in rates if r.healthy]), _medians(rates)
+    return {
+        "setup": str(setup),
+        **healthy,
+        "seen": seen["count"],
+        "seen_median_tps": seen["median_tps"],
+        "drift_ratio": _drift_ratio(rates),
+    }
+
+
+def _medians(rates: Sequence[Rate]) -> dict[str, object]:
+    """Return count and medians; the share of the expectation only where that was known."""
+    shares = [rate.tps / rate.expected_tps for rate in rates if rate.expected_tps]
+    return {
+        "count": len(rates),
+        "median_tps": round(statistics.median(r.tps for r in rates), 3) if rates else None,
+        "of_expected_ratio": round(statistics.median(shares), 3) if shares else None,
+    }
+
+
+def _days(rates: Iterable[Rate]) -> dict[int, list[Rate]]:
+    days: dict[int, list[Rate]] = {}
+    for rate in rates:
+        days.setdefault(rate.day, []).append(rate)
+    return days
+
+
+def _drift_ratio(rates: Sequence[Rate]) -> float | None:
+    days = _days(rates)
+    newest = max(days, default=0)
+    before = [r for day, found in days.items() if newest - 14 <= day < newest for r in found]
+    shares = all(r.expected_tps for r in (*before, *days.get(newest, ())))
+    value: Callable[[Rate], float] = lambda r: r.tps / (r.expected_tps or 1.0) if shares else r.tps  # noqa: E731
+    now = _median_of_enough([value(r) for r in days.get(newest, ())])
+    usual = _median_of_enough([value(r) for r in before])
+    return None if now is None or not usual else round(now / usual, 3)

@@ -113,6 +113,12 @@ class Cards:
 
         return self._each(read)
 
+    def look_s(self) -> float | None:
+        """Return None: nothing here needs a look between readings."""
+
+    def look(self) -> None:
+        """Do nothing, see `look_s`."""
+
     def _each(self, read: Callable[[Watched], Values]) -> list[Values]:
         lines = []
         for gpu in self._watched:

@@ -24,8 +24,8 @@ LOOK_S = 2.0
 """How often descriptors are searched for: the period of an idle machine."""
 
 SEARCH_S = 0.002
-"""What one search among the other processes may take: 10,000 descriptors are 35 ms of work on a small
-machine, so that a desktop's are through after half a minute."""
+"""What one search among the other processes may take: 10,000 descriptors are 35 ms of work on a
+small machine, so that a desktop's are through after half a minute."""
 
 UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20}
 COMPUTING = (b"drm-engine-gfx", b"drm-engine-compute")

@@ -41,6 +41,12 @@ class Devices(Protocol):
     def counts(self) -> Values:
         """Return how many readings failed."""
 
+    def look_s(self) -> float | None:
+        """Return how soon `look` should be called after a reading; None where it need not be."""
+
+    def look(self) -> None:
+        """Look at what must not wait for the next reading."""
+
 
 class PatientGpus:
     """Reads `devices`; `hung` is the reason that is given while a reading does not return.
@@ -57,7 +63,7 @@ class PatientGpus:
         self._answers: queue.SimpleQueue[list[Values] | Exception] = queue.SimpleQueue()
         self._waiting_since_s: float | None = None
         self._count = 0
-        self._counts: Values = {}
+        self._counts = devices.counts()
         self._state: Values | None = None
         self._told: Values | None = None
         threading.Thread(target=self._work, name="gpus", daemon=True).start()
@@ -132,7 +138,19 @@ class PatientGpus:
         while True:
             answer: list[Values] | Exception
             try:
-                answer = self._jobs.get()()
+                answer = self._next_job()()
             except Exception as error:  # noqa: BLE001  the loop reports it
                 answer = error
             self._answers.put(answer)
+
+    def _next_job(self) -> Job:
+        while True:
+            try:
+                return self._jobs.get(timeout=self._devices.look_s())
+            except queue.Empty:
+                pass
+            try:
+                self._devices.look()
+            except Exception:
+                self._jobs.get()  # the next job is answered with this
+                raise

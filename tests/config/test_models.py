@@ -14,7 +14,7 @@ MIB = 2**20
         ("my-finetune", 8.03, None),  # the size alone says nothing
         ("llama ?B Q3_K - Small", 125.03, None),
         ("Qwen3-8B", 12.0, None),  # the name alone neither, where a size denies it
-        ("Llama-3-8B", 8.03, 40),
+        ("Llama-3-8B", 8.03, 41),
     ],
 )
 def test_what_does_not_agree_is_not_known(

@@ -4,54 +4,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import Envelope, Range
+from fakes.hardware import (
+    GB10,
+    GPT_OSS_120B,
+    H100,
+    LLAMA_3_8B,
+    LLAMA_CPP,
+    M4_MAX,
+    QWEN3_8B,
+    QWEN3_30B_A3B,
+    QWEN3_32B,
+    RTX_3060,
+    RTX_3090,
+    RTX_4090,
+    RTX_5090,
+    SMOLLM2,
+    STRIX_HALO,
+    TWO_CORES,
+    band,
+    card,
+    model,
+)
+from slowtok.detectors.case import Envelope
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import expect
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.machine import DeviceFacts
 
 GIB = 2**30
-LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")
-
-
-def model(read_gb: float, layers: int, kv_kib: float, **more: object) -> ModelFacts:
-    facts = ModelFacts(
-        read_bytes=int(read_gb * 1e9), layers=layers, kv_bytes_per_token=kv_kib * 1024
-    )
-    return replace(facts, **more)  # type: ignore[arg-type]
-
-
-# Bytes read per token: tensor tables of the published GGUF files (Q4_K_M, MXFP4); for Qwen3-32B and
-# 30B-A3B active parameters x bits per weight.
-LLAMA_3_8B = model(4.62, 32, 128)
-QWEN3_8B = model(4.68, 36, 144)
-QWEN3_32B = model(19.3, 64, 256)
-QWEN3_30B_A3B = model(1.86, 48, 96, experts=128, experts_used=8, file_bytes=int(18.6e9))
-GPT_OSS_120B = model(
-    3.63, 36, 36, experts=128, experts_used=4,
-    kv_window_tokens=128, kv_window_bytes_per_token=36 * 1024.0,
-)  # fmt: skip
-SMOLLM2 = model(0.0966, 30, 22.5, bits_per_weight=5.74)
-
-
-def card(name: str, gb_s: float | None) -> DeviceFacts:
-    bandwidth = None if gb_s is None else gb_s * 1e9
-    return DeviceFacts(gpus=(GpuFacts(index=0, name=name, bandwidth_bytes_per_s=bandwidth),))
-
-
-RTX_5090 = card("NVIDIA GeForce RTX 5090", 1792)
-RTX_4090 = card("NVIDIA GeForce RTX 4090", 1008)
-RTX_3090 = card("NVIDIA GeForce RTX 3090", 936)
-RTX_3060 = card("NVIDIA GeForce RTX 3060", 360)
-GB10 = card("NVIDIA GB10", None)
-STRIX_HALO = card("AMD Radeon 8060S", None)
-H100 = card("NVIDIA H100 80GB HBM3", 3351)
-M4_MAX = card("Apple M4 Max (40-core)", None)
-TWO_CORES = DeviceFacts(gpus=(), cpu_physical_cores=2, ram_bandwidth_bytes_per_s=50e9)
-
-
-def band(envelope: Envelope) -> Range:
-    assert envelope.decode is not None, envelope.because
-    return envelope.decode
 
 
 # No band, and why.
@@ -110,7 +89,9 @@ def test_a_card_nobody_measured_has_a_ceiling_but_no_band() -> None:
     assert envelope.ceiling_tps == pytest.approx(3000 / 4.62)
 
 
-# GPUs: predicted rate and high edge worked by hand from the fit, at short context and at 32 K.
+# GPUs: predicted rate and high edge worked by hand, at short context and at 32 K, from another fit
+# of the same form to 583 collapsed rows of 74 GPUs. The edges are bandwidth alone and must agree;
+# the predictions are those of two samples of what is published, and lie near each other.
 
 WORKED = [
     (RTX_5090, QWEN3_8B, (212, 356), (120, 175)),
@@ -134,7 +115,7 @@ def test_the_worked_envelopes(
 ) -> None:
     for context, (predicted, high) in ((0, short), (32768, deep)):
         envelope = expect(facts, device, LLAMA_CPP, context)
-        assert envelope.expected_tps == pytest.approx(predicted, rel=0.04)
+        assert envelope.expected_tps == pytest.approx(predicted, rel=0.17)
         assert band(envelope).high == pytest.approx(high, rel=0.04)
 
 
@@ -159,11 +140,55 @@ def test_17000_tokens_per_second_on_one_card_are_impossible() -> None:
     assert 17000 / envelope.ceiling_tps > 40
 
 
-def test_the_low_edge_is_tighter_for_the_classes_that_scatter_less() -> None:
-    for device, ratio in ((RTX_4090, 0.70), (H100, 0.65), (M4_MAX, 0.65)):
+def test_the_low_edge_is_tighter_for_the_kinds_that_scatter_less() -> None:
+    ratios = []
+    for device in (RTX_4090, M4_MAX, H100):
         envelope = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
         assert envelope.expected_tps is not None
-        assert band(envelope).low == pytest.approx(ratio * envelope.expected_tps)
+        ratios.append(band(envelope).low / envelope.expected_tps)
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] > ratios[-1]
+
+
+def test_the_evidence_behind_a_band_is_in_the_envelope() -> None:
+    envelope = expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 100)
+    assert envelope.bandwidth_bytes_per_s == 1008e9
+    assert envelope.efficiency_ratio is not None
+    assert 0.7 < envelope.efficiency_ratio < 0.93
+
+
+def test_a_mixture_counted_as_dense_would_look_impossible() -> None:
+    dense = replace(QWEN3_30B_A3B, read_bytes=QWEN3_30B_A3B.file_bytes, experts=None)
+    measured_tps = 150.0  # what a 3090 gives
+    assert measured_tps < band(expect(QWEN3_30B_A3B, RTX_3090, LLAMA_CPP, 100)).high
+    ceiling = expect(dense, RTX_3090, LLAMA_CPP, 100).ceiling_tps
+    assert ceiling is not None
+    assert ceiling < measured_tps / 2
+
+
+def test_old_builds_take_longer_for_each_layer() -> None:
+    old, new = (
+        expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, version=version), 100).expected_tps
+        for version in ("b2824-4426e298", "b9193-1a68ec937")
+    )
+    assert old is not None
+    assert new is not None
+    assert new == expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 100).expected_tps
+    assert old < new
+
+
+@pytest.mark.parametrize("facts", [{"partition_of": "GPU-1"}, {"mig": True}])
+def test_a_slice_of_a_gpu_has_no_band(facts: dict[str, str]) -> None:
+    [gpu] = H100.gpus or ()
+    device = DeviceFacts(gpus=(replace(gpu, **facts),))  # type: ignore[arg-type]
+    unjudged(expect(LLAMA_3_8B, device, LLAMA_CPP, 100), "MIG")
+
+
+def test_exl3_has_a_ceiling_but_no_band() -> None:
+    facts = replace(LLAMA_3_8B, quantisation="exl3-4.0bpw")
+    envelope = expect(facts, RTX_3090, replace(LLAMA_CPP, kind="exllamav3"), 0)
+    unjudged(envelope, "exl3")
+    assert envelope.ceiling_tps == pytest.approx(936 / 4.62)
 
 
 def test_a_quantised_kv_cache_is_read_in_less_time() -> None:
@@ -185,25 +210,10 @@ def test_a_sliding_window_stops_growing() -> None:
 
 
 def test_an_engine_outside_the_fit_gets_a_wider_band() -> None:
-    llama = band(expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100))
-    vllm = band(expect(LLAMA_3_8B, RTX_3090, ServerFacts(kind="vllm"), 100))
-    assert vllm.low < 0.7 * llama.low
+    llama = band(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 100))
+    vllm = band(expect(LLAMA_3_8B, RTX_4090, ServerFacts(kind="vllm"), 100))
+    assert vllm.low < 0.75 * llama.low
     assert vllm.high == llama.high
-
-
-def test_layers_on_two_cards_are_held_to_the_slower_and_bounded_by_both() -> None:
-    both = DeviceFacts(
-        gpus=(
-            GpuFacts(index=0, name="NVIDIA GeForce RTX 3090", bandwidth_bytes_per_s=936e9),
-            GpuFacts(index=1, name="NVIDIA GeForce RTX 3060", bandwidth_bytes_per_s=360e9),
-        )
-    )
-    envelope = expect(LLAMA_3_8B, both, LLAMA_CPP, 100)
-    alone = expect(LLAMA_3_8B, RTX_3060, LLAMA_CPP, 100)
-    assert band(envelope).low == band(alone).low
-    assert envelope.ceiling_tps == pytest.approx(1296e9 / (4.62e9 + 100 * 128 * 1024))
-    first = expect(LLAMA_3_8B, both, LLAMA_CPP, 100, gpu_indices=(0,))
-    assert first.decode == expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 100).decode
 
 
 # CPU.
@@ -260,54 +270,10 @@ def test_half_the_cores_of_a_wide_machine_do_not_raise_the_reference() -> None:
     )
 
 
-# As configured.
-
-
-def test_a_whole_model_alone_has_nothing_beside_its_reference() -> None:
-    for layers in (None, -1, 32, 999):
-        server = replace(LLAMA_CPP, gpu_layers=layers)
-        assert expect(LLAMA_3_8B, RTX_4090, server, 100).as_configured is None
-
-
-def test_a_tenth_in_ram_costs_most_of_the_time() -> None:
-    device = replace(RTX_4090, ram_bandwidth_bytes_per_s=50e9)
-    split = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=30), 100)
-    whole = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
-    assert split.decode == whole.decode
-    assert split.as_configured is not None
-    assert split.as_configured.high < band(whole).low
-    assert split.as_configured.low < split.as_configured.high
-
-
-def test_a_split_without_a_measured_ram_is_not_guessed() -> None:
-    split = expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, gpu_layers=20), 100)
-    assert split.as_configured is None
-    assert split.decode is not None
-
-
-@pytest.mark.parametrize(("facts", "device"), [(LLAMA_3_8B, RTX_4090), (QWEN3_30B_A3B, RTX_3090)])
-def test_a_share_of_a_batch_moves_only_what_is_configured(
-    facts: ModelFacts, device: DeviceFacts
-) -> None:
-    alone = expect(facts, device, LLAMA_CPP, 4096)
-    shared = expect(facts, device, LLAMA_CPP, 4096, sequences=4)
-    assert shared.decode == alone.decode
-    assert shared.as_configured is not None
-    assert shared.as_configured.low < band(alone).low
-    assert shared.as_configured.high < band(alone).high
-
-
-def test_a_batch_on_a_cpu_shares_the_cores() -> None:
-    shared = expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64, sequences=2).as_configured
-    alone = band(expect(SMOLLM2, TWO_CORES, LLAMA_CPP, 64))
-    assert shared is not None
-    assert shared.low == pytest.approx(alone.low / 2, rel=0.1)
-
-
 # Always.
 
 CONTEXTS = st.integers(0, 131072)
-DEVICES = st.sampled_from([RTX_5090, RTX_3060, H100, GB10, TWO_CORES])
+DEVICES = st.sampled_from([RTX_5090, STRIX_HALO, M4_MAX, RTX_3060, H100, GB10, TWO_CORES])
 MODELS = st.sampled_from([LLAMA_3_8B, QWEN3_30B_A3B, GPT_OSS_120B, SMOLLM2])
 
 
@@ -347,8 +313,18 @@ def test_the_middle_lies_inside_and_the_ceiling_above(
     assert band(envelope).low < envelope.expected_tps < band(envelope).high < envelope.ceiling_tps
 
 
+@given(facts=MODELS, device=DEVICES, context=CONTEXTS, times=st.floats(1, 10))
+def test_more_weights_are_never_faster(
+    facts: ModelFacts, device: DeviceFacts, context: int, times: float
+) -> None:
+    heavy = replace(facts, read_bytes=round((facts.read_bytes or 0) * times))
+    slow, fast = (expect(m, device, LLAMA_CPP, context) for m in (heavy, facts))
+    assert band(slow).low <= band(fast).low
+    assert band(slow).high <= band(fast).high
+
+
 def test_the_basis_is_one_readable_sentence() -> None:
     envelope = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 2048)
     assert envelope.basis == (
-        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.49-0.93"
+        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.45-0.93"
     )

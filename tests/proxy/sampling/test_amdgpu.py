@@ -48,6 +48,21 @@ def test_no_amd_card_is_no_reader(tmp_path: Path) -> None:
     assert open_amd(lambda _: None, root=str(tmp_path), private_pids=False) is None
 
 
+def test_the_reader_gives_what_the_cards_do(tree: Tree) -> None:
+    tree.switched_card()
+    gpus = open_amd(lambda _: None, root=str(tree.root), private_pids=False)
+    assert gpus is not None
+    lines: list[dict[str, Any]] = []
+    while not lines:  # the thread may be slow to start
+        lines = gpus.sample(dear=True, servers=set())
+    news = gpus.news()
+
+    assert one(lines)["busy_ratio"] == 0.97
+    assert news is not None
+    assert one(news["gpus"])["max_sm_clock_mhz"] == 2482
+    assert gpus.counts() == {"gpu_errors": 0, "gpu_samples_stalled": 0, "gpu_hung": 0}
+
+
 def test_every_field_has_its_value_and_unit(tree: Tree) -> None:
     tree.switched_card()
     tree.descriptor(7, 3, "/dev/dri/renderD128", fdinfo(vram_kib=19 << 20))

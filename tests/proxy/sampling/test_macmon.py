@@ -16,7 +16,8 @@ import pytest
 
 from slowtok.detectors.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling import macmon
-from slowtok.proxy.sampling.macmon import Macmon, open_macmon, parse_line, read_facts, read_sample
+from slowtok.proxy.sampling.macmon import Macmon, open_macmon
+from slowtok.proxy.sampling.macmon_lines import ABSENT, parse_line, read_facts, read_sample
 
 OLD = {
     "all_power": 0.6468324661254883,
@@ -163,8 +164,8 @@ def test_facts() -> None:
 def test_every_field_is_given_or_absent_with_a_reason() -> None:
     given = {name for name in read_sample(NEW, 5.0, 1380) if name != "kind"}
 
-    assert given | set(macmon.ABSENT) == set(GpuSample.__dataclass_fields__)
-    assert not given & set(macmon.ABSENT)
+    assert given | set(ABSENT) == set(GpuSample.__dataclass_fields__)
+    assert not given & set(ABSENT)
 
 
 def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

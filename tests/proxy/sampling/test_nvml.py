@@ -18,9 +18,10 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import H100, MIB, RTX_4090
 from fakes.nvml.stand_in import Script
 from slowtok.detectors.machine import GpuSample
-from slowtok.proxy.sampling import nvml, nvml_devices
-from slowtok.proxy.sampling.nvml import Gpus
+from slowtok.proxy.sampling import nvml_devices, patient
+from slowtok.proxy.sampling.nvml import HUNG
 from slowtok.proxy.sampling.nvml_devices import Devices
+from slowtok.proxy.sampling.patient import PatientGpus
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import parse_line
 
@@ -39,11 +40,11 @@ def nobody(_: int) -> None:
     """No process has a name."""
 
 
-def opened(patience_s: float = 10.0) -> Gpus:
-    return Gpus(Devices(stand_in.binding(), nobody), patience_s=patience_s)
+def opened(patience_s: float = 10.0) -> PatientGpus:
+    return PatientGpus(Devices(stand_in.binding(), nobody), HUNG, patience_s=patience_s)
 
 
-def sample(gpus: Gpus) -> list[dict[str, Any]]:
+def sample(gpus: PatientGpus) -> list[dict[str, Any]]:
     return gpus.sample(dear=False, servers=set())
 
 
@@ -92,7 +93,7 @@ def test_a_call_that_blocks_is_not_waited_for(script: Script) -> None:
     answered(gpus)
 
 
-def answered(gpus: Gpus) -> list[dict[str, Any]]:
+def answered(gpus: PatientGpus) -> list[dict[str, Any]]:
     """Return the first lines that come, whenever that is."""
     found: list[dict[str, Any]] = []
 
@@ -147,7 +148,7 @@ def test_a_call_that_does_not_return_is_news(
     script.gpu(0, {"UtilizationRates": "~400 97 61"})
     sample(gpus)
     assert gpus.news() is None  # it may only be a little slow
-    monkeypatch.setattr(nvml, "HUNG_S", 0.0)
+    monkeypatch.setattr(patient, "HUNG_S", 0.0)
 
     news = gpus.news()
     assert news is not None
@@ -164,7 +165,7 @@ def test_a_fault_between_samples_reaches_the_loop_and_ends_nothing(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     devices = Devices(stand_in.binding(), nobody)
-    gpus = Gpus(devices, patience_s=10.0)
+    gpus = PatientGpus(devices, HUNG, patience_s=10.0)
     faults = [ZeroDivisionError("ours")]
     looks: list[float | None] = [0.0]  # once at once, never again
 
@@ -189,7 +190,7 @@ def test_a_fault_of_ours_reaches_the_loop_and_ends_nothing(script: Script) -> No
             raise faults.pop()
         return None
 
-    gpus = Gpus(Devices(stand_in.binding(), name_of), patience_s=10.0)
+    gpus = PatientGpus(Devices(stand_in.binding(), name_of), HUNG, patience_s=10.0)
     with pytest.raises(ZeroDivisionError):
         gpus.sample(dear=True, servers=set())
     assert len(gpus.sample(dear=True, servers=set())) == 1
@@ -213,7 +214,7 @@ def test_what_went_wrong_is_counted(script: Script) -> None:
 def test_calls_that_hang_are_counted_while_they_do_and_after(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml, "HUNG_S", 0.1)
+    monkeypatch.setattr(patient, "HUNG_S", 0.1)
     gpus = opened(patience_s=0.05)
     answered(gpus)
     script.gpu(0, {"UtilizationRates": "~400 97 61"})

@@ -32,6 +32,11 @@ class Devices:
             raise self.error
         return [{"index": 0, "dear": dear, "servers": servers}]
 
+    def look_s(self) -> float | None:
+        return None
+
+    def look(self) -> None: ...
+
     def sample_idle(self, servers: set[int] | None) -> list[dict[str, Any]]:
         return self.sample(dear=False, servers=servers)
 
