@@ -3,21 +3,26 @@
 from dataclasses import replace
 
 from slowtok.detectors.case import Case, Tokens
+from slowtok.detectors.drafts import speculates
 from slowtok.detectors.envelope import expect, refine
 
 
 def with_expectation(case: Case) -> Case:
-    """Return the case with what its model should give on its hardware, refined by its baseline."""
+    """Return the case with what its model should give on its hardware, refined by its baseline.
+
+    Not refined where tokens are drafted: other text gives other rates there.
+    """
+    drafts = speculates(case)
     envelope = expect(
         case.model,
         case.device,
-        case.server,
+        replace(case.server, speculative=True) if drafts else case.server,
         _context(case.timeline.tokens),
         gpu_indices=case.server.gpu_indices or None,
         sequences=1 + case.neighbours.decode_mean,
         processed_tokens=case.timeline.tokens.processed,
     )
-    return replace(case, envelope=refine(envelope, case.baseline))
+    return replace(case, envelope=envelope if drafts else refine(envelope, case.baseline))
 
 
 def _context(tokens: Tokens) -> int | None:

@@ -1,18 +1,26 @@
 """How much time each phase of a request lost against expectation, and whether that is slow.
 
 The gate: a decode is slow only below the band's low edge or below 0.85 of its own baseline, with
-at least 32 tokens and 2 s; a shorter one is judged only when it is clearly inside.
+at least 32 tokens and 2 s; a shorter one is judged only when it is clearly inside. A prefill is
+slow below its band, or below half of its own best, with at least 256 tokens to compute and 2 s;
+or by what a finding shows.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Baseline, Case, Phase
+from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
+MIN_PREFILL_TOKENS = 256  # fewer are few passes over the weights, and say little about a rate
+MIN_PREFILL_S = 2.0
+OWN_PREFILL_RATIO = 0.5  # of the best of its own past; proposed, no published source ...
+OWN_PREFILL_TOKENS = 4096  # ... where attention to a longer context has not halved the rate yet
+FRESH_LOAD_S = 10.0  # after a load the first request warms caches and kernels up; no source
 MIN_LOAD_S = 1.0  # a warm Ollama reports tens of milliseconds (ollama/ollama#12443)
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
@@ -20,6 +28,7 @@ MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no publish
 CACHED_BYTES = 512 * 1024 * 1024  # no last-level cache in common use holds a model of this size
 
 _TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
+_DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"
 _UNSEEN_GPU = "faster than this machine's RAM allows: it runs on a GPU that is not visible here"
 _CUT_SHORT = {
     "upstream-refused": "the engine could not be reached",
@@ -52,10 +61,18 @@ def judge_decode(case: Case) -> DecodeJudgement:
         return _cannot(_TOO_FAST if case.device.gpus else _UNSEEN_GPU)
     if rate >= low:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
-    if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
-        return _cannot(f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode")
+    if unclear := _says_too_little(case, tokens, decode_s):
+        return _cannot(unclear)
     expected = max(_expected(case) or low, low)  # a baseline may lie below the band
     return DecodeJudgement(slow=True, lost_s=decode_s * (1 - rate / expected), reason="")
+
+
+def _says_too_little(case: Case, tokens: int, decode_s: float) -> str | None:
+    if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
+        return f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode"
+    if speculates(case) and drafts_of(case) is None:
+        return _DRAFTS_UNKNOWN
+    return None
 
 
 def losses(
@@ -63,14 +80,16 @@ def losses(
 ) -> tuple[PhaseLoss, ...]:
     """Return the loss of every phase that lost anything, decode by its gate, waits by their length.
 
-    A prefill has no band of its own here: it is slow when a finding shows what it lost. An error
-    is not slow, however long it took.
+    A prefill lost what it took beyond its expectation, or what a finding shows, if that is more. An
+    error is not slow, however long it took.
     """
     p = case.phases
     waits: dict[Phase, float] = {
         "queue": p.queue_s or 0.0,
         "load": p.load_s or 0.0,
-        "prefill": min(_found(findings, "prefill"), p.prefill_s or 0.0),
+        "prefill": min(
+            max(_found(findings, "prefill"), prefill_excess_s(case)), p.prefill_s or 0.0
+        ),
         "delivery": p.delivery_s or 0.0,
     }
     found = [
@@ -81,6 +100,45 @@ def losses(
     if decode.slow:
         found.append(PhaseLoss(phase="decode", lost_s=decode.lost_s, slow=True))
     return tuple(found)
+
+
+def prefill_excess_s(case: Case) -> float:
+    """Return what a prefill took beyond its expectation; 0 where it was not slow for sure.
+
+    Not judged are a prefill beside other requests, one right after a load, and one whose time is
+    not the engine's own word: the wait for the first token may hold more than that.
+    """
+    rate, took_s = case.phases.prefill_tps, case.phases.prefill_s
+    low_tps, expected_tps = _expected_prefill(case)
+    if rate is None or took_s is None or rate >= low_tps or not _is_telling_prefill(case):
+        return 0.0
+    return took_s * (1 - rate / expected_tps)
+
+
+def _expected_prefill(case: Case) -> tuple[float, float]:
+    """Return the rate below which a prefill is slow, and the one expected; 0 where not known."""
+    band, middle = case.envelope.prefill, case.envelope.expected_prefill_tps
+    edges = [(0.0, 0.0)]
+    if band is not None:
+        edges.append((band.low, middle or band.low))
+    best = case.history.best_prefill_tps
+    if best is not None and (case.timeline.tokens.prompt or 0) <= OWN_PREFILL_TOKENS:
+        edges.append((OWN_PREFILL_RATIO * best, best))
+    return max(edges)
+
+
+def _is_telling_prefill(case: Case) -> bool:
+    p, n, activity = case.phases, case.neighbours, case.activity
+    if is_error(case) or p.source not in ("engine", "metrics"):
+        return False
+    if (case.timeline.tokens.processed or 0) < MIN_PREFILL_TOKENS:
+        return False
+    beside = n.in_flight_at_send > 0 or n.decode_max > 0
+    if activity is not None:
+        beside = beside or activity.alone is False or (activity.running_max or 0) > 1
+    loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S
+    fresh = any(load.age_s < FRESH_LOAD_S for load in case.history.loads[:1])
+    return (p.prefill_s or 0.0) >= MIN_PREFILL_S and not (beside or loaded or fresh)
 
 
 def slowdown(case: Case, lost_s: float, phase: Phase) -> float:
@@ -110,8 +168,10 @@ def _expected(case: Case) -> float | None:
 
 
 def _learned(case: Case) -> Baseline | None:
-    """Return the baseline, unless too little was seen or it lies outside what physics expects."""
+    """Return the baseline, unless it says too little, or lies outside what physics expects."""
     learned, band = case.baseline, case.envelope.decode
+    if speculates(case):
+        return None  # other text gives other rates where tokens are drafted
     if learned_low_tps(learned) is None or learned.decode_tps is None:
         return None
     if band is not None and not band.low <= learned.decode_tps <= band.high:

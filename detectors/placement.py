@@ -1,13 +1,9 @@
-"""Where a model lies: how much of what each token reads is not on a GPU, and what that costs.
+"""Where a model lies: how much of what each token reads is not on a GPU.
 
 Strategy: what the engine says of itself is believed first, then its command line, then the memory
 that its processes hold, then what cannot be otherwise: more than the GPUs have. An engine that says
-"all on the GPU" while the memory shows otherwise is wrong (ollama/ollama#8623). Why it is so:
-`slowtok.detectors.placement_why`.
-
-Sources: the split's cost is the mix of `slowtok.detectors.envelope_configured`: 15 published rows
-lie at 0.71 to 1.37 of it. Attention on a CPU reads its KV cache at 0.09 to 0.74 of the bandwidth,
-by kernel (docs/envelope.md).
+"all on the GPU" while the memory shows otherwise is wrong (ollama/ollama#8623). What the split
+costs is in `slowtok.detectors.placement_cost`, why it is so in `slowtok.detectors.placement_why`.
 """
 
 from collections.abc import Collection
@@ -16,14 +12,8 @@ from typing import Literal
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.envelope_configured import (
-    SPLIT_HIGH_RATIO,
-    SPLIT_LOW_RATIO,
-    SPLIT_RAM_EFFICIENCY,
-)
-from slowtok.detectors.envelope_memory import CPU_KV_RATIO, is_tensor_parallel
 from slowtok.detectors.envelope_reads import expert_bytes
-from slowtok.detectors.finding import Channel, need, weigh
+from slowtok.detectors.finding import Missing, need
 from slowtok.detectors.footprint import (
     LEAST_OVERHEAD_BYTES,
     WHOLE_ON_GPU,
@@ -31,14 +21,11 @@ from slowtok.detectors.footprint import (
     embedding_bytes,
     footprint,
 )
-from slowtok.detectors.gpu_window import by_gpu, median, settled
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.gpu_window import by_gpu
+from slowtok.detectors.machine import GpuFacts
 from slowtok.detectors.vram import VramSplit, newest_split
 from slowtok.detectors.window import (
     CPU_DECODES_CORES,
-    GPU_DECODES_CORES,
-    decode_s,
-    decode_tps,
     mean,
 )
 
@@ -50,39 +37,17 @@ MIN_CPU_RATIO = 0.02
 NOTHING_RATIO = 0.98
 """From here on nothing of the model is on a GPU. No published source: the same, seen from above."""
 
+MOST_CONTEXT_RATIO = 0.05
+"""Proposed, no published source: a CUDA context without weights, as a share of the model file."""
+
 MEMORY_SLACK_RATIO = 0.95
 """The memory that a process holds says "not all of it" only below this share of what it needs."""
 
 UNIFIED_ROOM_RATIO = 0.75
-"""What macOS lets a GPU have of the machine's memory on larger Macs (two thirds on smaller ones)."""
-
-TYPICAL_RAM_BYTES_PER_S = 50e9
-"""Two channels of DDR4-3200 give 51 GB/s; used only until this machine's RAM has been measured."""
-
-UNMEASURED_RAM_RATIO = 2.5
-"""One slow channel has 20 GB/s, a workstation's four have 100 and more."""
-
-FAST_CPU_KV_RATIO = 0.74 / 0.71
-"""The quickest published attention kernel on a CPU, against the rate at which weights are read."""
-
-LINK_BYTES_PER_S = 25e9
-"""PCIe 4.0 x16 in practice; used where the link is not known."""
-
-LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-LINK_EFFICIENCY = 0.8
-"""Raw rates of a PCIe lane, and what copies reach of them; the latter has no published source."""
-
-BUSY_RATIO = 0.90
-WAITING_RATIO = 0.60
-"""Utilization of a GPU that does not wait for a CPU, and of one that does. Proposed, no published
-source; ollama/ollama#3301 shows 15 %, ggml-org/llama.cpp#17880 39 %."""
-
-FETCHING_RATIO = 0.30
-IDLING_POWER_RATIO = 0.60
-"""A GPU that fetches weights over its link: the share of the link, and of the power limit although
-it is busy. Proposed, no published source."""
+"""What macOS lets a GPU have of a larger Mac's memory (two thirds of a smaller one's)."""
 
 TOLD: Collection[Source] = ("engine", "command line")
+"""Sources that say what was done, instead of what can be seen of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,132 +153,66 @@ def vram(case: Case) -> VramSplit | None:
     )
 
 
+def shares_memory(case: Case) -> bool:
+    """Say whether the GPUs that may serve use the machine's memory."""
+    gpus = serving_gpus(case)
+    return bool(gpus) and all(gpu.unified_memory for gpu in gpus)
+
+
 def room_bytes(case: Case, held: VramSplit | None) -> float | None:
     """Return what the GPUs could hold if they were empty."""
     if held is not None:
         return held.usable_bytes
     gpus = serving_gpus(case)
-    if gpus and all(gpu.unified_memory for gpu in gpus):
+    if shares_memory(case):
         ram_bytes = case.device.ram_bytes
         return None if ram_bytes is None else UNIFIED_ROOM_RATIO * ram_bytes
     totals = [gpu.total_bytes for gpu in gpus if gpu.total_bytes]
     return sum(totals) if gpus and len(totals) == len(gpus) else None
 
 
-def lost_s(case: Case, placed: Placement) -> float:
-    """Return what the part beside the GPU cost this decode.
-
-    What is known of CPUs gives a range of what a token takes longer; the value in it that is
-    nearest to what happened is taken, because where the weights lie is known. As a share of the
-    decode, so that a prediction of 60 ms for a token that took 55 is not one of more than all.
+def holds_some(case: Case) -> bool:
+    """Say whether the server holds memory on a GPU that may be a part of the model.
 
     Raises:
-        Missing: the bytes of a token, the rate or the one expected of this GPU are not known.
+        Missing: the driver does not say, and nothing else does.
     """
-    expected_tps = need(case.envelope.expected_tps, "decode rate expected of this GPU")
-    least_s, most_s = longer_per_token_s(case, placed)
-    observed_s = 1 / decode_tps(case) - 1 / expected_tps
-    longer_s = min(max(observed_s, least_s), most_s)
-    return decode_s(case) * longer_s / (longer_s + 1 / expected_tps)
+    held = vram(case)
+    samples = case.gpu_during("decode")
+    listed = [p for s in samples if s.processes is not None for p in s.processes]
+    mine = [p.memory_bytes for p in listed if p.is_server]
+    if not mine:
+        is_listed = any(s.processes is not None for s in samples)
+        unsure = any(p.is_server is None for p in listed)
+        if is_listed and not unsure and (held is None or held.server_bytes is not None):
+            return False
+        return _may_hold(case, held, "processes on the GPU")
+    known = [memory_bytes for memory_bytes in mine if memory_bytes is not None]
+    if len(known) < len(mine):
+        return _may_hold(case, held, "GPU memory of the server")
+    return max(known) >= MOST_CONTEXT_RATIO * need(case.model.file_bytes, "size of the model file")
 
 
-def longer_per_token_s(case: Case, placed: Placement) -> tuple[float, float]:
-    """Return how much longer a token takes than wholly on the GPU: at least, and at most.
+def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
+    """Decide where the driver hides whose the memory is; raises Missing of `fact` if nothing does.
 
-    Raises:
-        Missing: the bytes of a token or the rate expected of this GPU are not known.
+    The engine's word counts only where it speaks of a part, its "all of it" does not.
     """
-    weights = placed.weights_ratio * need(case.envelope.read_bytes, "bytes read per token")
-    kv = placed.kv_ratio * (case.envelope.kv_bytes or 0.0)
-    whole_s = 1 / need(case.envelope.expected_tps, "decode rate expected of this GPU")
-    spared_s = placed.cpu_ratio * whole_s
-    rate, spread = _ram_bytes_per_s(case)
-    if placed.over_link:
-        rate, spread = link_bytes_per_s(case), 1.0
-    quick = (weights + kv / FAST_CPU_KV_RATIO) / (rate * spread * SPLIT_HIGH_RATIO)
-    slow = (weights + kv / CPU_KV_RATIO) / (rate / spread * SPLIT_LOW_RATIO)
-    return max(quick - spared_s, 0.0), max(slow - spared_s, 0.0)
-
-
-def link_bytes_per_s(case: Case) -> float:
-    """Return what the narrowest PCIe link of the GPUs that serve carries in practice."""
-    known = [
-        LANE_BYTES_PER_S[gpu.max_pcie_generation] * gpu.max_pcie_width * LINK_EFFICIENCY
-        for gpu in serving_gpus(case)
-        if gpu.max_pcie_generation in LANE_BYTES_PER_S and gpu.max_pcie_width
-    ]
-    return min(known, default=LINK_BYTES_PER_S)
-
-
-def gpu_busy_ratio(case: Case) -> float | None:
-    """Return how busy decode kept the GPUs, without the stale first second.
-
-    GPUs that work one after the other are busy in turns: together as much as one alone would be.
-    """
-    medians = [
-        median(settled(samples), lambda s: s.busy_ratio)
-        for samples in by_gpu(case.gpu_during("decode")).values()
-    ]
-    known = [value for value in medians if value is not None]
-    if not known:
-        return None
-    return max(known) if is_tensor_parallel(case.server) else min(sum(known), 1.0)
+    server, file_bytes = case.server, case.model.file_bytes
+    if 0 < (server.loaded_gpu_bytes or 0) < NOTHING_RATIO * (server.loaded_bytes or 0):
+        return True
+    if held is not None and file_bytes is not None:
+        others = sum(other.memory_bytes or 0 for other in held.others)
+        if held.usable_bytes - held.free_bytes - others < MOST_CONTEXT_RATIO * file_bytes:
+            return False
+    if shares_memory(case):
+        return False
+    raise Missing(fact)
 
 
 def server_cores(case: Case) -> float | None:
     """Return how many cores the server's threads kept busy in decode."""
     return mean(case.host_during("decode"), lambda s: s.server_cpu_cores)
-
-
-def is_fetched(case: Case, placed: Placement) -> bool:
-    """Say whether the GPU fetches what is missing itself: too much for it, and the CPU rests."""
-    cores = server_cores(case)
-    return placed.source == "size" and cores is not None and cores <= CPU_DECODES_CORES
-
-
-def confidence(case: Case, placed: Placement) -> float:
-    """Return how sure it is that so much is not on a GPU: who says so, and what CPU and GPU did."""
-    if is_fetched(case, placed):
-        return weigh("inference", *_spilling(case))
-    busy, cores = gpu_busy_ratio(case), server_cores(case)
-    channels: list[Channel] = ["server" if placed.source in TOLD else "gauge"]
-    if busy is not None and busy < WAITING_RATIO:
-        channels.append("gauge")
-    if cores is not None and cores > CPU_DECODES_CORES:
-        channels.append("gauge")
-    rests = cores is not None and cores < GPU_DECODES_CORES and not placed.over_link
-    never_waits = busy is not None and busy >= BUSY_RATIO and not placed.over_link
-    return weigh(*channels, against=rests + never_waits)
-
-
-def _spilling(case: Case) -> list[Channel]:
-    """Return what shows that a GPU fetches weights: traffic into it, and work that costs little."""
-    samples = settled(case.gpu_during("decode"))
-    into, power = median(samples, _into_it), median(samples, _power_ratio)
-    channels: list[Channel] = []
-    if into is not None and into >= FETCHING_RATIO * link_bytes_per_s(case):
-        channels.append("gauge")
-    if power is not None and power <= IDLING_POWER_RATIO:
-        channels.append("gauge")
-    return channels
-
-
-def _into_it(sample: GpuSample) -> float | None:
-    return sample.pcie_rx_bytes_per_s
-
-
-def _power_ratio(sample: GpuSample) -> float | None:
-    if sample.power_w is None or not sample.power_limit_w or (sample.busy_ratio or 0) < BUSY_RATIO:
-        return None
-    return sample.power_w / sample.power_limit_w
-
-
-def _ram_bytes_per_s(case: Case) -> tuple[float, float]:
-    """Return the rate at which a split model is read from RAM, and the factor it may be off by."""
-    measured = case.device.ram_bandwidth_bytes_per_s
-    if measured:
-        return SPLIT_RAM_EFFICIENCY * measured, 1.0
-    return SPLIT_RAM_EFFICIENCY * TYPICAL_RAM_BYTES_PER_S, UNMEASURED_RAM_RATIO
 
 
 def _by_engine(case: Case, size: Footprint | None) -> _Beside | None:
@@ -351,7 +250,7 @@ def _by_command_line(case: Case, size: Footprint | None) -> _Beside | None:
 
 
 def _by_offload(case: Case, size: Footprint | None) -> _Beside:
-    """vLLM puts everything on GPUs but what it was told to keep in RAM, for each GPU."""
+    """Return what vLLM was told to keep in RAM, for each GPU; the rest it puts on them."""
     kept = (case.server.cpu_offload_bytes or 0) * max(case.server.tensor_parallel or 1, 1)
     ratio = min(kept / size.weights_bytes, 1.0) if size is not None else 0.0
     return _Beside(

@@ -28,10 +28,10 @@ from slowtok.detectors.placement import (
     MIN_CPU_RATIO,
     TOLD,
     Placement,
-    confidence,
     off_gpu,
     room_bytes,
 )
+from slowtok.detectors.placement_cost import confidence
 from slowtok.detectors.vram import MODEL_BYTES, Holder, VramSplit
 
 Root = Literal[
@@ -48,10 +48,11 @@ CONTEXT_BYTES = int(0.3 * GIB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a part is not on a GPU. `needed_bytes` is what all of it takes there at the reserved
-    context, `needed_for_used_bytes` at the one that was used, `room_bytes` what empty GPUs have.
+    """Why a part is not on a GPU.
 
-    `others_bytes` is what was not to be had at load, because others held it.
+    `needed_bytes` is what all of it takes there at the reserved context, `needed_for_used_bytes` at
+    the one that was used, `room_bytes` what empty GPUs have. `others_bytes` is what was not to be
+    had at load, because others held it; `at_load` says that this was seen at that time.
     """
 
     root: Root
@@ -60,6 +61,7 @@ class Reason:
     needed_for_used_bytes: float
     room_bytes: float
     others_bytes: float
+    at_load: bool
     used_tokens: int | None
 
 
@@ -110,6 +112,7 @@ def why(case: Case, placed: Placement) -> Reason:
         needed_for_used_bytes=needed_for_used,
         room_bytes=room,
         others_bytes=others,
+        at_load=at_load,
         used_tokens=used,
     )
 
@@ -125,18 +128,14 @@ def _root(
     used: float,
 ) -> tuple[Root, bool]:
     """Return the root, and whether it is sure."""
-    if used > room:
-        return "model-too-big", True
-    if needed > room:
-        return "context-oversized", True
+    if max(used, needed) > room:
+        return "model-too-big" if used > room else "context-oversized", True
     if _others_had_it(placed, room=room, others=others, margin=margin, needed=needed):
         return "vram-held-by-others", True
     if better_load_bytes(case, needed + margin) is not None:
         return "reload-degradation", True
-    if used + margin > room:
-        return "model-too-big", False
-    if needed + margin > room:
-        return "context-oversized", False
+    if max(used, needed) + margin > room:
+        return "model-too-big" if used + margin > room else "context-oversized", False
     return "told", True
 
 

@@ -3,6 +3,7 @@
 Everything outside `/slowtok` goes to the relay. Read relay.py next.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
@@ -23,6 +24,7 @@ from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.ram import RamBandwidth
 from slowtok.proxy.relay import PASSED, Relay
 from slowtok.proxy.sampling.supervisor import Sampler
@@ -47,7 +49,8 @@ class Proxy:
         self.lag = LoopLag()
         self.sampler = Sampler()
         self.store = Store(settings.keep_requests)
-        self.baselines = Baselines(settings.state_path / "baselines.json")
+        self.kept = Kept(settings.state_path / "learned.sqlite3")
+        self.baselines = Baselines(self.kept)
         self._sinks = sinks
         self._own_cost = OwnCost()
 
@@ -91,6 +94,7 @@ class Proxy:
         await self.engines.stop()
         await self.sampler.stop()
         await self.session.close()
+        await asyncio.to_thread(self.kept.close)
 
     def device(self) -> DeviceFacts:
         """Return what is known of this machine."""

@@ -9,13 +9,14 @@ that another version of slowtok wrote is taken as it is, because that one expect
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.phases import MIN_DECODE_TOKENS, is_error
+from slowtok.proxy.past import summary
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
 from slowtok.proxy.past.setup import Setup, decode_setup, is_alone, prefill_setup
@@ -92,24 +93,21 @@ class Baselines:
         self._add(case, setup, case.phases.decode_tps, _decode_unit(case), healthy=healthy)
         return healthy
 
-    def summary(self) -> list[dict[str, object]]:
-        """Return a row for each setup, the one that learned last first.
+    def save(self) -> None:
+        """Do nothing: what is learned is written at once, by a thread of its own."""
 
-        `count` and the medians are of healthy requests, `seen` and `seen_median_tps` of all;
-        `drift_ratio` is the newest day's median against the two weeks before it, both as shares of
-        what first principles expect where that is known.
-        """
-        rates = self._kept.rates
-        return [_row(setup, rates.of(setup)) for setup in reversed(rates.setups())]
+    def summary(self) -> list[dict[str, object]]:
+        """Return a row for each setup, the one that learned last first (`past.summary.row`)."""
+        return [summary.row(setup, rates) for setup, rates in self._newest_first()]
 
     def by_day(self) -> list[dict[str, object]]:
-        """Return the medians of each setup's days, the last month's."""
+        """Return a row for each day of each setup (`past.summary.day_rows`)."""
+        found = self._newest_first()
+        return [row for setup, rates in found for row in summary.day_rows(setup, rates)]
+
+    def _newest_first(self) -> Iterator[tuple[Setup, Sequence[Rate]]]:
         rates = self._kept.rates
-        return [
-            {"setup": str(setup), "day": day, **_medians(of_day)}
-            for setup in reversed(rates.setups())
-            for day, of_day in sorted(_days(rates.of(setup)).items())
-        ]
+        return ((setup, rates.of(setup)) for setup in reversed(rates.setups()))
 
     def _add(
         self,
@@ -192,42 +190,3 @@ def _percentile(ordered: Sequence[float], ratio: float) -> float:
 
 def _median_of_enough(values: Sequence[float]) -> float | None:
     return statistics.median(values) if len(values) >= REFINE_AFTER else None
-
-
-def _row(setup: Setup, rates: Sequence[Rate]) -> dict[str, object]:
-    healthy, seen = _medians([r for r in rates if r.healthy]), _medians(rates)
-    return {
-        "setup": str(setup),
-        **healthy,
-        "seen": seen["count"],
-        "seen_median_tps": seen["median_tps"],
-        "drift_ratio": _drift_ratio(rates),
-    }
-
-
-def _medians(rates: Sequence[Rate]) -> dict[str, object]:
-    """Return count and medians; the share of the expectation only where that was known."""
-    shares = [rate.tps / rate.expected_tps for rate in rates if rate.expected_tps]
-    return {
-        "count": len(rates),
-        "median_tps": round(statistics.median(r.tps for r in rates), 3) if rates else None,
-        "of_expected_ratio": round(statistics.median(shares), 3) if shares else None,
-    }
-
-
-def _days(rates: Iterable[Rate]) -> dict[int, list[Rate]]:
-    days: dict[int, list[Rate]] = {}
-    for rate in rates:
-        days.setdefault(rate.day, []).append(rate)
-    return days
-
-
-def _drift_ratio(rates: Sequence[Rate]) -> float | None:
-    days = _days(rates)
-    newest = max(days, default=0)
-    before = [r for day, found in days.items() if newest - 14 <= day < newest for r in found]
-    shares = all(r.expected_tps for r in (*before, *days.get(newest, ())))
-    value: Callable[[Rate], float] = lambda r: r.tps / (r.expected_tps or 1.0) if shares else r.tps  # noqa: E731
-    now = _median_of_enough([value(r) for r in days.get(newest, ())])
-    usual = _median_of_enough([value(r) for r in before])
-    return None if now is None or not usual else round(now / usual, 3)

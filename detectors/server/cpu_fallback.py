@@ -1,103 +1,127 @@
 """There is a GPU, but the engine computes on the CPU.
 
 Signal:
-During decode the GPU idles, the server holds no memory there that could be the model, and two or
-more of its CPU threads are busy for at least two seconds.
+During decode the server holds no memory on the GPU that could be the model, the GPU idles or works
+for others, and two or more of the server's CPU threads are busy for at least two seconds.
 
 Not to be confused with:
 - An engine that was told to use no GPU (`--n-gpu-layers 0`), or one on another machine.
-- `partial-offload`: a part of the model is on the GPU.
+- `partial-offload`: a part of the model is on the GPU, which may idle nearly as much.
 - `model-load`: the model is not there yet.
+- `model-too-big`, `context-oversized`, `vram-held-by-others`: why nothing of it went there. Beside
+  one of them this is the symptom.
 - `ollama ps` is no witness: old versions show 100 % GPU on the CPU.
 
 Remedy:
 A build of the engine with GPU support, a driver that it accepts, a container that sees the GPU
-(`--gpus all`), and no CUDA_VISIBLE_DEVICES that hides it.
+(NVIDIA: `--gpus all`), and no variable that hides it (CUDA_VISIBLE_DEVICES).
 
 Sources:
 - ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882.
+- NVIDIA/nvidia-container-toolkit#48 (a container loses its GPU after hours).
 """
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.window import decode_s, decode_tps, gpu_mean, seconds
+from slowtok.detectors.gpu_window import by_gpu, median, settled
+from slowtok.detectors.placement import holds_some, serving_gpus, shares_memory
+from slowtok.detectors.placement_cures import engine_name, use_the_gpu
+from slowtok.detectors.window import CPU_DECODES_CORES, decode_s, decode_tps, mean, seconds
 
 TITLE = "Engine runs on the CPU, not on the GPU"
 
 MAX_BUSY_RATIO = 0.05
-"""Proposed, no published source: a desktop alone keeps a GPU this busy."""
-
-MAX_MEMORY_SHARE = 0.05
-"""Proposed, no published source: a CUDA context without weights, as a share of the model file."""
+MAX_SHARED_BUSY_RATIO = 0.15
+"""Proposed, no published source: a desktop alone keeps a GPU this busy, and more of one that shares
+the machine's memory."""
 
 MIN_BUSY_THREADS = 2
 MIN_BUSY_S = 2.0
 """Proposed, no published source: one busy thread also waits for a GPU that way."""
 
-CONFIDENCE = 0.95
+SEEN_CONFIDENCE = 0.95
+"""The driver or the engine says that it holds nothing there, and CPU and GPU agree."""
+
+GUESSED_CONFIDENCE = 0.75
+"""A GPU without memory of its own shows only that it idles while the CPU works: two gauges."""
 
 
 def detect(case: Case) -> Finding | None:
-    """Fire when the CPU decodes beside an idle GPU that nobody asked it to leave alone."""
+    """Fire when the CPU decodes beside a GPU that nobody asked it to leave alone."""
     if not case.device.gpus or case.server.gpu_layers == 0 or case.server.local is False:
         return None
-    gpu = need(case.gpu_during("decode") or None, "GPU samples during decode")
-    busy_ratio = need(gpu_mean(gpu, lambda s: s.busy_ratio), "GPU utilisation")
-    if busy_ratio >= MAX_BUSY_RATIO:
+    uses_none = _says_none(case)
+    busy_ratio = _busiest(case)
+    if not uses_none:
+        need(case.gpu_during("decode") or None, "GPU samples during decode")
+        if need(busy_ratio, "GPU utilisation") >= _most_busy(case):
+            return None
+    threads = _busy_threads(case)
+    if threads is None or (not uses_none and holds_some(case)):
         return None
+    return _finding(case, busy_ratio, threads)
+
+
+def _says_none(case: Case) -> bool:
+    """Say whether the driver or the engine itself says that it uses no GPU."""
+    server = case.server
+    return server.gpu_indices == () or (bool(server.loaded_bytes) and server.loaded_gpu_bytes == 0)
+
+
+def _busiest(case: Case) -> float | None:
+    gpus = by_gpu(case.gpu_during("decode")).values()
+    known = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    return max((ratio for ratio in known if ratio is not None), default=None)
+
+
+def _most_busy(case: Case) -> float:
+    return MAX_SHARED_BUSY_RATIO if shares_memory(case) else MAX_BUSY_RATIO
+
+
+def _busy_threads(case: Case) -> float | None:
+    """Return how many threads or cores decoded; None where they were too few, or for too short."""
     host = need(case.host_during("decode") or None, "host samples during decode")
     counted = [s for s in host if s.server_busy_threads is not None]
-    need(counted or None, "busy threads of the server")
     busy = [s for s in counted if (s.server_busy_threads or 0) >= MIN_BUSY_THREADS]
-    if seconds(busy) < MIN_BUSY_S or _holds_the_model(case, gpu):
-        return None
-    return _finding(case, busy_ratio, max(s.server_busy_threads or 0 for s in busy))
+    if counted:
+        most = max((s.server_busy_threads or 0 for s in busy), default=0)
+        return float(most) if seconds(busy) >= MIN_BUSY_S else None
+    cores = need(mean(host, lambda s: s.server_cpu_cores), "busy threads of the server")
+    return cores if cores > CPU_DECODES_CORES and seconds(host) >= MIN_BUSY_S else None
 
 
-def _holds_the_model(case: Case, gpu: tuple[GpuSample, ...]) -> bool:
-    file_bytes = case.model.file_bytes
-    listed = [s.processes for s in gpu if s.processes is not None]
-    need(listed or None, "processes on the GPU")
-    held = [p.memory_bytes for processes in listed for p in processes if p.is_server]
-    if not held:
-        return False
-    known = [need(memory_bytes, "GPU memory of the server") for memory_bytes in held]
-    return max(known) >= MAX_MEMORY_SHARE * need(file_bytes, "size of the model file")
-
-
-def _finding(case: Case, busy_ratio: float, threads: int) -> Finding:
+def _finding(case: Case, busy_ratio: float | None, threads: float) -> Finding:
     expected_tps = need(case.envelope.expected_tps, "decode rate expected of this GPU")
     rate_tps = decode_tps(case)
-    lost_s = decode_s(case) * max(1 - rate_tps / expected_tps, 0.0)
-    gpu = (case.device.gpus or ())[0].name or "the GPU"
+    gpu = (serving_gpus(case) or case.device.gpus or ())[0].name or "the GPU"
+    idle = "" if busy_ratio is None else f"was {100 * busy_ratio:.0f} % busy and "
+    guessed = shares_memory(case) and not _says_none(case)
+    held = "idled" if guessed else "held none of the model"
+    said = f"while {gpu} {'' if guessed else idle}{held}"
+    evidence: tuple[Evidence, ...] = (
+        Evidence(name="busy CPU threads", value=threads, unit="threads", limit=MIN_BUSY_THREADS),
+        Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),
+    )
+    if busy_ratio is not None:
+        limit = 100 * _most_busy(case)
+        busy = Evidence(name="GPU busy", value=100 * busy_ratio, unit="%", limit=limit)
+        evidence = (busy, *evidence)
     return Finding(
         phase="decode",
-        confidence=CONFIDENCE,
-        lost_s=lost_s,
+        confidence=GUESSED_CONFIDENCE if guessed else SEEN_CONFIDENCE,
+        lost_s=decode_s(case) * max(1 - rate_tps / expected_tps, 0.0),
         summary=(
-            f"The engine decoded on {threads} CPU threads while {gpu} was {100 * busy_ratio:.0f} % "
-            f"busy and held none of the model: {rate_tps:.1f} tokens/s instead of about "
-            f"{expected_tps:.0f}; decode lost about {{lost}}."
+            f"The engine decoded on {threads:.0f} CPU threads {said}{_wrongly(case)}: "
+            f"{rate_tps:.1f} tokens/s instead of about {expected_tps:.0f}; decode lost about "
+            f"{{lost}}."
         ),
-        remedy=_remedy(case),
-        evidence=(
-            Evidence(name="GPU busy", value=100 * busy_ratio, unit="%", limit=100 * MAX_BUSY_RATIO),
-            Evidence(
-                name="busy CPU threads", value=threads, unit="threads", limit=MIN_BUSY_THREADS
-            ),
-            Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),
-        ),
+        remedy=use_the_gpu(case),
+        evidence=evidence,
     )
 
 
-def _remedy(case: Case) -> str:
-    engine = {
-        "llama-server": "use a llama-server build with CUDA and start it with --n-gpu-layers 99",
-        "ollama": "look for 'no compatible GPUs' in the Ollama server's log and reinstall Ollama",
-        "vllm": "install the CUDA build of vLLM",
-    }.get(case.server.kind, "use a build of the engine with GPU support")
-    return (
-        f"Check that nvidia-smi works where the engine runs (containers: --gpus all) and that "
-        f"CUDA_VISIBLE_DEVICES does not hide the GPU; then {engine}."
-    )
+def _wrongly(case: Case) -> str:
+    on_gpu, loaded = case.server.loaded_gpu_bytes, case.server.loaded_bytes
+    if not on_gpu or not loaded:
+        return ""
+    return f", although {engine_name(case.server)} says that {on_gpu / loaded:.0%} of it is there"

@@ -10,12 +10,12 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 BUSY_S = 2.0  # another proxy writes for milliseconds
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_BESIDE = ("", "-wal", "-shm")
+_WITH_IT = ("-wal", "-shm", "")  # in this order, or they would be taken for the next file's
 
 Statement = tuple[str, tuple[object, ...]]
 """SQL and the values of its places."""
@@ -36,14 +36,18 @@ def open_database(path: Path, steps: Sequence[Sequence[str]]) -> sqlite3.Connect
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     tried = identity(path)
+    if tried is None or path.stat().st_size == 0:
+        with _nobody_else(path):  # SQLite does not wait for another one's change to WAL
+            return _open(path, steps)
     try:
         return _open(path, steps)
     except sqlite3.DatabaseError as error:
         if not is_damaged(error):
             raise
-        if identity(path) == tried:  # else another proxy has put it aside already
-            put_aside(path)
-        return _open(path, steps)
+        with _nobody_else(path):
+            if identity(path) == tried:  # else another proxy has put it aside already
+                put_aside(path)
+            return _open(path, steps)
 
 
 def run(database: sqlite3.Connection, statements: Sequence[Statement]) -> None:
@@ -79,10 +83,18 @@ def put_aside(path: Path) -> Path:
     count = 0
     while (aside := path.with_name(f"{stem}-{count}{path.suffix}")).exists():
         count += 1
-    for end in _BESIDE:
+    for end in _WITH_IT:
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{end}").replace(f"{aside}{end}")
     return aside
+
+
+@contextlib.contextmanager
+def _nobody_else(path: Path) -> Iterator[None]:
+    """Keep other proxies from mending the same file; a lock of SQLite's ends with its process."""
+    with contextlib.closing(_connect(path.with_name(f"{path.name}.lock"))) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        yield
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -95,8 +107,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def _open(path: Path, steps: Sequence[Sequence[str]]) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite makes -wal and -shm alike
-    database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    database = _connect(path)
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
@@ -110,6 +121,11 @@ def _open(path: Path, steps: Sequence[Sequence[str]]) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite makes -wal and -shm alike
+    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
 
 
 def _bring_up_to_date(database: sqlite3.Connection, steps: Sequence[Sequence[str]]) -> None:

@@ -59,9 +59,7 @@ class Rates:
             piles[key] = deque(maxlen=MOST_OF_A_DAY)
         self._count += len(piles[key]) < MOST_OF_A_DAY
         piles[key].append(rate)
-        while len(self._piles) > MOST_SETUPS or (
-            self._count > MOST_RATES and len(self._piles) > 1
-        ):
+        while len(self._piles) > MOST_SETUPS or (self._count > MOST_RATES and len(self._piles) > 1):
             _, dropped = self._piles.popitem(last=False)
             self._count -= sum(map(len, dropped.values()))
 
@@ -74,5 +72,5 @@ class Rates:
         return tuple(self._piles)
 
     def _drop_old(self, piles: dict[_Pile, deque[Rate]], now_unix_s: float) -> None:
-        for key in [key for key in piles if (key[0] + 1) * DAY_S < now_unix_s - KEEP_S]:
+        while (key := next(iter(piles), None)) and (key[0] + 1) * DAY_S < now_unix_s - KEEP_S:
             self._count -= len(piles.pop(key))

@@ -52,7 +52,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
 
 _SETUP = "kind, device, model, engine, kv_type, tokens, sequences, speculative"
 _RATE = "at_unix_s, tps, expected_tps, healthy, engine_version, made_by"
-_ADD_SETUP = f"INSERT OR IGNORE INTO setups ({_SETUP}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SETUP = f"INSERT OR IGNORE INTO setups ({_SETUP}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 _ADD_RATE = f"""INSERT INTO rates (setup_id, {_RATE})
     SELECT id, ?, ?, ?, ?, ?, ? FROM setups WHERE ({_SETUP}) = (?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608 - constants
 _NEWEST_RATES = f"""SELECT {_SETUP}, {_RATE} FROM
@@ -69,7 +69,9 @@ _DROP_OF_FULL_DAYS = """DELETE FROM rates WHERE id IN (SELECT id FROM (
     SELECT id, row_number() OVER (
         PARTITION BY setup_id, CAST(at_unix_s / ? AS INTEGER), healthy, engine_version
         ORDER BY id DESC) AS place FROM rates) WHERE place > ?)"""
-_DROP_BEYOND = "DELETE FROM rates WHERE id <= (SELECT id FROM rates ORDER BY id DESC LIMIT 1 OFFSET ?)"
+_DROP_BEYOND = (
+    "DELETE FROM rates WHERE id <= (SELECT id FROM rates ORDER BY id DESC LIMIT 1 OFFSET ?)"
+)
 _DROP_EMPTY = "DELETE FROM setups WHERE id NOT IN (SELECT setup_id FROM rates)"
 
 

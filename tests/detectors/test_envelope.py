@@ -43,9 +43,22 @@ def unjudged(envelope: Envelope, word: str) -> None:
     assert word in envelope.because[0]
 
 
-def test_speculation_reads_the_weights_once_for_several_tokens() -> None:
-    server = replace(LLAMA_CPP, speculative=True)
-    unjudged(expect(LLAMA_3_8B, RTX_4090, server, 100), "speculative")
+def test_drafts_give_several_tokens_for_one_read_of_the_weights() -> None:
+    plain = expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 100)
+    drafting = expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, speculative=True), 100)
+
+    assert band(drafting).low == band(plain).low
+    assert band(drafting).high == pytest.approx(3 * band(plain).high)
+    assert drafting.expected_tps == plain.expected_tps
+    assert drafting.ceiling_tps is None
+    assert "without, and there is no ceiling" in drafting.because[0]
+
+
+def test_drafts_change_nothing_where_nothing_is_known() -> None:
+    remote = replace(LLAMA_CPP, local=False)
+    known = expect(LLAMA_3_8B, RTX_4090, remote, 100)
+
+    assert expect(LLAMA_3_8B, RTX_4090, replace(remote, speculative=True), 100) == known
 
 
 @pytest.mark.parametrize("facts", [{"quantisation": "IQ1_S"}, {"bits_per_weight": 1.7}])

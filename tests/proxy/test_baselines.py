@@ -1,11 +1,9 @@
-"""What is learned: from healthy requests only, and kept in a private file."""
+"""What is learned from which requests, and what is said of it later."""
 
-import stat
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 
 from fakes.cases import (
@@ -19,23 +17,34 @@ from fakes.cases import (
     with_timeline,
     with_tokens,
 )
-from slowtok.detectors.case import Baseline, Case, Neighbours
-from slowtok.detectors.diagnose import diagnose
+from fakes.learning import at, kept_at, learn, version
+from slowtok.detectors.case import Baseline, Case, Neighbours, Range
+from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.machine import GpuFacts
-from slowtok.proxy.baselines import KEEP, MAX_SETUPS, Baselines, setup_of
+from slowtok.proxy.baselines import KEEP, Baselines
+from slowtok.proxy.past.kept import Kept
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "baselines.json"
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    kept = kept_at(tmp_path / "state" / "learned.sqlite3")
+    yield kept
+    kept.close()
 
 
-def learn(baselines: Baselines, before: Case) -> bool:
-    return baselines.learn(before, diagnose(before))
+@pytest.fixture
+def baselines(kept: Kept) -> Baselines:
+    return Baselines(kept, made_by="1")
 
 
-def at(tps: float) -> Case:
-    return with_phases(healthy(), decode_tps=tps)
+def shared(tps: float, *, days_ago: float = 0.0) -> Case:
+    return replace(at(tps, days_ago=days_ago), neighbours=Neighbours(decode_mean=1.0, decode_max=1))
+
+
+def prefilled(tps: float, *, processed: int = 600, before: Case | None = None) -> Case:
+    counted = with_tokens(before or healthy(), prompt=processed + 100, cached=100)
+    return with_phases(counted, prefill_tps=tps, prefill_s=processed / tps)
 
 
 @pytest.mark.parametrize(
@@ -46,124 +55,184 @@ def at(tps: float) -> Case:
         pytest.param(with_timeline(healthy(), status=500), id="unknown"),
         pytest.param(with_phases(healthy(), decode_s=0.99), id="short"),
         pytest.param(with_tokens(healthy(), completion=31), id="few tokens"),
-        pytest.param(
-            replace(healthy(), neighbours=Neighbours(decode_mean=0.2, decode_max=1)), id="shared"
-        ),
+        pytest.param(shared(150.0), id="shared"),
+        pytest.param(with_envelope(healthy(), decode=None), id="no expectation"),
     ],
 )
-def test_nothing_is_learned(before: Case, path: Path) -> None:
-    baselines = Baselines(path)
-
-    assert learn(baselines, before) is False
+def test_no_baseline_is_learned(before: Case, baselines: Baselines) -> None:
+    assert learn(baselines, before) == [False]
     assert baselines.find(before) == Baseline()
+    assert baselines.find(healthy()) == Baseline()
 
 
-def test_median_and_noise_of_healthy_requests(path: Path) -> None:
-    baselines = Baselines(path)
-    for tps in (150.0, 90.0, 140.0, 160.0, 145.0, 155.0, 148.0, 152.0, 149.0, 151.0, 147.0):
-        assert learn(baselines, at(tps))
+def test_a_machine_that_was_always_slow_has_no_baseline_but_a_past(baselines: Baselines) -> None:
+    learn(baselines, *[at(40.0, days_ago=3)] * 9)
+
+    assert baselines.find(at(40.0)) == Baseline()
+    assert baselines.earlier(at(40.0)).week_ago_decode_tps == 40.0
+    assert baselines.earlier(at(40.0)).best_decode_tps is None
+    (row,) = baselines.summary()
+    assert (row["count"], row["median_tps"]) == (0, None)
+    assert (row["seen"], row["seen_median_tps"]) == (9, 40.0)
+
+
+def test_median_and_noise_of_healthy_requests(baselines: Baselines) -> None:
+    rates = (150.0, 90.0, 140.0, 160.0, 145.0, 155.0, 148.0, 152.0, 149.0, 151.0, 147.0)
+    assert all(learn(baselines, *map(at, rates)))
 
     assert baselines.find(healthy()) == Baseline(count=11, decode_tps=149.0, decode_p10_tps=140.0)
 
 
-def test_only_the_last_ones_count(path: Path) -> None:
-    baselines = Baselines(path)
-    for tps in (80.0,) * KEEP + (150.0,) * KEEP:
-        learn(baselines, at(tps))
+def test_only_the_last_ones_count(baselines: Baselines) -> None:
+    learn(baselines, *[at(80.0, days_ago=1)] * KEEP, *[at(150.0)] * KEEP)
 
     assert baselines.find(healthy()) == Baseline(count=KEEP, decode_tps=150.0, decode_p10_tps=150.0)
+
+
+def test_slow_ones_do_not_push_healthy_ones_out(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0)] * 5, *[at(20.0)] * 500)
+
+    assert baselines.find(healthy()) == Baseline(count=5, decode_tps=150.0, decode_p10_tps=150.0)
+
+
+def test_a_request_that_shares_the_engine_is_held_against_one_alone(baselines: Baselines) -> None:
+    learn(baselines, at(150.0))
+
+    assert baselines.find(shared(75.0)).decode_tps == 150.0
 
 
 @pytest.mark.parametrize(
     "other",
     [
         with_server(healthy(), version="b2"),
+        with_server(healthy(), kind="ollama"),
         with_server(healthy(), kv_type_k="q8_0"),
+        with_server(healthy(), kv_type_v="q8_0"),
         with_server(healthy(), speculative=True),
+        with_server(healthy(), local=False),
         with_envelope(healthy(), context_tokens=1024),
-        with_device(healthy(), gpus=(GpuFacts(index=0, uuid="GPU-1"),)),
+        with_device(with_server(healthy(), gpu_indices=None), gpus=(GpuFacts(index=0, uuid="G"),)),
         replace(healthy(), model=replace(healthy().model, digest="abc")),
+        replace(healthy(), model=replace(healthy().model, file_bytes=1)),
     ],
 )
-def test_each_setup_has_its_own(other: Case, path: Path) -> None:
-    baselines = Baselines(path)
+def test_each_setup_has_its_own(other: Case, baselines: Baselines) -> None:
     learn(baselines, healthy())
 
-    assert setup_of(other) != setup_of(healthy())
     assert baselines.find(other) == Baseline()
 
 
+def test_a_gpu_that_does_not_serve_is_no_part_of_the_setup(baselines: Baselines) -> None:
+    serving, idle = GpuFacts(index=0, uuid="GPU-a"), GpuFacts(index=1, uuid="GPU-b")
+    before = with_server(with_device(healthy(), gpus=(serving, idle)), gpu_indices=(0,))
+    learn(baselines, before)
+
+    assert baselines.find(with_device(before, gpus=(serving,))).count == 1
+    assert baselines.find(with_server(before, gpu_indices=(1,))).count == 0
+
+
+def test_a_rate_follows_the_context(baselines: Baselines) -> None:
+    learn(baselines, at(150.0))
+
+    assert baselines.find(with_envelope(at(1.0), roofline_tps=302.0)).decode_tps == 300.0
+
+
+def test_a_new_fit_changes_nothing_of_what_was_measured(kept: Kept) -> None:
+    learn(Baselines(kept, made_by="1"), at(150.0))
+
+    newer = Baselines(kept, made_by="2")
+    assert newer.find(with_envelope(at(1.0), roofline_tps=302.0)).decode_tps == 150.0
+
+
+def test_prefill_is_learned_by_the_size_of_what_was_computed(baselines: Baselines) -> None:
+    before = [prefilled(rate) for rate in (900.0, 1000.0, 1100.0, 1000.0)]
+    learn(baselines, *before)
+    assert baselines.find(before[0]).prefill_tps is None
+    learn(baselines, prefilled(1200.0))
+
+    assert baselines.find(before[0]).prefill_tps == 1000.0
+    assert baselines.earlier(before[0]).best_prefill_tps == 1100.0
+    assert baselines.find(prefilled(1.0, processed=5000)).prefill_tps is None
+
+
 @pytest.mark.parametrize(
-    ("context_tokens", "bucket"),
-    [(None, "?"), (0, "0-1k"), (1023, "0-1k"), (1024, "1k-2k"), (70_000, "64k-128k")],
+    "before",
+    [
+        pytest.param(with_tokens(prefilled(900.0), cached=None), id="cache not known"),
+        pytest.param(prefilled(900.0, processed=127), id="few tokens"),
+        pytest.param(prefilled(9000.0), id="an instant"),
+        pytest.param(with_timeline(prefilled(900.0), status=500), id="an error"),
+        pytest.param(with_phases(prefilled(900.0), prefill_tps=None), id="no rate"),
+        pytest.param(
+            with_envelope(prefilled(900.0), prefill=Range(low=1000.0, high=3000.0)), id="too slow"
+        ),
+        pytest.param(
+            replace(prefilled(900.0), neighbours=Neighbours(in_flight_at_send=1)), id="shared"
+        ),
+        pytest.param(prefilled(900.0, before=case(ms_per_token=40)), id="part of a slow request"),
+    ],
 )
-def test_contexts_are_put_into_buckets(context_tokens: int | None, bucket: str) -> None:
-    setup = setup_of(with_envelope(healthy(), context_tokens=context_tokens))
+def test_no_prefill_is_learned(before: Case, baselines: Baselines) -> None:
+    learn(baselines, *[before] * 9)
 
-    assert f" | ctx {bucket} | " in setup
-
-
-def test_what_was_learned_outlives_the_process(path: Path) -> None:
-    before = Baselines(path)
-    learn(before, at(150.0))
-    before.save()
-    after = Baselines(path)
-
-    assert after.find(healthy()) == before.find(healthy())
-    assert (before.errors, after.errors) == (0, 0)
-    assert [file.name for file in path.parent.iterdir()] == ["baselines.json"]
+    assert baselines.find(prefilled(900.0)).prefill_tps is None
+    assert baselines.find(before).prefill_tps is None
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
-def test_only_the_owner_can_read_it(path: Path) -> None:
-    Baselines(path).save()
+def test_last_week_is_what_all_judged_requests_gave(baselines: Baselines) -> None:
+    learn(baselines, *[at(200.0, days_ago=15)] * 9)
+    learn(baselines, *[at(t, days_ago=5) for t in (60.0, 140.0, 150.0, 150.0, 160.0)])
+    learn(baselines, *[at(100.0, days_ago=0.5)] * 9)
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1]", b'{"a": 1}', b'{"a": ["x"]}', b'{"a": [null]}', b"\xff"]
-)
-def test_file_that_cannot_be_read_is_counted(content: bytes, path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(content)
-    baselines = Baselines(path)
-
-    assert baselines.errors == 1
-    assert baselines.summary() == []
-    assert learn(baselines, healthy())
+    assert baselines.earlier(at(100.0)).week_ago_decode_tps == 150.0
+    assert baselines.earlier(at(100.0)).best_decode_tps == 200.0
 
 
-def test_setup_without_rates_is_forgotten(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b'{"a": []}')
+def test_last_week_is_that_of_any_version_but_of_the_same_company(baselines: Baselines) -> None:
+    learn(baselines, *[version(at(150.0, days_ago=3), "b1")] * 9)
+    learn(baselines, *[shared(80.0, days_ago=3)] * 9)
 
-    assert Baselines(path).summary() == []
-
-
-def test_directory_that_cannot_be_made_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    baselines = Baselines(tmp_path / "file" / "baselines.json")
-    baselines.save()
-
-    assert baselines.errors == 2, "read and written"
+    assert baselines.earlier(version(at(120.0), "b2")).week_ago_decode_tps == 150.0
+    assert baselines.earlier(version(at(120.0), "b2")).best_decode_tps == 150.0
+    assert baselines.earlier(shared(60.0)).week_ago_decode_tps == 80.0
 
 
-def test_memory_is_bounded(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(orjson.dumps({f"setup {i}": [1.0] for i in range(MAX_SETUPS)}))
-    baselines = Baselines(path)
-    learn(baselines, healthy())
+def test_too_little_is_no_last_week(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0, days_ago=3)] * (REFINE_AFTER - 1))
 
-    setups = [entry["setup"] for entry in baselines.summary()]
-    assert len(setups) == MAX_SETUPS
-    assert setups[-1] == setup_of(healthy())
-    assert "setup 0" not in setups
+    assert baselines.earlier(at(100.0)).week_ago_decode_tps is None
+    assert baselines.earlier(at(100.0)).best_decode_tps is None
 
 
-def test_summary_for_people(path: Path) -> None:
-    baselines = Baselines(path)
-    learn(baselines, at(150.126))
+def test_a_clock_that_was_ahead_makes_no_last_week(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0, days_ago=-400)] * 9)
 
-    assert baselines.summary() == [{"setup": setup_of(healthy()), "count": 1, "median": 0.994}]
+    assert baselines.earlier(at(100.0)).week_ago_decode_tps is None
+    assert baselines.find(at(100.0)).count == 9
+
+
+def test_what_is_not_known_is_a_setup_too(baselines: Baselines) -> None:
+    unknown = replace(at(150.0), server=ServerFacts(), envelope=healthy().envelope)
+    learn(baselines, unknown)
+
+    assert baselines.find(unknown).count == 1
+
+
+def test_summary_for_people(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0, days_ago=3)] * 5, *[at(120.0)] * 5)
+
+    assert baselines.summary() == [
+        {
+            "setup": "decode | cpu | smollm2 98000000 | llama-server | kv f16 | ctx 0-1k | alone",
+            "count": 10,
+            "median_tps": 135.0,
+            "of_expected_ratio": 0.894,
+            "seen": 10,
+            "seen_median_tps": 135.0,
+            "drift_ratio": 0.8,
+        }
+    ]
+    assert [(row["day"], row["count"], row["median_tps"]) for row in baselines.by_day()] == [
+        ("2024-10-01", 5, 150.0),
+        ("2024-10-04", 5, 120.0),
+    ]

@@ -47,7 +47,7 @@ MISSING = [
     pytest.param(with_gpu(firing(), busy_ratio=None), "GPU utilisation", id="no utilisation"),
     pytest.param(replace(firing(), host=()), "host samples during decode", id="no host samples"),
     pytest.param(
-        with_host(firing(), server_busy_threads=None),
+        with_host(firing(), server_busy_threads=None, server_cpu_cores=None),
         "busy threads of the server",
         id="server not mapped",
     ),

@@ -1,7 +1,8 @@
 """Tiers, units and absence, through nvidia-ml-py and the stand-in library; time is data."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -310,22 +311,13 @@ def test_dear_pcie_counters_are_left_to_the_slow_tier(script: Script, clock: Clo
     assert "pcie_tx_bytes_per_s" in sample(gpus, dear=True)
 
 
-def test_a_call_that_is_dear_only_at_first_stays_in_the_fast_tier(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus = devices()
-    called: list[str] = []
-    ask = nvml_calls.Device.ask
+def test_a_call_costs_what_it_costs_at_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 0.5, 1.0, 1.25, 2.0, 2.5])
+    monkeypatch.setattr(nvml_calls, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    calls: list[object] = []
 
-    def slow_at_first(device: Any, name: str, *arguments: Any, **keys: Any) -> Any:
-        called.append(name)
-        first = called.count(name) == 1 and name == "nvmlDeviceGetPerformanceState"
-        script.gpu(0, {"PerformanceState": "~3 2" if first else 2})
-        return ask(device, name, *arguments, **keys)
-
-    monkeypatch.setattr(nvml_calls.Device, "ask", slow_at_first)
-
-    assert sample(gpus)["pstate"] == 2
+    assert nvml_calls.cost_s(calls.append, cast(nvml_calls.Device, "GPU")) == 0.25
+    assert len(calls) == 4  # the first one warms the driver up
 
 
 def test_fast_links_are_looked_at_only_while_active(script: Script) -> None:

@@ -93,7 +93,7 @@ def test_traffic_of_the_memory_is_the_slices_own(script: Script, clock: Clock) -
 def test_every_field_of_a_slice_is_given_or_absent(script: Script, clock: Clock) -> None:
     gpus = devices()
     lines(gpus)
-    clock.now_s += 1.0
+    clock.now_s += 0.5
     (line, absent) = lines(gpus)[2], facts(gpus)[2].absent
 
     fields = set(GpuSample.__slots__) - {"at_s", "index"}

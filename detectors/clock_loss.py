@@ -1,0 +1,223 @@
+"""What lower clocks cost a request, if that explains how slow it was.
+
+A lower clock is no cause by itself: cards at their power limit or in P2 lose nothing. It counts
+only in a phase that was slow, and only if the rule of `clocks` explains at least half of how slow
+it was (in logarithms, as `diagnose` counts).
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.clocks import (
+    Clocks,
+    Concerns,
+    clocks_of,
+    healthy,
+    lost_ratio,
+    median_clocks,
+    serving,
+    slower,
+)
+from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.facts import label
+from slowtok.detectors.finding import Evidence, need
+from slowtok.detectors.gpu_window import facts_of, median, settled
+from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.phases import judge_decode, slowdown
+from slowtok.detectors.shape import step_of
+
+MIN_LOOK_S = 2.0
+"""A shorter phase gives no evidence: the first second of utilization and power is of before."""
+
+MIN_LOST_RATIO = 0.05
+MIN_EXPLAINED_RATIO = 0.5
+MIN_SHIFT_RATIO = 0.3
+MIN_SLOWER = 1.1
+"""A change of rate is the throttle's where samples that it made slower by a tenth are this much
+more frequent after than before. None of the four has a published source."""
+
+_LAPTOP = re.compile(r"\b(laptop|max-q|mobile)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockLoss:
+    """What lower clocks cost in one phase, with the GPU that lost most: its clocks and samples.
+
+    `observed` is how many times longer than expected the phase took.
+    """
+
+    phase: Phase
+    lost_s: float
+    duration_s: float
+    observed: float
+    gpu: GpuFacts
+    samples: tuple[GpuSample, ...]
+    now: Clocks
+    healthy: Clocks
+
+    @property
+    def measured_s(self) -> float:
+        """What was lost in this phase, whatever the clocks explain of it."""
+        return self.duration_s * (1 - 1 / self.observed)
+
+    @property
+    def sm_ratio(self) -> float:
+        """The processors' clock as a share of the healthy one; 1 where not known."""
+        return min(self.now.sm / self.healthy.sm, 1.0) if self.now.sm and self.healthy.sm else 1.0
+
+    @property
+    def memory_ratio(self) -> float:
+        """The memory's clock as a share of the healthy one; 1 where not known."""
+        now, good = self.now.memory, self.healthy.memory
+        return min(now / good, 1.0) if now and good else 1.0
+
+    @property
+    def drawn_ratio(self) -> float | None:
+        """Power drawn as a share of its limit."""
+        known = [s for s in settled(self.samples) if s.power_w is not None and s.power_limit_w]
+        return median(known, lambda s: (s.power_w or 0.0) / (s.power_limit_w or 1.0))
+
+    @property
+    def name(self) -> str:
+        """The GPU's number and name."""
+        return label(self.gpu)
+
+    @property
+    def said(self) -> str:
+        """The clocks that are lower, in words."""
+        return " and ".join(
+            f"{what} at {now:,.0f} instead of about {good:,.0f} MHz"
+            for what, now, good in (
+                ("processors", self.now.sm, self.healthy.sm),
+                ("memory", self.now.memory, self.healthy.memory),
+            )
+            if now is not None and good is not None and now < good
+        )
+
+    @property
+    def evidence(self) -> Evidence:
+        """The clock that is further below its healthy value."""
+        what, now, good = (
+            ("memory", self.now.memory, self.healthy.memory)
+            if self.memory_ratio < self.sm_ratio
+            else ("processor", self.now.sm, self.healthy.sm)
+        )
+        return Evidence(name=f"{what} clock", value=now or 0.0, unit="MHz", limit=good)
+
+    @property
+    def effect(self) -> Evidence:
+        """How much slower than expected the phase was."""
+        return Evidence(name="times slower", value=self.observed, unit="times", limit=1)
+
+    def set_limit(self, watts: float) -> str:
+        """Return the command that sets the GPU's power limit, within what it allows."""
+        least, most = self.gpu.min_power_limit_w or 0.0, self.gpu.max_power_limit_w or watts
+        watts = min(max(watts, least), most)
+        if self.gpu.vendor == "amd":
+            return f"sudo rocm-smi -d {self.gpu.index} --setpoweroverdrive {watts:.0f}"
+        return f"sudo nvidia-smi -i {self.gpu.index} -pl {watts:.0f}"
+
+
+def is_laptop(case: Case, gpu: GpuFacts) -> bool:
+    """Say whether the machine is a laptop, whose GPU's limits move with the rest's load."""
+    return case.device.on_battery is not None or bool(_LAPTOP.search(gpu.name or ""))
+
+
+def loss(case: Case, concerns: Concerns) -> ClockLoss | None:
+    """Return what lower clocks cost in the samples that `concerns` picks, in the worse phase.
+
+    None where they cost next to nothing, or do not explain how slow the phase was.
+
+    Raises:
+        Missing: the clocks are not known, or, where they are low, what decode should give.
+    """
+    found = [_loss(case, phase, concerns) for phase in looked_at(case)]
+    known = [one for one in found if one is not None]
+    return max(known, key=lambda one: one.lost_s, default=None)
+
+
+def looked_at(case: Case) -> tuple[Phase, ...]:
+    """Return the phases that were long enough to look at."""
+    phases: tuple[Phase, ...] = ("decode", "prefill")
+    long = {p: w for p in phases if (w := case.window(p)) and w[1] - w[0] >= MIN_LOOK_S}
+    return tuple(p for p in long if p == "decode" or case.gpu_during(p))
+
+
+def observed_slowdown(case: Case, phase: Phase) -> float:
+    """Return how many times longer a phase took than expected; 1 where it was not slow.
+
+    Raises:
+        Missing: it is not known what decode should give.
+    """
+    if phase == "decode":
+        need(case.envelope.expected_tps, "decode rate expected of this GPU")
+        judged = judge_decode(case)
+        return slowdown(case, judged.lost_s, phase) if judged.slow else 1.0
+    band, expected = case.envelope.prefill, case.envelope.expected_prefill_tps
+    rate = case.phases.prefill_tps
+    if band is None or not expected or not rate or rate >= band.low:
+        return 1.0
+    return expected / rate
+
+
+def explained_ratio(case: Case, phase: Phase, lost_s: float) -> float:
+    """Return which share of how slow a phase was (log) such a loss explains; 0 if it was not."""
+    observed = math.log(observed_slowdown(case, phase))
+    return 0.0 if observed <= 0 else min(math.log(slowdown(case, lost_s, phase)) / observed, 1.0)
+
+
+def since(case: Case, found: ClockLoss, concerns: Concerns) -> str:
+    """Return " from token N on" where the rate fell as it began, else nothing."""
+    step = step_of(case) if found.phase == "decode" else None
+    if step is None or step.after_tps >= step.before_tps:
+        return ""
+    before = [s for s in found.samples if s.at_s < step.at_s]
+    after = [s for s in found.samples if s.at_s >= step.at_s]
+    shift = _share(after, found, concerns) - _share(before, found, concerns)
+    return f" from token {step.token} on" if shift >= MIN_SHIFT_RATIO else ""
+
+
+def _loss(case: Case, phase: Phase, concerns: Concerns) -> ClockLoss | None:
+    gpus = serving(case, phase)
+    ratios: dict[int, float] = {}
+    for index, samples in gpus.items():
+        good = healthy(case, facts_of(case, index), samples)
+        ratio = lost_ratio(samples, good, phase, concerns)
+        if ratio is not None:
+            ratios[index] = ratio
+    need(ratios or None, "clocks of the GPU")
+    # layers on several GPUs take turns; in tensor parallel all wait for the slowest
+    whole = max if is_tensor_parallel(case.server) else statistics.fmean
+    ratio = whole(list(ratios.values()))
+    if ratio < MIN_LOST_RATIO:
+        return None
+    duration_s = need(_duration_s(case, phase), f"{phase} time")
+    lost_s = ratio * duration_s
+    if explained_ratio(case, phase, lost_s) < MIN_EXPLAINED_RATIO:
+        return None
+    index = max(ratios, key=lambda index: ratios[index])
+    gpu, samples = facts_of(case, index), gpus[index]
+    return ClockLoss(
+        phase=phase,
+        lost_s=lost_s,
+        duration_s=duration_s,
+        observed=observed_slowdown(case, phase),
+        gpu=gpu,
+        samples=samples,
+        now=median_clocks([s for s in samples if concerns(s)]),
+        healthy=healthy(case, gpu, samples),
+    )
+
+
+def _share(samples: Sequence[GpuSample], found: ClockLoss, concerns: Concerns) -> float:
+    """Return the share of the samples that the cause made slower."""
+    times = [slower(clocks_of(s), found.healthy, found.phase) for s in samples if concerns(s)]
+    return sum(1 for t in times if t and t >= MIN_SLOWER) / len(samples) if samples else 0.0
+
+
+def _duration_s(case: Case, phase: Phase) -> float | None:
+    return case.phases.decode_s if phase == "decode" else case.phases.prefill_s

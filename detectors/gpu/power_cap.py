@@ -1,0 +1,144 @@
+"""The GPU's power limit was set so low that its clocks fell.
+
+Signal:
+The power bit stands in most samples, power is at its limit, the limit is below 0.9 of the card's
+default (or of what it drew before), the processors' clock is below 0.9 of the healthy one, and the
+rate is at least 10 % below what is expected, which the clocks explain.
+
+Not to be confused with:
+- A healthy card: the power bit stands in 97 % of the samples of cards that lose nothing.
+- `thermal-throttle`, `hardware-slowdown`: other bits. Samples with those do not count here.
+- `low-power-mode`: a laptop's limit moves with its power source; its default means nothing.
+- `clocks-stuck`: no bit, and power far below the limit.
+
+Remedy:
+Raise the limit to the default, or keep it and know what it costs: decode waits for the memory and
+loses little down to some limit, prefill computes and loses at once.
+
+Sources:
+- noonghunna/club-3090 docs/HARDWARE.md (RTX 3090, 388 to 230 W: -34 %; RTX 4090, 450 to 260 W:
+  -7 %; RTX 5090, 575 to 400 W: equal) and its issue 698 (3090: 97 % of samples capped, no loss).
+- ashalliants/ninfer-3090#72 (capped at 315 W in each sample, nothing lost).
+- nvml.h (0x4: software power cap; 0x200: board limit).
+- `slowtok.detectors.clocks`: what lower clocks cost.
+"""
+
+from typing import NamedTuple
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.clock_loss import ClockLoss, is_laptop, loss, since
+from slowtok.detectors.clocks import decodes_on_gpu
+from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
+from slowtok.detectors.gpu_window import (
+    BRAKE_BITS,
+    POWER_BITS,
+    THERMAL_BITS,
+    gained_ratio,
+    median,
+    most,
+    share_with_bits,
+)
+from slowtok.detectors.machine import GpuSample
+
+TITLE = "Power limit set low"
+
+MIN_CAPPED_RATIO = 0.5
+MAX_LIMIT_RATIO = 0.9
+MAX_CLOCK_RATIO = 0.9
+MIN_SLOWDOWN = 1.1
+"""Proposed, no published source."""
+
+AT_LIMIT_RATIO = 0.9
+"""A limit that binds is drawn: 314 of 315 W (ninfer-3090#72), 229.7 of 230 W (club-3090)."""
+
+
+class Lowered(NamedTuple):
+    """A limit in watts, what it was usually, and whether this very card was seen to draw that."""
+
+    limit_w: float
+    usual_w: float
+    own: bool
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when a lowered power limit lowered the clocks and that explains the loss."""
+    if not decodes_on_gpu(case):
+        return None
+    found = loss(case, _is_capped)
+    if found is None or found.observed < MIN_SLOWDOWN:
+        return None
+    if found.sm_ratio >= MAX_CLOCK_RATIO or not _binds(found):
+        return None
+    lowered = _lowered(case, found)
+    return None if lowered is None else _finding(case, found, lowered)
+
+
+def _is_capped(sample: GpuSample) -> bool:
+    mask = sample.reasons
+    return mask is None or (bool(mask & POWER_BITS) and not mask & (THERMAL_BITS | BRAKE_BITS))
+
+
+def _binds(found: ClockLoss) -> bool:
+    """Say whether the limit held the card back most of the time, and was drawn."""
+    capped = _capped_ratio(found)
+    if capped is None and found.gpu.vendor != "amd":
+        need(capped, "reasons for lower clocks")
+    drawn = found.drawn_ratio
+    if capped is None:
+        return need(drawn, "power of the GPU") >= AT_LIMIT_RATIO
+    return capped >= MIN_CAPPED_RATIO and (drawn is None or drawn >= AT_LIMIT_RATIO)
+
+
+def _capped_ratio(found: ClockLoss) -> float | None:
+    counted = gained_ratio(found.samples, lambda s: s.throttled_power_ns)
+    return share_with_bits(found.samples, POWER_BITS) if counted is None else counted
+
+
+def _lowered(case: Case, found: ClockLoss) -> Lowered | None:
+    limit = need(median(found.samples, lambda s: s.power_limit_w), "power limit in force")
+    highest = most(found.samples, lambda s: s.power_limit_w) or limit
+    drew = case.history.best_power_w if len(case.device.gpus or ()) == 1 else None
+    own = max(highest, drew or 0.0)
+    if limit < MAX_LIMIT_RATIO * own:
+        return Lowered(limit, own, own=True)
+    if is_laptop(case, found.gpu):
+        return None
+    default = need(found.gpu.default_power_limit_w, "default power limit of the GPU")
+    return Lowered(limit, default, own=False) if limit < MAX_LIMIT_RATIO * default else None
+
+
+def _finding(case: Case, found: ClockLoss, lowered: Lowered) -> Finding:
+    limit, usual, own = lowered
+    proof: tuple[Channel, ...] = ("gauge", "gauge", "gauge") if own else ("gauge", "gauge")
+    share = _capped_ratio(found)
+    evidence = [
+        Evidence(name="power limit", value=limit, unit="W", limit=MAX_LIMIT_RATIO * usual),
+        found.evidence,
+    ]
+    if share is not None:
+        name = "time at the power limit"
+        evidence.append(
+            Evidence(name=name, value=100 * share, unit="%", limit=100 * MIN_CAPPED_RATIO)
+        )
+    return Finding(
+        phase=found.phase,
+        confidence=weigh(*proof),
+        lost_s=found.lost_s,
+        summary=(
+            f"The power of {found.name} is limited to {limit:.0f} W"
+            f"{since(case, found, _is_capped)}, {'it drew' if own else 'its default is'} "
+            f"{usual:.0f} W{' before' if own else ''}, so it runs its {found.said}; "
+            f"{found.phase} lost about {{lost}}."
+        ),
+        remedy=_remedy(found, limit, usual),
+        evidence=tuple(evidence),
+    )
+
+
+def _remedy(found: ClockLoss, limit: float, usual: float) -> str:
+    cost = 100 * (1 - 1 / found.observed)
+    return (
+        f"Raise the limit ({found.set_limit(usual)}; it holds until the next boot) if power supply "
+        f"and cooling allow it; if not, this is the cost of {limit:.0f} W: {found.phase} was "
+        f"{cost:.0f} % slower than expected."
+    )

@@ -1,0 +1,130 @@
+"""Who had the time of a GPU, from the driver's utilisation of each process.
+
+Strategy: on a full GPU, what others had is what the server waited for. Where the driver's shares
+add up to more than all (they overlap, or are rounded), they are scaled down to it.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.machine import GpuProcess, GpuSample
+
+MIN_OTHERS_RATIO = 0.1
+"""Proposed, no published source: desktops that draw take up to a twentieth."""
+
+FULL_RATIO = 0.9
+MIN_INTERVALS = 4
+MIN_CORRELATION = 0.35
+"""What CPI2 asks of a culprit."""
+
+MIN_SPREAD_RATIO = 0.1
+"""A neighbour that is steadier than this over the decode shows no relation. No published source."""
+
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """One GPU's time: means over the `count` samples that tell each process's share.
+
+    `taken_ratio` is the share of the time that the server waited for others; `pid` and `name` are
+    of the process that had most of it.
+    """
+
+    index: int
+    count: int
+    own_ratio: float
+    others_ratio: float
+    taken_ratio: float
+    busy_ratio: float
+    pid: int | None
+    name: str | None
+    samples: tuple[GpuSample, ...]
+
+
+def sharing_of(index: int, samples: Sequence[GpuSample]) -> Sharing | None:
+    """Return who had one GPU's time; None where that is not told, or whose a process is."""
+    told = tuple(s for s in samples if _is_told(s))
+    if not told:
+        return None
+    worst = _worst(told)
+    return Sharing(
+        index=index,
+        count=len(told),
+        own_ratio=statistics.fmean(_own(s) for s in told),
+        others_ratio=statistics.fmean(others(s) for s in told),
+        taken_ratio=statistics.fmean(_taken(s) for s in told),
+        busy_ratio=statistics.fmean(_busy(s) for s in told),
+        pid=None if worst is None else worst.pid,
+        name=None if worst is None else worst.name,
+        samples=told,
+    )
+
+
+def others(sample: GpuSample) -> float:
+    """Return the share of the time that other processes' kernels ran."""
+    return sum(p.busy_ratio or 0.0 for p in sample.processes or () if not p.is_server)
+
+
+def follows(case: Case, shared: Sharing) -> bool | None:
+    """Say whether tokens came slower when others computed; None where neither changed enough."""
+    pairs = [
+        (others(now), rate)
+        for before, now in zip(shared.samples, shared.samples[1:], strict=False)
+        if (rate := _arrivals_per_s(case, before.at_s, now.at_s)) is not None
+    ]
+    if len(pairs) < MIN_INTERVALS:
+        return None
+    taken, rates = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if max(taken) - min(taken) < MIN_SPREAD_RATIO:
+        return None
+    if max(rates) == min(rates):
+        return False
+    return statistics.correlation(taken, rates) <= -MIN_CORRELATION
+
+
+def runs_mps(samples: Sequence[GpuSample]) -> bool:
+    """Say whether NVIDIA's MPS lets processes compute side by side, so that they take no turns."""
+    return any((p.name or "").startswith(MPS_SERVER) for s in samples for p in s.processes or ())
+
+
+def _is_told(sample: GpuSample) -> bool:
+    """A process without a share was idle, where any other one has a share."""
+    processes = sample.processes or ()
+    known = any(p.busy_ratio is not None for p in processes)
+    return known and all(p.is_server is not None for p in processes)
+
+
+def _own(sample: GpuSample) -> float:
+    return sum(p.busy_ratio or 0.0 for p in sample.processes or () if p.is_server)
+
+
+def _taken(sample: GpuSample) -> float:
+    if _busy(sample) < FULL_RATIO:
+        return 0.0
+    return others(sample) / max(_own(sample) + others(sample), 1.0)
+
+
+def _busy(sample: GpuSample) -> float:
+    if sample.busy_ratio is not None:
+        return sample.busy_ratio
+    return min(_own(sample) + others(sample), 1.0)
+
+
+def _worst(samples: Sequence[GpuSample]) -> GpuProcess | None:
+    had: Counter[int] = Counter()
+    by_pid: dict[int, GpuProcess] = {}
+    for process in (p for s in samples for p in s.processes or () if not p.is_server):
+        had[process.pid] += round(1000 * (process.busy_ratio or 0.0))
+        by_pid[process.pid] = process
+    return by_pid[had.most_common(1)[0][0]] if had else None
+
+
+def _arrivals_per_s(case: Case, begin_s: float, end_s: float) -> float | None:
+    times = case.timeline.token_at_s
+    if not times or end_s - begin_s <= 0 or begin_s < times[0] or end_s > times[-1]:
+        return None
+    return sum(1 for t in times if begin_s < t <= end_s) / (end_s - begin_s)

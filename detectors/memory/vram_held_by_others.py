@@ -1,0 +1,87 @@
+"""Other programs held the GPU's memory when the model was loaded.
+
+Signal:
+A part of what each token reads is not on the GPU. The model would fit an empty one, and what
+others held when it was loaded is what was missing. It matters at that time alone: an engine divides
+the model once, so one that has left since still explains today's split.
+
+Not to be confused with:
+- `model-too-big` and `context-oversized`: it would not fit an empty GPU either.
+- `gpu-shared`: another program computes on the GPU.
+- `reload-degradation`: what is missing is held by nobody, or by a rest of this engine.
+- A desktop's few hundred MiB.
+
+Remedy:
+Stop those programs, then load the model again.
+
+Sources:
+- ollama/ollama#10823 (a 62-layer model that needs 23.4 GiB: 17.8 GiB free at load, 49 of 63 layers
+  on the GPU; 21.7 GiB free later, 62 of 63), #6529.
+"""
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Evidence, Finding
+from slowtok.detectors.footprint import GIB
+from slowtok.detectors.placement_cost import evidence_of, lost_s, said_cost, said_share
+from slowtok.detectors.placement_cures import (
+    holders_named,
+    load_again,
+    smaller_context,
+    smaller_kv,
+    steps,
+    stop_others,
+)
+from slowtok.detectors.placement_why import Cause, cause_of_split, is_larger_context
+
+TITLE = "GPU memory held by other programs at load"
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when the others' memory is what the model lacked."""
+    cause = cause_of_split(case, "vram-held-by-others")
+    if cause is None:
+        return None
+    reason = cause.reason
+    held = "held" if reason.at_load else "hold"
+    when = " when the model was loaded" if reason.at_load else ""
+    return Finding(
+        phase="decode",
+        confidence=cause.confidence,
+        lost_s=lost_s(case, cause.placed),
+        summary=(
+            f"Other programs{_named(case, cause)} {held} {reason.others_bytes / GIB:.1f} of the "
+            f"GPU's {reason.room_bytes / GIB:.1f} GiB{when} and the model needs "
+            f"{reason.needed_bytes / GIB:.1f}, so {said_share(cause.placed)}: {said_cost(case)}"
+        ),
+        remedy=_remedy(case, cause),
+        evidence=(
+            Evidence(
+                name="held by others",
+                value=reason.others_bytes / GIB,
+                unit="GiB",
+                limit=(reason.room_bytes - reason.needed_bytes) / GIB,
+            ),
+            Evidence(
+                name="memory needed",
+                value=reason.needed_bytes / GIB,
+                unit="GiB",
+                limit=reason.room_bytes / GIB,
+            ),
+            *evidence_of(case, cause.placed),
+        ),
+    )
+
+
+def _named(case: Case, cause: Cause) -> str:
+    names = holders_named(case, cause.placed)
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _remedy(case: Case, cause: Cause) -> str:
+    context = smaller_context(case, cause.reason) if is_larger_context(case) else None
+    return steps(
+        f"{stop_others(case, cause.placed)}, then {load_again(case)}: how much of the model goes "
+        f"to the GPU is decided when it is loaded",
+        context and f"where they must stay, {context}",
+        smaller_kv(case),
+    )

@@ -1,0 +1,224 @@
+"""What to do so that all of a model lies on the GPUs: words for remedies, with computed values.
+
+Each function returns one step as a phrase without a capital and a full stop, or None where it would
+not help or its value is not known. Memory is divided when a model is loaded, so every change ends
+with loading it again.
+"""
+
+import math
+from collections.abc import Iterable
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.footprint import (
+    FIT_MARGIN_BYTES,
+    GIB,
+    bits_that_fit,
+    context_that_fits,
+    embedding_bytes,
+    kv_bytes,
+    kv_type_ratio,
+    reserved_tokens,
+    saved_by_q8_kv_bytes,
+    type_of,
+)
+from slowtok.detectors.placement import Placement, serving_gpus
+from slowtok.detectors.placement_why import Reason, decides_itself, holders
+
+CONTEXT_STEP = 1024
+MIN_SAVED_BYTES = GIB // 4
+"""Less is not worth a changed setting. No published source."""
+
+MOST_NAMED = 3
+LEAST_BITS = 2.5
+"""Below this models lose much of what they can do; a smaller model does better. No published
+source."""
+
+
+def steps(*found: str | None) -> str:
+    """Return the steps as one sentence, the cheapest first."""
+    known = [step for step in found if step]
+    text = "; or ".join(known)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def engine_name(server: ServerFacts) -> str:
+    """Return the engine's name as people write it."""
+    return {"ollama": "Ollama", "vllm": "vLLM", "llama-server": "llama-server"}.get(
+        server.kind, "the engine"
+    )
+
+
+def load_again(case: Case) -> str:
+    """Return how to load the model anew with this engine."""
+    model = case.timeline.model or case.model.name or "MODEL"
+    return {
+        "llama-server": "restart llama-server",
+        "ollama": f"run 'ollama stop {_plain(model)}' so that the next request loads it again",
+        "vllm": "restart vLLM",
+    }.get(case.server.kind, "unload the model and load it again")
+
+
+def smaller_context(case: Case, reason: Reason) -> str | None:
+    """Return the context that fits and holds what was used, for this engine's setting."""
+    tokens = fitting_context(case, reason)
+    if tokens is None:
+        return None
+    server = case.server
+    per_slot = max(tokens // max(server.slots or 1, 1), 1)
+    return {
+        "llama-server": f"start llama-server with -c {tokens}",
+        "ollama": f"set num_ctx to {per_slot} (OLLAMA_CONTEXT_LENGTH={per_slot}, in the Modelfile "
+        "or in the request's options)",
+        "vllm": f"start vLLM with --max-model-len {per_slot}",
+    }.get(server.kind, f"set the context to {per_slot} tokens")
+
+
+def fitting_context(case: Case, reason: Reason) -> int | None:
+    """Return the most tokens, over all slots, that fit and are no fewer than those used."""
+    reserved = reserved_tokens(case.server)
+    kv = None if reserved is None else kv_bytes(case.model, case.server, reserved)
+    beside = None if kv is None else reason.needed_bytes - kv
+    room = reason.room_bytes - (FIT_MARGIN_BYTES if decides_itself(case.server) else 0)
+    most = context_that_fits(case.model, case.server, room, beside_kv_bytes=beside)
+    if most is None:
+        return None
+    least = math.ceil((reason.used_tokens or 0) / CONTEXT_STEP) * CONTEXT_STEP
+    return max(most // CONTEXT_STEP * CONTEXT_STEP, least, CONTEXT_STEP)
+
+
+def smaller_kv(case: Case) -> str | None:
+    """Return how to halve the KV cache, with what that frees."""
+    saved = saved_by_q8_kv_bytes(case.model, case.server)
+    ratio = kv_type_ratio(case.server)
+    if saved < MIN_SAVED_BYTES or ratio is None or ratio < 1:
+        return None
+    how = {
+        "llama-server": "keep the KV cache in 8 bits (-ctk q8_0 -ctv q8_0 with -fa on)",
+        "ollama": "keep the KV cache in 8 bits (OLLAMA_KV_CACHE_TYPE=q8_0 with "
+        "OLLAMA_FLASH_ATTENTION=1)",
+        "vllm": "keep the KV cache in 8 bits (--kv-cache-dtype fp8)",
+    }.get(case.server.kind, "keep the KV cache in 8 bits, with flash attention")
+    return f"{how}, which frees {saved / GIB:.1f} GiB"
+
+
+def smaller_weights(case: Case, reason: Reason) -> str:
+    """Return the quantisation that fits beside the KV cache in use, or that none does."""
+    file_bytes = case.model.file_bytes
+    if file_bytes is None:
+        return "take a smaller quantisation or model"
+    on_gpu_ratio = 1 - embedding_bytes(case.model) / file_bytes
+    margin = FIT_MARGIN_BYTES if decides_itself(case.server) else 0
+    beside = reason.needed_for_used_bytes - file_bytes * on_gpu_ratio
+    room = (reason.room_bytes - margin - beside) / on_gpu_ratio
+    bits = bits_that_fit(case.model, room)
+    if bits is None:
+        return f"take a file of at most {max(room, 0) / GIB:.1f} GiB: a smaller quantisation"
+    name = type_of(bits)
+    if bits < LEAST_BITS or name is None:
+        return f"take a smaller model: this one would have to shrink to {bits:.1f} bits per weight"
+    such = "" if case.server.kind == "vllm" else f", such as {name}"
+    return f"take a quantisation of at most {bits:.1f} bits per weight{such}"
+
+
+def experts_in_ram(case: Case, reason: Reason) -> str | None:
+    """Return how many layers' experts have to stay in RAM: the cheapest part to leave there."""
+    model, server = case.model, case.server
+    if server.kind != "llama-server" or server.cpu_moe_layers or decides_itself(server):
+        return None
+    if not (model.experts and model.experts > 1 and model.layers and model.file_bytes):
+        return None
+    over = reason.needed_bytes + FIT_MARGIN_BYTES - reason.room_bytes
+    layers = math.ceil(over / (model.file_bytes / model.layers))
+    if not 0 < layers <= model.layers:
+        return None
+    return (
+        f"start llama-server with -ngl 999 --n-cpu-moe {layers}, which leaves only experts in RAM"
+    )
+
+
+def more_layers(case: Case, placed: Placement) -> str:
+    """Return how to have all layers, or all that there is room for, on the GPU."""
+    layers, server = layers_that_fit(case, placed), case.server
+    told = server.gpu_layers if server.gpu_layers and server.gpu_layers > 0 else None
+    if layers is not None and told is not None and layers <= told:
+        layers = None
+    if server.kind == "ollama":
+        count = "" if layers is None else f" {layers}"
+        return f"set num_gpu{count or ' to the number of all layers'} (in the Modelfile or options)"
+    if server.kind == "llama-server":
+        return f"start llama-server with -ngl {layers or 999}"
+    return "ask the engine for all layers on the GPU"
+
+
+def layers_that_fit(case: Case, placed: Placement) -> int | None:
+    """Return how many layers, the output with them, fit into what is free and what it holds."""
+    held, size, layers = placed.vram, placed.need, case.model.layers
+    if held is None or held.server_bytes is None or size is None or not layers:
+        return None
+    whole = layers + 1
+    missing = placed.missing_bytes
+    if missing is None or not size.placed_bytes:
+        return None
+    per_layer = size.placed_bytes / whole
+    there = whole - missing / per_layer
+    more = max(held.free_bytes - FIT_MARGIN_BYTES / 2, 0) / per_layer
+    return min(round(there) + int(more), whole)
+
+
+def stop_others(case: Case, placed: Placement) -> str:
+    """Return whom to stop, with what each one holds."""
+    names = holders_named(case, placed)
+    siblings = [
+        f"'ollama stop {_plain(name)}'"
+        for name in case.server.loaded_models or ()
+        if case.server.kind == "ollama" and name not in (case.timeline.model, case.model.name)
+    ]
+    if siblings and not names:
+        return f"unload the other models ({_listed(siblings[:MOST_NAMED])})"
+    if not names:
+        return "close the other programs that use the GPU (nvidia-smi lists them)"
+    return f"stop {_listed(names)}"
+
+
+def holders_named(case: Case, placed: Placement) -> list[str]:
+    """Return the largest of the others with what they hold."""
+    return [
+        f"{_plain(other.name) if other.name else 'a process'} with pid {other.pid} and "
+        f"{(other.memory_bytes or 0) / 2**20:,.0f} MiB"
+        for other in holders(case, placed)[:MOST_NAMED]
+    ]
+
+
+GPU_CHECKS = {
+    "nvidia": "check that nvidia-smi works where the engine runs (containers: --gpus all) and that "
+    "CUDA_VISIBLE_DEVICES does not hide the GPU",
+    "amd": "check that rocminfo works where the engine runs (containers: --device /dev/kfd "
+    "--device /dev/dri) and that HIP_VISIBLE_DEVICES does not hide the GPU",
+    "apple": "run the engine on macOS itself, whose containers see no GPU",
+}
+GPU_BUILDS = {"nvidia": "CUDA", "amd": "ROCm or Vulkan", "apple": "Metal"}
+
+
+def use_the_gpu(case: Case) -> str:
+    """Return how an engine that uses no GPU comes to use it."""
+    gpus = serving_gpus(case)
+    vendor = (gpus[0].vendor if gpus else None) or "nvidia"
+    build = GPU_BUILDS[vendor]
+    engine = {
+        "llama-server": f"use a llama-server build with {build} and start it with "
+        "--n-gpu-layers 99",
+        "ollama": "look for 'no compatible GPUs' in the Ollama server's log and reinstall Ollama",
+        "vllm": f"install the {build} build of vLLM",
+    }.get(case.server.kind, f"use a build of the engine with {build}")
+    return steps(f"{GPU_CHECKS[vendor]}; then {engine}")
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _plain(name: str) -> str:
+    """Return a name in ASCII, on one line."""
+    return name.encode("ascii", "replace").decode().replace("\n", " ")

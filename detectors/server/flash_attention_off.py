@@ -1,0 +1,97 @@
+"""Flash attention is switched off, which makes long contexts slow.
+
+Signal:
+The engine was told to use no flash attention, the KV cache is a good part of what each token reads,
+and decode or prefill is slower than the bytes explain. At short contexts it costs nothing.
+
+Not to be confused with:
+- `long-context`: the rate falls as the bytes of the KV cache say, which is normal.
+- A CPU: there flash attention is often the slower way.
+- `slow-kernel`: flash attention is on, but the GPU has no kernel for the type of the KV cache.
+- vLLM and SGLang have no such switch.
+
+Remedy:
+Switch it on: llama-server `--flash-attn on` (or leave it out, newer builds decide themselves),
+Ollama OLLAMA_FLASH_ATTENTION=1.
+
+Sources:
+- halo-box/strix-llama.cpp#46 (27 tokens/s at no context; 16K tokens: 24.6 and 23.8 with, 20.1 and
+  19.6 without; 48K tokens: 22.7 and 17.7 with, 8.6 and 7.7 without).
+- ggml-org/llama.cpp#5021 (Mixtral at 7,840 tokens: decode 44.7 and 22.9, prefill 993 and 610).
+- janhq/cortex.llamacpp#32, ggml-org/llama.cpp#6773 (short contexts: 0 to 4 %).
+- llama-server before build 6325 leaves it off unless told; `--flash-attn` stood alone then.
+"""
+
+from slowtok.config.efficiency import constants
+from slowtok.detectors.builds import build_of
+from slowtok.detectors.case import Case
+from slowtok.detectors.clocks import decodes_on_gpu
+from slowtok.detectors.finding import Evidence, Finding, need, weigh
+from slowtok.detectors.phases import judge_decode, prefill_excess_s
+from slowtok.detectors.window import decode_s
+
+TITLE = "Flash attention is off"
+
+SWITCHED = frozenset({"llama-server", "ollama", "lm-studio", "llamafile"})
+"""Engines that have the switch: those made of llama.cpp."""
+
+AUTOMATIC_BUILD = 6325
+"""From this build of llama.cpp on it is automatic."""
+
+LONGER_KV = (1.7, 10.0)
+"""How many times longer the KV cache takes on top: 1.7 to 2.2 (16K) and 3.6 to 10 (48K) times what
+it takes with flash attention in strix-llama.cpp#46, about 10 in #5021."""
+
+MIN_LOST_RATIO = 0.10
+"""Of the decode, at the least of that range. No published source; under it measurements disagree
+about the sign."""
+
+PREFILL_LOST_RATIO = 0.38
+PREFILL_TOKENS = 4096
+"""993 and 610 tokens/s for 7,840 tokens (#5021), 3,777 and 2,300 for 16,384 (ik_llama.cpp, Gemma);
+4,096 tokens still lose a fifth, 512 nothing (ik_llama.cpp#241)."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when it is off, on a GPU, at a context long enough for that to cost."""
+    if not _is_off(case) or not decodes_on_gpu(case):
+        return None
+    lost = {"decode": _decode_lost_s(case), "prefill": _prefill_lost_s(case)}
+    if not any(lost.values()):
+        return None
+    if lost["prefill"] > lost["decode"]:
+        return _finding(case, "prefill", lost["prefill"])
+    return _finding(case, "decode", lost["decode"])
+
+
+def _is_off(case: Case) -> bool:
+    server = case.server
+    if server.kind not in SWITCHED:
+        return False
+    if server.flash_attention is None and server.kind == "llama-server":
+        build = build_of(server.version)
+        return build is not None and build < AUTOMATIC_BUILD and server.pid is not None
+    return server.flash_attention == "off"
+
+
+def _decode_lost_s(case: Case) -> float:
+    """Return what it cost the decode: in the published range, what is nearest to what happened."""
+    envelope, judged = case.envelope, judge_decode(case)
+    if judged.slow is False:
+        return 0.0
+    tokens = need(case.timeline.tokens.completion, "number of generated tokens")
+    kv = need(envelope.kv_bytes, "KV bytes read per token")
+    bandwidth = need(envelope.bandwidth_bytes_per_s, "decode rate expected of this GPU")
+    reached = need(envelope.efficiency_ratio, "decode rate expected of this GPU")
+    kv_s = tokens * kv / (bandwidth * reached * constants().kv_ratio)
+    least_s, most_s = (min(times * kv_s, decode_s(case)) for times in LONGER_KV)
+    if least_s < MIN_LOST_RATIO * decode_s(case):
+        return 0.0
+    return min(max(judged.lost_s, least_s), most_s)
+
+
+def _prefill_lost_s(case: Case) -> float:
+    if (case.timeline.tokens.processed or 0) < PREFILL_TOKENS:
+        return 0.0
+    excess_s = prefill_excess_s(case)
+    return min(excess_s, PREFILL_LOST_RATIO * (case.phases.prefill_s or 0.0))

@@ -1,0 +1,283 @@
+"""Memory of a GPU that lies in RAM: whether that can be, what shows it, and what it costs.
+
+Strategy: what the driver says of evicted memory is believed. Else, bytes that go into a busy GPU
+all through decode are what it fetches; the time is bytes over what the link carries. Copies reach
+that; pages and cache lines that the GPU asks for one by one do not, so the cost is a range.
+
+Sources: thresholds of 30 % of the link and 60 % of the power are proposals without a published
+source, as is the room that a GPU has where it does not spill.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.finding import Channel, Evidence, need, weigh
+from slowtok.detectors.gpu_window import facts_of, median
+from slowtok.detectors.link import (
+    FAULTED_RATIO,
+    PRACTICAL_RATIO,
+    Link,
+    excess,
+    link_at_work,
+    received,
+    sent,
+    share_of,
+    within,
+)
+from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.placement import server_cores, serving_gpus
+from slowtok.detectors.shape import step_of
+from slowtok.detectors.window import CPU_DECODES_CORES, decode_s, gpu_mean
+
+Gpus = Mapping[int, Sequence[GpuSample]]
+
+MIN_BUSY_RATIO = 0.9
+MIN_LINK_SHARE = 0.3 / PRACTICAL_RATIO
+"""30 % of the link's own rate, as a share of what it carries in practice."""
+
+MIN_FETCHING_S = 2.0
+LOW_POWER_RATIO = 0.6
+FULL_POWER_RATIO = 0.85
+IDLE_CONTROLLER_RATIO = 0.1
+"""A report shows 2 %; decode at the memory's limit shows 60 to 90."""
+
+NEARLY_FULL_BYTES, NEARLY_FULL_RATIO = 300 * 2**20, 0.03
+ROOM_BYTES, ROOM_RATIO = 2**30, 0.1
+"""Less than the former is full; a GPU with more than the latter (the engines' own margin) has room
+and does not spill."""
+
+MIN_EVICTED_BYTES, MIN_EVICTED_RATIO = 64 * 2**20, 0.02
+"""As a share of the weights; less costs nothing. No published source."""
+
+OWN_RUNTIME = frozenset({"llama-server", "ollama", "lm-studio", "llamafile", "unknown"})
+"""Engines that know GGML_CUDA_ENABLE_UNIFIED_MEMORY, or may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """What lies in RAM, as a finding says it; `lost_s` is 0 where nothing does."""
+
+    said: str = ""
+    lost_s: float = 0.0
+    confidence: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+    bytes_per_token: float | None = None
+
+    @property
+    def is_spill(self) -> bool:
+        """Say whether anything spills."""
+        return self.lost_s > 0
+
+
+def may_spill(case: Case) -> bool | None:
+    """Say whether the driver can put GPU memory into RAM; None where that is not known."""
+    gpus, server = serving_gpus(case), case.server
+    own = [gpu for gpu in gpus if not gpu.unified_memory]
+    if not own or case.device.os == "macos" or server.cpu_offload_bytes:
+        return False  # vLLM's offload is asked for, and crosses the link by design
+    if any(gpu.vendor == "amd" for gpu in own) or case.device.os in ("windows", "wsl"):
+        return True
+    if case.device.os is None:
+        return None if not server.unified_memory else True
+    return server.unified_memory if server.kind in OWN_RUNTIME else False
+
+
+def has_room(gpus: Gpus) -> bool:
+    """Say whether each of the GPUs has room left, so that none of them spills."""
+    rooms = [_room(samples) for samples in gpus.values()]
+    return all(
+        free is not None and free >= max(ROOM_BYTES, ROOM_RATIO * total) for free, total in rooms
+    )
+
+
+def by_driver(case: Case, gpus: Gpus) -> Spill | None:
+    """Return what the driver says of memory that it moved; None where it says nothing."""
+    moved = [_moved_bytes(case, samples) for samples in gpus.values()]
+    known = [count for count in moved if count is not None]
+    if not known:
+        return None
+    weights = case.model.file_bytes or 0
+    if sum(known) < max(MIN_EVICTED_BYTES, MIN_EVICTED_RATIO * weights):
+        return Spill()
+    per_token = sum(known) * min((case.model.read_bytes or weights) / (weights or 1), 1.0)
+    tokens = need(case.timeline.tokens.completion, "number of generated tokens")
+    copied_s = tokens * per_token / _link_bytes_per_s(case, gpus)
+    return Spill(
+        said=f"{sum(known) / 2**30:.1f} GiB of what the server put on the GPU lie in RAM",
+        lost_s=within(case, copied_s, copied_s / FAULTED_RATIO),
+        confidence=weigh("server", *_full(gpus)),
+        evidence=(
+            Evidence(
+                name="GPU memory moved to RAM",
+                value=sum(known) / 2**20,
+                unit="MiB",
+                limit=max(MIN_EVICTED_BYTES, MIN_EVICTED_RATIO * weights) / 2**20,
+            ),
+        ),
+        bytes_per_token=per_token,
+    )
+
+
+def by_link(case: Case, gpus: Gpus) -> Spill | None:
+    """Return what goes into the GPUs; None where that is not measured.
+
+    Raises:
+        Missing: there is traffic, and what the link carries is not known.
+    """
+    rates = {i: rate for i, s in gpus.items() if (rate := gpu_mean(s, received)) is not None}
+    if not rates:
+        return None
+    index = max(rates, key=lambda i: rates[i])
+    link = need(link_at_work(case, index), "PCIe link of the working GPU")
+    samples = gpus[index]
+    fetching = [s for s in samples if (share_of(link, [s], received) or 0.0) >= MIN_LINK_SHARE]
+    counted = [s for s in samples if received(s) is not None]
+    if len(fetching) / len(counted) * decode_s(case) < MIN_FETCHING_S:
+        return Spill()
+    if is_tensor_parallel(case.server) or (len(gpus) > 1 and _is_exchange(fetching)):
+        return Spill()
+    share = share_of(link, samples, received) or 0.0
+    copied_s = decode_s(case) * share
+    channels, against = _doubts(case, gpus, fetching)
+    return Spill(
+        said=(
+            f"{_since(case, fetching)}{link.name} fetched {rates[index] / 1e9:.1f} GB/s from RAM "
+            f"over a PCIe link that carries about {link.carries_bytes_per_s / 1e9:.1f}"
+        ),
+        lost_s=within(case, copied_s, copied_s / FAULTED_RATIO),
+        confidence=weigh("counter", *channels, against=against),
+        evidence=(_traffic(link, rates[index]), *_power_evidence(case, fetching)),
+        bytes_per_token=rates[index] / (case.phases.decode_tps or 1.0),
+    )
+
+
+def by_controller(case: Case, gpus: Gpus) -> Spill:
+    """Return what a memory controller says that is hardly used although its GPU is busy.
+
+    How much is fetched is not known then, so all that decode lost is charged.
+
+    Raises:
+        Missing: neither traffic nor use of the memory is measured, or Windows may not be there.
+    """
+    used = [median(s, lambda s: s.memory_busy_ratio) for s in gpus.values()]
+    ratio = min((r for r in used if r is not None), default=None)
+    if need(ratio, "PCIe traffic") > IDLE_CONTROLLER_RATIO or not _full(gpus):
+        return Spill()
+    need(may_spill(case), "operating system of the machine")
+    lost_s = need(excess(case), "decode rate expected of this GPU")
+    against = (server_cores(case) or 0.0) > CPU_DECODES_CORES
+    return Spill(
+        said=(
+            f"The GPU computed all the time but used its own memory only "
+            f"{100 * (ratio or 0.0):.0f} % of it: the rest comes from RAM"
+        ),
+        lost_s=lost_s,
+        confidence=weigh("gauge", "gauge", "inference", against=against),
+        evidence=(
+            Evidence(
+                name="time with GPU memory traffic",
+                value=100 * (ratio or 0.0),
+                unit="%",
+                limit=100 * IDLE_CONTROLLER_RATIO,
+            ),
+        ),
+    )
+
+
+def _moved_bytes(case: Case, samples: Sequence[GpuSample]) -> float | None:
+    """Return the server's memory that the driver holds in RAM for one GPU, None if not told."""
+    moved = [
+        sum(counts)
+        for sample in samples
+        if (counts := [c for p in _servers(sample) if (c := _moved(case, p)) is not None])
+    ]
+    return sorted(moved)[len(moved) // 2] if moved else None
+
+
+def _servers(sample: GpuSample) -> Sequence[GpuProcess]:
+    return [p for p in sample.processes or () if p.is_server]
+
+
+def _moved(case: Case, process: GpuProcess) -> int | None:
+    """RAM that a GPU uses holds what the CPU computes on, too, where the engine splits a model."""
+    by_design = (server_cores(case) or 0.0) > CPU_DECODES_CORES
+    silently = case.server.unified_memory or case.device.os in ("windows", "wsl")
+    if not silently or by_design or process.host_memory_bytes is None:
+        return process.evicted_bytes
+    return max(process.host_memory_bytes, process.evicted_bytes or 0)
+
+
+def _room(samples: Sequence[GpuSample]) -> tuple[float | None, float]:
+    free = median(samples, lambda s: s.free_bytes)
+    return free, median(samples, lambda s: s.total_bytes) or 0.0
+
+
+def _full(gpus: Gpus) -> tuple[Channel, ...]:
+    """Return one piece of evidence if a GPU has next to nothing free."""
+    for free, total in (_room(samples) for samples in gpus.values()):
+        if free is not None and free <= max(NEARLY_FULL_BYTES, NEARLY_FULL_RATIO * total):
+            return ("gauge",)
+    return ()
+
+
+def _link_bytes_per_s(case: Case, gpus: Gpus) -> float:
+    links = [link for i in gpus if (link := link_at_work(case, i)) is not None]
+    carried = min((link.carries_bytes_per_s for link in links), default=None)
+    return need(carried, "PCIe link of the working GPU")
+
+
+def _is_exchange(samples: Sequence[GpuSample]) -> bool:
+    """Say whether about as much goes out as in: results of several GPUs, no weights."""
+    into, out = gpu_mean(samples, received), gpu_mean(samples, sent)
+    return bool(into and out and 0.5 <= out / into <= 2.0)
+
+
+def _doubts(
+    case: Case, gpus: Gpus, fetching: Sequence[GpuSample]
+) -> tuple[tuple[Channel, ...], int]:
+    """Return what confirms a spill beside the traffic, and how many things speak against it."""
+    power = _power_ratio(case, fetching)
+    full = _full(gpus)
+    memory_known = any(_room(samples)[0] is not None for samples in gpus.values())
+    against = (
+        case.device.os == "linux" and may_spill(case) is None,
+        power is not None and power >= FULL_POWER_RATIO,
+        (server_cores(case) or 0.0) > CPU_DECODES_CORES,
+        memory_known and not full,
+    )
+    low: tuple[Channel, ...] = ("gauge",) if power is not None and power <= LOW_POWER_RATIO else ()
+    return (*full, *low), sum(against)
+
+
+def _power_ratio(case: Case, samples: Sequence[GpuSample]) -> float | None:
+    """Return the power drawn as a share of this GPU's own best, or else of its limit."""
+    power = median(samples, lambda s: s.power_w)
+    best = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
+    best = best or facts_of(case, samples[0].index).default_power_limit_w
+    return power / best if power is not None and best else None
+
+
+def _since(case: Case, fetching: Sequence[GpuSample]) -> str:
+    step = step_of(case)
+    if step is None or step.after_tps >= step.before_tps or fetching[0].at_s < step.at_s - 1:
+        return ""
+    return f"From token {step.token:,} on "
+
+
+def _traffic(link: Link, rate: float) -> Evidence:
+    return Evidence(
+        name="PCIe traffic into the GPU",
+        value=rate / 1e9,
+        unit="GB/s",
+        limit=MIN_LINK_SHARE * link.carries_bytes_per_s / 1e9,
+    )
+
+
+def _power_evidence(case: Case, fetching: Sequence[GpuSample]) -> tuple[Evidence, ...]:
+    ratio = _power_ratio(case, fetching)
+    if ratio is None:
+        return ()
+    limit = 100 * LOW_POWER_RATIO
+    return (Evidence(name="power against its best", value=100 * ratio, unit="%", limit=limit),)

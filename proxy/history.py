@@ -1,0 +1,98 @@
+"""What went before at an engine, for the case of the request that comes now.
+
+Loads and verdicts are of this run of the proxy; rates and best readings outlive it (`past.kept`).
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case, History
+from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.machine import GpuSample
+from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.past.bests import Best, seen_in
+from slowtok.proxy.past.kept import Kept
+from slowtok.proxy.past.loads import Loads
+from slowtok.proxy.past.setup import model_of
+
+RECENT = 5  # judged requests
+RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
+MOST_CONFIGURATIONS = 256
+
+_Configuration = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    at_s: float
+    slow: bool
+    causes: tuple[str, ...]
+
+
+class Past:
+    """Remembers finished requests, and gives each new one its history."""
+
+    def __init__(self, kept: Kept, baselines: Baselines) -> None:
+        self._kept = kept
+        self._baselines = baselines
+        self._loads = Loads()
+        self._judged: OrderedDict[_Configuration, deque[_Judged]] = OrderedDict()
+
+    def of(self, case: Case, idle: Iterable[GpuSample] = ()) -> History:
+        """Return what went before; for a case that has its expectation and its samples.
+
+        `idle` are samples of all GPUs from the minutes before the request. Called once for each
+        request, before it is judged: a load that the case shows is remembered here.
+        """
+        best = self._kept.bests.of(case) or Best(gpu="", day=0)
+        earlier = self._baselines.earlier(case)
+        recent = self._recent(case)
+        return History(
+            loads=self._loads.of(case, idle) if case.server.local is not False else (),
+            best_sm_clock_mhz=best.sm_clock_mhz,
+            best_memory_clock_mhz=best.memory_clock_mhz,
+            best_power_w=best.power_w,
+            judged_recently=len(recent),
+            slow_recently=sum(judged.slow for judged in recent),
+            causes_recently=tuple(cause for judged in recent for cause in judged.causes),
+            best_decode_tps=earlier.best_decode_tps,
+            best_prefill_tps=earlier.best_prefill_tps,
+            week_ago_decode_tps=earlier.week_ago_decode_tps,
+        )
+
+    def note(self, case: Case, diagnosis: Diagnosis) -> None:
+        """Remember a request that was judged."""
+        for best in seen_in(case):
+            self._kept.add_best(best)
+        if diagnosis.verdict == "unknown":
+            return
+        named = diagnosis.findings.items()
+        judged = _Judged(
+            at_s=case.timeline.accepted_at_s,
+            slow=diagnosis.verdict == "slow",
+            causes=tuple(cause for cause, finding in named if not finding.informational),
+        )
+        key = _configuration(case)
+        self._judged.setdefault(key, deque(maxlen=RECENT)).appendleft(judged)
+        self._judged.move_to_end(key)
+        while len(self._judged) > MOST_CONFIGURATIONS:
+            self._judged.popitem(last=False)
+
+    def _recent(self, case: Case) -> list[_Judged]:
+        """Return the newest judged requests of this configuration, the newest first."""
+        oldest_s = case.timeline.accepted_at_s - RECENT_S
+        found = self._judged.get(_configuration(case), ())
+        return [judged for judged in found if judged.at_s >= oldest_s]
+
+
+def _configuration(case: Case) -> _Configuration:
+    """Return what lasting causes come with: an engine that was started otherwise begins anew."""
+    server = case.server
+    return (
+        server.url or server.name,
+        server.pid,
+        model_of(case),
+        server.context_tokens,
+        server.gpu_layers,
+    )

@@ -1,0 +1,112 @@
+"""A server's GPU memory over time, and where in it a model was loaded. Pure.
+
+Strategy: what a process holds is its own from the moment it is known to be the server's, also in
+samples from before: a server that is loading may not have been recognised yet.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.vram import MODEL_BYTES, VramSplit, split
+
+RISE_RATIO = 0.5
+"""Below this share of what it holds now, a server did not have its model. No published source."""
+
+RISEN_RATIO = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The memory of the GPUs that serve at `at_s`: the server's, others', hidden ones', free."""
+
+    at_s: float
+    server_bytes: int | None
+    others_bytes: int | None
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rise:
+    """A load seen from outside: what was there just before, and when it was done."""
+
+    before: Held
+    done_at_s: float
+
+
+def held_over_time(
+    samples: Iterable[GpuSample], gpus: Collection[int], pids: Collection[int]
+) -> list[Held]:
+    """Return what was held at each listing of processes, oldest first.
+
+    `gpus` are those that serve; `pids` are the server's, also those it had before.
+    """
+    newest: dict[int, VramSplit] = {}
+    held = []
+    for sample in sorted(samples, key=lambda sample: sample.at_s):
+        if sample.processes is None or sample.index not in gpus:
+            continue
+        memory = split(replace(sample, processes=tuple(_seen(p, pids) for p in sample.processes)))
+        if memory is None:
+            continue
+        newest[sample.index] = memory
+        if len(newest) == len(gpus):
+            held.append(_together(sample.at_s, newest.values()))
+    return held
+
+
+def last_rise(held: Sequence[Held]) -> Rise | None:
+    """Return the load that what is held at the end comes from; None where none was seen."""
+    known = [(h, h.server_bytes) for h in held if h.server_bytes is not None]
+    if not known or known[-1][1] < MODEL_BYTES:
+        return None
+    now = known[-1][1]
+    low = next((i for i in reversed(range(len(known))) if known[i][1] < RISE_RATIO * now), None)
+    if low is None:
+        return None
+    risen = next(h for h, count in known[low + 1 :] if count >= RISEN_RATIO * now)
+    while low > 0 and known[low - 1][1] < known[low][1]:
+        low -= 1
+    if now - known[low][1] < MODEL_BYTES:
+        return None
+    return Rise(before=known[low][0], done_at_s=risen.at_s)
+
+
+def lowest(held: Sequence[Held], from_s: float, to_s: float) -> Held | None:
+    """Return the moment between two times at which the server held least, the latest such."""
+    known = [h for h in held if from_s <= h.at_s <= to_s and h.server_bytes is not None]
+    return min(reversed(known), key=lambda h: h.server_bytes or 0, default=None)
+
+
+def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
+    if process.is_server is None:
+        return process
+    return replace(process, is_server=process.pid in pids)
+
+
+def _together(at_s: float, splits: Iterable[VramSplit]) -> Held:
+    known = tuple(splits)
+    return Held(
+        at_s=at_s,
+        server_bytes=_sum(memory.server_bytes for memory in known),
+        others_bytes=_sum(_others(memory) for memory in known),
+        free_bytes=sum(memory.free_bytes for memory in known),
+    )
+
+
+def _others(memory: VramSplit) -> int | None:
+    """Return what is neither free nor the server's; None where that cannot be told apart."""
+    if memory.server_bytes is None:
+        return None
+    if memory.hidden_bytes is None:
+        return memory.others_bytes
+    return max(memory.usable_bytes - memory.free_bytes - memory.server_bytes, 0)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -1,0 +1,221 @@
+"""What is told about a simulated run: by the engine, the driver and earlier requests.
+
+Each engine tells what it tells in life: llama-server its flags but no layers, Ollama sizes (which
+are wrong where the driver spills), vLLM its metrics.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from simulator.cards import GIB
+from simulator.readings import SERVER_PID, buffer_bytes, server_bytes
+from simulator.run import Trace
+from simulator.world import World
+from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, PromptPrefix
+from slowtok.detectors.engine import EngineActivity, ServerFacts
+from slowtok.detectors.machine import DeviceFacts
+
+PORTS = {"llama-server": 8080, "ollama": 11434, "vllm": 8000}
+CHARS_PER_TOKEN = 4
+
+
+def device_facts(world: World) -> DeviceFacts:
+    """Return the machine; nothing is known of one that is elsewhere."""
+    host = world.host
+    width = world.link.slot_width
+    gpus = tuple(card.facts(i, width=width) for i, card in enumerate(world.cards))
+    if world.health.virtual:
+        gpus = tuple(replace(gpu, virtual=True) for gpu in gpus)
+    return DeviceFacts(
+        gpus=gpus if world.sight.gpus else None,
+        gpus_reason=None if world.sight.gpus else "no GPU library answered",
+        private_pids=world.sight.private_pids,
+        on_battery=world.on_battery,
+        power_profile=world.power_profile,
+        cpu_governor=world.governor,
+        cpu_physical_cores=host.physical,
+        cpu_logical_cores=host.logical,
+        ram_bytes=int(host.ram_gib * GIB),
+        ram_bandwidth_bytes_per_s=host.ram_gb_s * 1e9,
+    )
+
+
+
+
+def server_facts(world: World) -> ServerFacts:
+    """Return what the engine says of itself, and its command line."""
+    engine, kind = world.engine, world.engine.kind
+    llama = kind != "vllm"
+    loaded, on_gpu = _loaded(world)
+    return ServerFacts(
+        kind=kind,
+        url=f"http://127.0.0.1:{PORTS[kind]}",
+        version=engine.version,
+        local=not world.waits.remote,
+        pid=None if world.waits.remote else SERVER_PID,
+        unmapped="the engine runs on another machine" if world.waits.remote else None,
+        context_tokens=engine.context,
+        slots=engine.slots if llama else None,
+        gpu_layers=engine.gpu_layers if llama else None,
+        threads=engine.threads if llama else None,
+        kv_type_k=engine.kv_type if llama else None,
+        kv_type_v=engine.kv_type if llama else None,
+        flash_attention=engine.flash_attention if llama else None,
+        memory_mapped=engine.memory_mapped if llama else None,
+        speculative=engine.speculative,
+        slept=world.waits.slept,
+        uptime_s=3600.0,
+        gpu_indices=_indices(world),
+        batch_tokens=2048 if llama else None,
+        micro_batch_tokens=512 if llama else None,
+        cpu_moe_layers=engine.cpu_moe_layers or None,
+        kv_on_gpu=engine.kv_on_gpu if llama else None,
+        split_mode=engine.split_mode if kind == "llama-server" else None,
+        tensor_parallel=engine.tensor_parallel if not llama else None,
+        loaded_bytes=loaded,
+        loaded_gpu_bytes=on_gpu,
+        loaded_models=(world.model.name,) if kind == "ollama" else None,
+        kv_cache_tokens=engine.context * engine.slots if llama else 60_000,
+        gpu_memory_ratio=None if llama else engine.memory_ratio,
+        prefix_caching=None if llama else engine.prefix_caching,
+        eager=None if llama else engine.eager,
+        cpu_offload_bytes=int(engine.offload_gib * GIB) or None,
+        unified_memory=engine.unified_memory if llama else None,
+    )
+
+
+def _indices(world: World) -> tuple[int, ...] | None:
+    if world.waits.remote or world.sight.private_pids or world.host.system == "wsl2":
+        return None
+    return tuple(i for i in range(len(world.cards)) if server_bytes(world, i))
+
+
+def _loaded(world: World) -> tuple[int | None, int | None]:
+    """Ollama's word. It does not know what the driver moved, so a spill looks wholly loaded."""
+    if world.engine.kind != "ollama":
+        return None, None
+    whole = world.model.file_bytes(world.quantisation) + world.reserved_kv_bytes
+    whole += buffer_bytes(world)
+    known = world.placement.gpu_known
+    ratio = world.placement.gpu_ratio if known is None else known
+    return int(whole), int(whole * ratio)
+
+
+def activity(world: World, trace: Trace) -> EngineActivity | None:
+    """Return what the engine's counters gained meanwhile, for an engine that has any."""
+    request, others = world.request, world.others
+    if world.engine.kind == "ollama" or not world.engine.metrics or world.waits.remote:
+        return None
+    neighbours = round(others.neighbours.value)
+    alone = neighbours == 0 and world.waits.in_flight == 0
+    vllm = world.engine.kind == "vllm"
+    per_pass = 1 + sum(world.work.acceptance**n for n in range(1, world.work.drafted + 1))
+    rounds = int(request.completion / per_pass)
+    drafted = rounds * world.work.drafted
+    return EngineActivity(
+        span_s=trace.last_s + 0.1,
+        alone=alone,
+        finished=1 + (neighbours // 2),
+        running_max=1 + neighbours,
+        waiting_max=world.work.waiting or world.waits.in_flight,
+        kv_used_max_ratio=world.work.kv_used if vllm else None,
+        preemptions=world.work.preemptions if vllm else None,
+        prompt_tokens=request.prompt * (1 + neighbours // 2),
+        cached_tokens=request.cached,
+        generated_tokens=int(request.completion * (1 + 0.8 * neighbours)),
+        queue_s=world.waits.queue_s if vllm else None,
+        prefill_s=trace.first_s - trace.prefill_from_s if alone else None,
+        decode_s=trace.last_s - trace.first_s if alone else None,
+        drafted=drafted or None,
+        accepted=int(rounds * (per_pass - 1)) if drafted else None,
+    )
+
+
+def neighbours(world: World, trace: Trace) -> Neighbours:
+    """Return the other requests as the proxy counted them."""
+    level, waits = world.others.neighbours, world.waits
+    if not level.value or not world.others.via_proxy:
+        return Neighbours(in_flight_at_send=waits.in_flight)
+    length = max(trace.last_s - trace.first_s, 1e-6)
+    overlap = min(trace.last_s, level.until_s) - max(trace.first_s, level.from_s)
+    share = min(max(overlap / length, 0.0), 1.0)
+    return Neighbours(
+        in_flight_at_send=round(level.at(0.0)) + waits.in_flight,
+        decode_mean=level.value * share,
+        decode_max=round(level.value) if share else 0,
+    )
+
+
+def prompt(world: World) -> PromptPrefix | None:
+    """Return how the prompt compares with earlier ones."""
+    request = world.request
+    chars = request.prompt * CHARS_PER_TOKEN
+    if request.previous_age_s is None:
+        return PromptPrefix(chars=chars, common_prefix_chars=0, shared_ratio=0.0)
+    common = int(chars * request.common)
+    return PromptPrefix(
+        chars=chars,
+        common_prefix_chars=common,
+        shared_ratio=request.common if request.shared is None else request.shared,
+        first_difference=min(common, 4000),
+        difference_message=0 if request.common < 0.2 else 4,
+        difference_role="system" if request.common < 0.2 else "user",
+        granularity_chars=64,
+        previous_age_s=request.previous_age_s,
+    )
+
+
+def baseline(world: World, healthy_tps: float | None, dice: Random) -> Baseline:
+    """Return what healthy requests of this setup gave, where there were any."""
+    if not world.past.count or healthy_tps is None:
+        return Baseline()
+    usual = healthy_tps * dice.gauss(1, 0.025)
+    return Baseline(
+        count=world.past.count,
+        decode_tps=usual,
+        decode_p10_tps=usual * dice.uniform(0.92, 0.985),
+    )
+
+
+def history(world: World, case: Case, healthy_tps: float | None, dice: Random) -> History:
+    """Return the loads that were seen, and the best that was seen of rate, clocks and power."""
+    past = world.past
+    card = world.cards[0] if world.cards else None
+    knows = past.count > 0
+    best = None if not knows or healthy_tps is None else healthy_tps * dice.uniform(1.01, 1.06)
+    return History(
+        loads=_loads(world, dice) if past.loads_seen else (),
+        best_sm_clock_mhz=int(card.sm_mhz * 0.95) if knows and card else None,
+        best_memory_clock_mhz=card.busy_memory_mhz if knows and card else None,
+        best_power_w=card.power_w * world.nature.decode_power if knows and card else None,
+        judged_recently=max(past.count // 4, past.slow_recently),
+        slow_recently=past.slow_recently,
+        causes_recently=past.causes,
+        best_decode_tps=best,
+        week_ago_decode_tps=None if best is None else best * dice.uniform(0.93, 0.98),
+    )
+
+
+def _loads(world: World, dice: Random) -> tuple[ModelLoad, ...]:
+    past = world.past
+    held = sum(server_bytes(world, i) for i in range(len(world.used_cards)))
+    room = sum(card.bytes for card in world.used_cards) - 0.6 * GIB
+    own = world.model.facts(world.quantisation).name
+    age_s = 2.0 + world.waits.load_s if world.waits.load_s > 1 else dice.uniform(200, 5000)
+    loads = []
+    for at in range(past.loads):
+        others = past.others_at_load_gib * GIB if at == 0 else 0.0
+        bytes_ = held if at == 0 or past.earlier_gpu_gib is None else past.earlier_gpu_gib * GIB
+        name = past.models[at % len(past.models)] if past.models and at else own
+        loads.append(
+            ModelLoad(
+                age_s=age_s + at * dice.uniform(100, 900),
+                model=name,
+                context_tokens=world.engine.context,
+                load_s=world.waits.load_s or dice.uniform(2, 9),
+                server_gpu_bytes=int(bytes_) or None,
+                free_before_bytes=int(max(room - others, 0)),
+                others_bytes=int(others + 150 * 2**20),
+            )
+        )
+    return tuple(loads)
