@@ -153,8 +153,14 @@ def vram(gpu: GpuFacts, reads: Reads, server: ServerFacts) -> Memory:
 
 def is_old_build(version: str | None) -> bool:
     """Say whether a llama.cpp build is of 2024 or before, when each layer took longer."""
+    build = build_of(version)
+    return build is not None and build < OLD_BUILD
+
+
+def build_of(version: str | None) -> int | None:
+    """Return the number of a llama.cpp build; None where its version does not say."""
     found = _BUILD.search(version or "")
-    return found is not None and int(found[1]) < OLD_BUILD
+    return None if found is None else int(found[1])
 
 
 def _efficiency(spec: GpuSpec | None, known: Constants, reads: Reads, server: ServerFacts) -> float:

@@ -4,6 +4,7 @@ Strategy: on a full GPU, what others had is what the server waited for. Where th
 add up to more than all (they overlap, or are rounded), they are scaled down to it.
 """
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ MIN_OTHERS_RATIO = 0.1
 """Proposed, no published source: desktops that draw take up to a twentieth."""
 
 FULL_RATIO = 0.9
+APART_S = 0.9
 MIN_INTERVALS = 4
 MIN_CORRELATION = 0.35
 """What CPI2 asks of a culprit."""
@@ -28,14 +30,13 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """One GPU's time: means over the `count` samples that tell each process's share.
+    """One GPU's time: means over the samples that tell each process's share.
 
     `taken_ratio` is the share of the time that the server waited for others; `pid` and `name` are
     of the process that had most of it.
     """
 
     index: int
-    count: int
     own_ratio: float
     others_ratio: float
     taken_ratio: float
@@ -53,7 +54,6 @@ def sharing_of(index: int, samples: Sequence[GpuSample]) -> Sharing | None:
     worst = _worst(told)
     return Sharing(
         index=index,
-        count=len(told),
         own_ratio=statistics.fmean(_own(s) for s in told),
         others_ratio=statistics.fmean(others(s) for s in told),
         taken_ratio=statistics.fmean(_taken(s) for s in told),
@@ -73,7 +73,7 @@ def follows(case: Case, shared: Sharing) -> bool | None:
     """Say whether tokens came slower when others computed; None where neither changed enough."""
     pairs = [
         (others(now), rate)
-        for before, now in zip(shared.samples, shared.samples[1:], strict=False)
+        for before, now in itertools.pairwise(_apart(shared.samples))
         if (rate := _arrivals_per_s(case, before.at_s, now.at_s)) is not None
     ]
     if len(pairs) < MIN_INTERVALS:
@@ -89,6 +89,15 @@ def follows(case: Case, shared: Sharing) -> bool | None:
 def runs_mps(samples: Sequence[GpuSample]) -> bool:
     """Say whether NVIDIA's MPS lets processes compute side by side, so that they take no turns."""
     return any((p.name or "").startswith(MPS_SERVER) for s in samples for p in s.processes or ())
+
+
+def _apart(samples: Sequence[GpuSample]) -> Sequence[GpuSample]:
+    """Return samples about a second apart, as the driver's shares are."""
+    kept: list[GpuSample] = []
+    for sample in samples:
+        if not kept or sample.at_s - kept[-1].at_s >= APART_S:
+            kept.append(sample)
+    return kept
 
 
 def _is_told(sample: GpuSample) -> bool:

@@ -52,9 +52,14 @@ class Link:
     replays: bool
 
     @property
+    def rate_bytes_per_s(self) -> float:
+        """Its own rate in one direction, before packets."""
+        return LANE_BYTES_PER_S[self.generation] * self.width
+
+    @property
     def carries_bytes_per_s(self) -> float:
         """What it carries in practice, in one direction."""
-        return PRACTICAL_RATIO * LANE_BYTES_PER_S[self.generation] * self.width
+        return PRACTICAL_RATIO * self.rate_bytes_per_s
 
     @property
     def could_carry_bytes_per_s(self) -> float:

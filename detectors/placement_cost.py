@@ -16,7 +16,7 @@ from slowtok.detectors.envelope_configured import (
 from slowtok.detectors.envelope_memory import CPU_KV_RATIO, is_tensor_parallel
 from slowtok.detectors.finding import Channel, Evidence, need, weigh
 from slowtok.detectors.gpu_window import by_gpu, median, settled
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.link import link_at_work
 from slowtok.detectors.placement import MIN_CPU_RATIO, TOLD, Placement, server_cores, serving_gpus
 from slowtok.detectors.window import CPU_DECODES_CORES, GPU_DECODES_CORES, decode_s, decode_tps
 
@@ -29,22 +29,13 @@ UNMEASURED_RAM_RATIO = 2.5
 FAST_CPU_KV_RATIO = 0.74 / 0.71
 """The quickest published attention kernel on a CPU, against the rate at which weights are read."""
 
-LINK_BYTES_PER_S = 25e9
+LINK_BYTES_PER_S = 26e9
 """PCIe 4.0 x16 in practice; used where the link is not known."""
-
-LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-LINK_EFFICIENCY = 0.8
-"""Raw rates of a PCIe lane, and what copies reach of them; the latter has no published source."""
 
 BUSY_RATIO = 0.90
 WAITING_RATIO = 0.60
 """Utilization of a GPU that does not wait for a CPU, and of one that does. Proposed, no published
 source; ollama/ollama#3301 shows 15 %, ggml-org/llama.cpp#17880 39 %."""
-
-FETCHING_RATIO = 0.30
-IDLING_POWER_RATIO = 0.60
-"""A GPU that fetches weights over its link: the share of the link, and of the power limit although
-it is busy. Proposed, no published source."""
 
 
 def lost_s(case: Case, placed: Placement) -> float:
@@ -84,11 +75,8 @@ def longer_per_token_s(case: Case, placed: Placement) -> tuple[float, float]:
 
 def link_bytes_per_s(case: Case) -> float:
     """Return what the narrowest PCIe link of the GPUs that serve carries in practice."""
-    known = [
-        LANE_BYTES_PER_S[gpu.max_pcie_generation] * gpu.max_pcie_width * LINK_EFFICIENCY
-        for gpu in serving_gpus(case)
-        if gpu.max_pcie_generation in LANE_BYTES_PER_S and gpu.max_pcie_width
-    ]
+    links = [link_at_work(case, gpu.index) for gpu in serving_gpus(case)]
+    known = [link.carries_bytes_per_s for link in links if link is not None]
     return min(known, default=LINK_BYTES_PER_S)
 
 
@@ -145,8 +133,6 @@ def is_fetched(case: Case, placed: Placement) -> bool:
 
 def confidence(case: Case, placed: Placement) -> float:
     """Return how sure it is that so much is not on a GPU: who says so, and what CPU and GPU did."""
-    if is_fetched(case, placed):
-        return weigh("inference", *_spilling(case))
     busy, cores = gpu_busy_ratio(case), server_cores(case)
     channels: list[Channel] = ["server" if placed.source in TOLD else "gauge"]
     if busy is not None and busy < WAITING_RATIO:
@@ -156,28 +142,6 @@ def confidence(case: Case, placed: Placement) -> float:
     rests = cores is not None and cores < GPU_DECODES_CORES and not placed.over_link
     never_waits = busy is not None and busy >= BUSY_RATIO and not placed.over_link
     return weigh(*channels, against=rests + never_waits)
-
-
-def _spilling(case: Case) -> list[Channel]:
-    """Return what shows that a GPU fetches weights: traffic into it, and work that costs little."""
-    samples = settled(case.gpu_during("decode"))
-    into, power = median(samples, _into_it), median(samples, _power_ratio)
-    channels: list[Channel] = []
-    if into is not None and into >= FETCHING_RATIO * link_bytes_per_s(case):
-        channels.append("gauge")
-    if power is not None and power <= IDLING_POWER_RATIO:
-        channels.append("gauge")
-    return channels
-
-
-def _into_it(sample: GpuSample) -> float | None:
-    return sample.pcie_rx_bytes_per_s
-
-
-def _power_ratio(sample: GpuSample) -> float | None:
-    if sample.power_w is None or not sample.power_limit_w or (sample.busy_ratio or 0) < BUSY_RATIO:
-        return None
-    return sample.power_w / sample.power_limit_w
 
 
 def _ram_bytes_per_s(case: Case) -> tuple[float, float]:

@@ -28,19 +28,13 @@ from slowtok.detectors.placement import (
     MIN_CPU_RATIO,
     TOLD,
     Placement,
-    off_gpu,
     room_bytes,
 )
-from slowtok.detectors.placement_cost import confidence
 from slowtok.detectors.vram import MODEL_BYTES, Holder, VramSplit
 
 Root = Literal[
     "model-too-big", "context-oversized", "vram-held-by-others", "reload-degradation", "told"
 ]
-
-LIKELY_RATIO = 0.8
-"""What is left of the confidence where not physics but the engine's margin, or what is held now
-instead of at load, decides. No published source."""
 
 CONTEXT_BYTES = int(0.3 * GIB)
 """The CUDA context alone, which no engine counts."""
@@ -63,31 +57,6 @@ class Reason:
     others_bytes: float
     at_load: bool
     used_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """A placement with its reason, and how sure both are together."""
-
-    placed: Placement
-    reason: Reason
-    confidence: float
-
-
-def cause_of_split(case: Case, root: Root) -> Cause | None:
-    """Return the split and its reason where that is `root`; None where it is another, or no split.
-
-    Raises:
-        Missing: a fact that decides it is not known.
-    """
-    placed = off_gpu(case)
-    if placed is None:
-        return None
-    reason = why(case, placed)
-    if reason.root != root:
-        return None
-    certainty = confidence(case, placed) * (1.0 if reason.sure else LIKELY_RATIO)
-    return Cause(placed=placed, reason=reason, confidence=round(certainty, 2))
 
 
 def why(case: Case, placed: Placement) -> Reason:

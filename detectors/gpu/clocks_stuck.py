@@ -121,12 +121,12 @@ def _finding(case: Case, found: ClockLoss, busy: float, low: float) -> Finding:
     if in_low_state:
         proof.append("gauge")
     vague = found.sm_ratio < NOT_WHILE_WORKING_RATIO
-    if vague:  # no formula: charged with what was measured, and believed less
+    if vague:  # no formula: charged with what was measured; some cards may always show this
         found = replace(found, lost_s=found.measured_s)
     state = f" in the low state P{pstate:.0f}" if in_low_state else ""
     return Finding(
         phase=found.phase,
-        confidence=weigh(*proof, against=int(vague)),
+        confidence=weigh(*proof, against=int(vague and not found.healthy.own)),
         lost_s=found.lost_s,
         summary=(
             f"{found.name} was {100 * busy:.0f} % busy but stayed{state} at a low clock in "

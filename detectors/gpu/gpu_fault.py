@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Channel, Evidence, Finding, weigh
 from slowtok.detectors.gpu_window import by_gpu, facts_of, gained, newest
@@ -55,6 +54,8 @@ XIDS: Mapping[int, tuple[str, str]] = {
 """What NVIDIA's documents say of the common ones, in short."""
 
 BY_PROGRAMS = frozenset({13, 31, 43, 45})
+LOST = ("GPU is lost", "GPU requires a reset")
+
 NEAR_S = 3.0
 """How far a stall's end may be from the error: health is asked once a second, and takes its time.
 No published source."""
@@ -74,14 +75,14 @@ class Fault(NamedTuple):
 
 def detect(case: Case) -> Finding | None:
     """Fire at each new error; it is charged with the stalls that came with it."""
-    if not decodes_on_gpu(case):
-        return None
     mine = case.server.gpu_indices
+    if case.server.local is False or case.server.gpu_layers == 0 or mine == ():
+        return None
     for index, samples in by_gpu([s for s in case.gpu if not mine or s.index in mine]).items():
-        fault = _fault(samples)
+        fault = _fault(samples) or _loss(case, index, samples)
         if fault is not None:
             return _finding(case, index, fault)
-    return _lost_gpu(case)
+    return None
 
 
 def _fault(samples: Sequence[GpuSample]) -> Fault | None:
@@ -111,14 +112,16 @@ def _when(samples: Sequence[GpuSample], counts: Sequence[int | None]) -> tuple[f
     return max(before), min(later)
 
 
-def _lost_gpu(case: Case) -> Finding | None:
-    reason = case.device.gpus_reason or ""
-    for gpu in case.device.gpus or ():
-        if f"GPU {gpu.index}: " in reason and ("lost" in reason or "reset" in reason):
-            last_s = max((s.at_s for s in case.gpu if s.index == gpu.index), default=0.0)
-            fault = Fault("the GPU was lost", SEAT, "GPUs lost", 1, last_s, last_s + NEAR_S)
-            return _finding(case, gpu.index, fault)
-    return None
+def _loss(case: Case, index: int, samples: Sequence[GpuSample]) -> Fault | None:
+    """Return the loss of the GPU: its samples end before the request, and the driver says so."""
+    reason, end_s = case.device.gpus_reason or "", case.timeline.ended_at_s
+    end_s = end_s or case.timeline.last_byte_at_s
+    if not any(f"GPU {index}: {word}" in reason for word in LOST) or end_s is None:
+        return None
+    last_s = samples[-1].at_s
+    if end_s - last_s < NEAR_S:
+        return None
+    return Fault("the driver lost the GPU", SEAT, "GPUs lost", 1, last_s, end_s)
 
 
 def _finding(case: Case, index: int, fault: Fault) -> Finding:

@@ -39,8 +39,8 @@ from slowtok.detectors.window import decode_s
 
 TITLE = "Another process computed on the GPU"
 
-MIN_SAMPLES = 2
-"""The driver tells each process's share once a second: less than two says nothing."""
+MIN_LOOK_S = 0.9
+"""The driver tells each process's share once a second: fewer than two of them say nothing."""
 
 MIN_FULL_RATIO = 0.9
 """Proposed, no published source: on a GPU that idles at times, nobody waits for a turn."""
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
     if not candidates:
         return None
     shared = [sharing_of(i, found) for i, found in candidates.items()]
-    known = [s for s in shared if s is not None and s.count >= MIN_SAMPLES]
+    known = [s for s in shared if s is not None and _look_s(s) >= MIN_LOOK_S]
     worst = max(need(known or None, "GPU time of each process"), key=lambda s: s.taken_ratio)
     if worst.taken_ratio < MIN_OTHERS_RATIO:
         return None
@@ -71,6 +71,10 @@ def _is_alone(case: Case, index: int, samples: tuple[GpuSample, ...]) -> bool:
         return True
     listed = [s.processes for s in samples if s.processes is not None]
     return bool(listed) and all(p.is_server for processes in listed for p in processes)
+
+
+def _look_s(shared: Sharing) -> float:
+    return shared.samples[-1].at_s - shared.samples[0].at_s
 
 
 def _finding(case: Case, shared: Sharing, gpus: int) -> Finding:

@@ -65,7 +65,7 @@ def detect(case: Case) -> Finding | None:
     if not decodes_on_gpu(case):
         return None
     found = loss(case, _is_capped)
-    if found is None or found.observed < MIN_SLOWDOWN:
+    if found is None or found.observed < MIN_SLOWDOWN or found.gpu.vendor == "apple":
         return None
     if found.sm_ratio >= MAX_CLOCK_RATIO or not _binds(found):
         return None

@@ -53,6 +53,9 @@ MAX_MARGIN_C = 3
 COOL_MARGIN_C = 10
 """No published source: this far below its limit it is not the die that is hot."""
 
+HOT_CHIP_C = 80
+"""Apple's chips tell no limit, and reach more than 100 C. No published source."""
+
 MIN_BURSTS = 3
 LOWER_LIMIT_RATIO = 0.85
 """An RTX 3090 at 290 of 340 W decodes 7 % slower (noonghunna/club-3090), and stays cooler."""
@@ -81,8 +84,9 @@ def _proof(found: ClockLoss) -> tuple[Channel, ...] | None:
         enough = counted >= MIN_COUNTED_RATIO
         return ("counter", "gauge", *(("gauge",) if near else ())) if enough else None
     bits = share_with_bits(settled(found.samples), THERMAL_BITS)
-    if bits is None and found.gpu.vendor == "apple":  # neither bits nor limits; nothing else locks
-        return ("gauge", "inference")
+    if bits is None and found.gpu.vendor == "apple":  # nothing else lowers these under load
+        hot = (newest(found.samples, lambda s: s.temperature_c) or HOT_CHIP_C) >= HOT_CHIP_C
+        return ("gauge", "inference") if hot else None
     if bits is None and found.gpu.vendor != "amd":
         need(bits, "reasons for lower clocks")
     need(margin, "temperature margin of the GPU")
@@ -100,11 +104,8 @@ def _counted_ratio(samples: Sequence[GpuSample]) -> float | None:
 
 def _margin_c(found: ClockLoss) -> float | None:
     hot = [s for s in found.samples if _is_hot(s)]
-    told, now = (
-        median(hot, lambda s: s.temperature_margin_c),
-        median(hot, lambda s: s.temperature_c),
-    )
-    limit = found.gpu.slowdown_temperature_c
+    told = median(hot, lambda s: s.temperature_margin_c)
+    limit, now = found.gpu.slowdown_temperature_c, median(hot, lambda s: s.temperature_c)
     return told if told is not None or limit is None or now is None else limit - now
 
 
@@ -114,7 +115,10 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Findin
     temperature = newest(found.samples, lambda s: s.temperature_c)
     hot = "" if temperature is None else f" ({temperature:.0f} C)"
     part = f"{100 * share:.0f} % of {found.phase}" if share else found.phase
-    who = f"The memory of {found.name} was probably" if _memory(found) else f"{found.name} was"
+    inferred = " probably" if share is None else ""
+    who = f"{found.name} was{inferred}"
+    if _memory(found):
+        who = f"The memory of {found.name} was probably"
     cool = f", though the GPU itself was cool{hot}" if _memory(found) else hot
     evidence = [found.evidence, found.effect]
     if share is not None:
@@ -158,6 +162,6 @@ def _remedy(case: Case, found: ClockLoss) -> str:
         return f"Turn the fans up and clear the way of the air; if that does not help, {pads}."
     return (
         f"Turn the fans up and clear the way of the air; or limit the power a little "
-        f"({found.set_limit(LOWER_LIMIT_RATIO * limit)}), which costs decode less than the heat "
-        f"does; if that does not help, {pads}."
+        f"({found.set_limit(LOWER_LIMIT_RATIO * limit)}), which costs decode little; if that does "
+        f"not help, {pads}."
     )

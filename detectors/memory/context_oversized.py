@@ -22,7 +22,7 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding
 from slowtok.detectors.footprint import GIB, reserved_tokens
-from slowtok.detectors.placement_cost import evidence_of, lost_s, said_cost, said_share
+from slowtok.detectors.placement_cause import Cause, cause_of_split
 from slowtok.detectors.placement_cures import (
     load_again,
     smaller_context,
@@ -30,7 +30,6 @@ from slowtok.detectors.placement_cures import (
     smaller_weights,
     steps,
 )
-from slowtok.detectors.placement_why import Cause, cause_of_split
 
 TITLE = "More context reserved than fits the GPU"
 
@@ -45,11 +44,11 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         phase="decode",
         confidence=cause.confidence,
-        lost_s=lost_s(case, cause.placed),
+        lost_s=cause.lost_s,
         summary=(
             f"Memory is reserved for {tokens:,} tokens of context and {used} were used; with that "
             f"reserve the model needs {reason.needed_bytes / GIB:.1f} GiB where the GPU has "
-            f"{reason.room_bytes / GIB:.1f}, so {said_share(cause.placed)}: {said_cost(case)}"
+            f"{reason.room_bytes / GIB:.1f}, so {cause.said}"
         ),
         remedy=_remedy(case, cause),
         evidence=(
@@ -65,7 +64,7 @@ def detect(case: Case) -> Finding | None:
                 unit="tokens",
                 limit=reason.used_tokens,
             ),
-            *evidence_of(case, cause.placed),
+            *cause.evidence,
         ),
     )
 

@@ -27,7 +27,7 @@ from slowtok.detectors.finding import Evidence, Finding, Missing, need
 from slowtok.detectors.footprint import GIB, footprint
 from slowtok.detectors.memory import storage_paging
 from slowtok.detectors.placement import room_bytes, vram
-from slowtok.detectors.placement_cost import evidence_of, lost_s, said_cost, said_share
+from slowtok.detectors.placement_cause import Cause, cause_of_split
 from slowtok.detectors.placement_cures import (
     experts_in_ram,
     load_again,
@@ -35,7 +35,6 @@ from slowtok.detectors.placement_cures import (
     smaller_weights,
     steps,
 )
-from slowtok.detectors.placement_why import Cause, cause_of_split
 
 TITLE = "Model too big for the memory"
 
@@ -61,15 +60,15 @@ def _on_gpu(case: Case) -> Finding | None:
     return Finding(
         phase="decode",
         confidence=cause.confidence,
-        lost_s=max(lost_s(case, cause.placed), _paging_s(case)),
+        lost_s=max(cause.lost_s, _paging_s(case)),
         summary=(
             f"The model needs {least}{needed / GIB:.1f} GiB at this context and the GPU has "
-            f"{room / GIB:.1f} GiB{margin} so {said_share(cause.placed)}: {said_cost(case)}"
+            f"{room / GIB:.1f} GiB{margin} so {cause.said}"
         ),
         remedy=_remedy(case, cause),
         evidence=(
             Evidence(name="memory needed", value=needed / GIB, unit="GiB", limit=room / GIB),
-            *evidence_of(case, cause.placed),
+            *cause.evidence,
         ),
     )
 

@@ -24,9 +24,9 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding
 from slowtok.detectors.footprint import GIB
-from slowtok.detectors.placement_cost import evidence_of, lost_s, said_cost, said_share
+from slowtok.detectors.placement_cause import cause_of_split
 from slowtok.detectors.placement_cures import load_again, steps
-from slowtok.detectors.placement_why import better_load_bytes, cause_of_split
+from slowtok.detectors.placement_why import better_load_bytes
 
 TITLE = "Loaded worse than before"
 
@@ -44,16 +44,15 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         phase="decode",
         confidence=round(UNPROVEN_RATIO * cause.confidence, 2),
-        lost_s=lost_s(case, cause.placed),
+        lost_s=cause.lost_s,
         summary=(
             f"This load put {now / GIB:.1f} GiB of the model on the GPU where an earlier one with "
-            f"the same context put {best / GIB:.1f} GiB, so {said_share(cause.placed)}: "
-            f"{said_cost(case)}"
+            f"the same context put {best / GIB:.1f} GiB, so {cause.said}"
         ),
         remedy=steps(f"{_first(load_again(case))}; if that changes nothing, {_then(case)}"),
         evidence=(
             Evidence(name="on the GPU now", value=now / GIB, unit="GiB", limit=best / GIB),
-            *evidence_of(case, cause.placed),
+            *cause.evidence,
         ),
     )
 

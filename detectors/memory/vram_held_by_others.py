@@ -22,7 +22,7 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding
 from slowtok.detectors.footprint import GIB
-from slowtok.detectors.placement_cost import evidence_of, lost_s, said_cost, said_share
+from slowtok.detectors.placement_cause import Cause, cause_of_split
 from slowtok.detectors.placement_cures import (
     holders_named,
     load_again,
@@ -31,7 +31,7 @@ from slowtok.detectors.placement_cures import (
     steps,
     stop_others,
 )
-from slowtok.detectors.placement_why import Cause, cause_of_split, is_larger_context
+from slowtok.detectors.placement_why import is_larger_context
 
 TITLE = "GPU memory held by other programs at load"
 
@@ -47,11 +47,11 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         phase="decode",
         confidence=cause.confidence,
-        lost_s=lost_s(case, cause.placed),
+        lost_s=cause.lost_s,
         summary=(
             f"Other programs{_named(case, cause)} {held} {reason.others_bytes / GIB:.1f} of the "
             f"GPU's {reason.room_bytes / GIB:.1f} GiB{when} and the model needs "
-            f"{reason.needed_bytes / GIB:.1f}, so {said_share(cause.placed)}: {said_cost(case)}"
+            f"{reason.needed_bytes / GIB:.1f}, so {cause.said}"
         ),
         remedy=_remedy(case, cause),
         evidence=(
@@ -67,7 +67,7 @@ def detect(case: Case) -> Finding | None:
                 unit="GiB",
                 limit=reason.room_bytes / GIB,
             ),
-            *evidence_of(case, cause.placed),
+            *cause.evidence,
         ),
     )
 

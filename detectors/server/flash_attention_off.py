@@ -23,12 +23,12 @@ Sources:
 """
 
 from slowtok.config.efficiency import constants
-from slowtok.detectors.builds import build_of
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.clocks import decodes_on_gpu
+from slowtok.detectors.envelope_memory import build_of
 from slowtok.detectors.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.phases import judge_decode, prefill_excess_s
-from slowtok.detectors.window import decode_s
+from slowtok.detectors.window import decode_s, decode_tps
 
 TITLE = "Flash attention is off"
 
@@ -43,8 +43,8 @@ LONGER_KV = (1.7, 10.0)
 it takes with flash attention in strix-llama.cpp#46, about 10 in #5021."""
 
 MIN_LOST_RATIO = 0.10
-"""Of the decode, at the least of that range. No published source; under it measurements disagree
-about the sign."""
+"""Of the decode as expected, at the least of that range. No published source: under it measurements
+disagree about the sign."""
 
 PREFILL_LOST_RATIO = 0.38
 PREFILL_TOKENS = 4096
@@ -54,44 +54,80 @@ PREFILL_TOKENS = 4096
 
 def detect(case: Case) -> Finding | None:
     """Fire when it is off, on a GPU, at a context long enough for that to cost."""
-    if not _is_off(case) or not decodes_on_gpu(case):
+    server = case.server
+    if server.kind not in SWITCHED or server.flash_attention in ("on", "auto"):
         return None
-    lost = {"decode": _decode_lost_s(case), "prefill": _prefill_lost_s(case)}
-    if not any(lost.values()):
+    if not decodes_on_gpu(case):
         return None
-    if lost["prefill"] > lost["decode"]:
-        return _finding(case, "prefill", lost["prefill"])
-    return _finding(case, "decode", lost["decode"])
+    lost: dict[Phase, float] = {"decode": _decode_lost_s(case), "prefill": _prefill_lost_s(case)}
+    phase = max(lost, key=lambda phase: lost[phase])
+    if lost[phase] <= 0 or not _is_off(case):
+        return None
+    return _finding(case, phase, lost[phase])
 
 
 def _is_off(case: Case) -> bool:
     server = case.server
-    if server.kind not in SWITCHED:
-        return False
-    if server.flash_attention is None and server.kind == "llama-server":
-        build = build_of(server.version)
-        return build is not None and build < AUTOMATIC_BUILD and server.pid is not None
-    return server.flash_attention == "off"
+    if server.flash_attention is not None:
+        return server.flash_attention == "off"
+    need(server.pid, "whether flash attention is on")
+    build = build_of(server.version)
+    return server.kind == "llama-server" and build is not None and build < AUTOMATIC_BUILD
 
 
 def _decode_lost_s(case: Case) -> float:
     """Return what it cost the decode: in the published range, what is nearest to what happened."""
     envelope, judged = case.envelope, judge_decode(case)
-    if judged.slow is False:
+    if judged.slow is not True:
         return 0.0
     tokens = need(case.timeline.tokens.completion, "number of generated tokens")
     kv = need(envelope.kv_bytes, "KV bytes read per token")
     bandwidth = need(envelope.bandwidth_bytes_per_s, "decode rate expected of this GPU")
     reached = need(envelope.efficiency_ratio, "decode rate expected of this GPU")
+    expected_tps = need(envelope.expected_tps, "decode rate expected of this GPU")
     kv_s = tokens * kv / (bandwidth * reached * constants().kv_ratio)
-    least_s, most_s = (min(times * kv_s, decode_s(case)) for times in LONGER_KV)
-    if least_s < MIN_LOST_RATIO * decode_s(case):
+    least_s, most_s = (times * kv_s for times in LONGER_KV)
+    if least_s < MIN_LOST_RATIO * tokens / expected_tps:
         return 0.0
-    return min(max(judged.lost_s, least_s), most_s)
+    return min(max(judged.lost_s, least_s), most_s, decode_s(case))
 
 
 def _prefill_lost_s(case: Case) -> float:
     if (case.timeline.tokens.processed or 0) < PREFILL_TOKENS:
         return 0.0
-    excess_s = prefill_excess_s(case)
-    return min(excess_s, PREFILL_LOST_RATIO * (case.phases.prefill_s or 0.0))
+    return min(prefill_excess_s(case), PREFILL_LOST_RATIO * (case.phases.prefill_s or 0.0))
+
+
+def _finding(case: Case, phase: Phase, lost_s: float) -> Finding:
+    tokens, context = case.timeline.tokens, case.envelope.context_tokens or 0
+    processed = tokens.processed or 0
+    rate_tps = decode_tps(case) if phase == "decode" else processed / (case.phases.prefill_s or 1)
+    at = context if phase == "decode" else processed
+    told = case.server.flash_attention == "off"
+    how = "switched off" if told else "off, as this build leaves it unless told"
+    return Finding(
+        phase=phase,
+        confidence=weigh("server" if told else "gauge", "inference"),
+        lost_s=lost_s,
+        summary=(
+            f"Flash attention is {how}: without it the KV cache of {at:,} tokens takes several "
+            f"times as long to work through, and {phase} ran at {rate_tps:.1f} tokens/s; that lost "
+            f"about {{lost}} here, and more the longer the context gets."
+        ),
+        remedy=_remedy(case),
+        evidence=(
+            Evidence(name="context", value=at, unit="tokens"),
+            Evidence(name=f"{phase} rate", value=rate_tps, unit="tokens/s"),
+            Evidence(
+                name="KV cache per token", value=(case.envelope.kv_bytes or 0) / 2**20, unit="MiB"
+            ),
+        ),
+    )
+
+
+def _remedy(case: Case) -> str:
+    return {
+        "llama-server": "Start llama-server with --flash-attn on.",
+        "ollama": "Set OLLAMA_FLASH_ATTENTION=1 for the Ollama server and restart it.",
+        "lm-studio": "Switch on Flash Attention in the model's load settings in LM Studio.",
+    }.get(case.server.kind, "Start the engine with flash attention on.")

@@ -85,12 +85,11 @@ class Kept:
         self.failure = None
 
     def _run(self, statements: tuple[Statement, ...]) -> None:
+        """Do it, at the second try with the file opened again: mended, or with its WAL emptied."""
         try:
             database.run(self._connection(), statements)
-        except sqlite3.Error as error:
-            self._close()  # the next row tries again, with a file that may be a new one
-            if not database.is_damaged(error):
-                raise
+        except sqlite3.Error:
+            self._close()
             database.run(self._connection(), statements)
 
     def _connection(self) -> sqlite3.Connection:

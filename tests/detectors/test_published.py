@@ -136,9 +136,10 @@ def test_engines(backend: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["llama.cpp CUDA + MTP n=2", "vllm DFlash n=5"])
-def test_speculation_by_the_name_of_the_backend_has_no_band(backend: str) -> None:
+def test_speculation_by_the_name_of_the_backend_has_no_ceiling(backend: str) -> None:
     found = facts_of(ROW | {"backend": backend})
-    assert expect(found.model, found.device, found.server, 0).decode is None
+    assert found.server.speculative
+    assert expect(found.model, found.device, found.server, 0).ceiling_tps is None
 
 
 def test_several_gpus_share_each_layer_or_take_turns() -> None:

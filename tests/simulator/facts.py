@@ -67,7 +67,7 @@ def server_facts(world: World) -> ServerFacts:
         uptime_s=3600.0,
         gpu_indices=_indices(world),
         batch_tokens=2048 if llama else None,
-        micro_batch_tokens=512 if llama else None,
+        micro_batch_tokens=engine.micro_batch if llama else None,
         cpu_moe_layers=engine.cpu_moe_layers or None,
         kv_on_gpu=engine.kv_on_gpu if llama else None,
         split_mode=engine.split_mode if kind == "llama-server" else None,

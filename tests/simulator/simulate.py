@@ -18,7 +18,7 @@ from simulator.world import (
     Waits,
     World,
 )
-from slowtok.detectors.case import Case, EngineTimings
+from slowtok.detectors.case import Case, EngineTimings, Phase
 from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import with_expectation
 from slowtok.proxy.stream.phases import split
@@ -35,7 +35,7 @@ class Truth:
     slow: bool | None
     primary: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
-    note: str = ""
+    phase: Phase = "decode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,7 @@ class Engine:
     speculative: bool = False
     offload_gib: float = 0.0
     eager: bool = False
+    micro_batch: int = 512
     prefix_caching: bool = True
     per_request_metrics: bool = False
     metrics: bool = True

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from slowtok.proxy.past.rates import MOST_OF_A_DAY, MOST_RATES, Rate
 from slowtok.proxy.past.setup import decode_setup
 
 SETUP = decode_setup(healthy())
+RATE_COLUMNS = [field.name for field in fields(Rate)]
 TESTS = Path(__file__).parents[2]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and modes are POSIX")
 
@@ -60,6 +61,20 @@ def fill(path: Path, rates: list[Rate]) -> None:
         run(database, [statement for r in rates for statement in tables.adding_rate(SETUP, r)])
 
 
+def multiply(path: Path, count: int, changes: str) -> None:
+    """Copy the only row so often; `changes` are columns as SQL that may name the number `n`."""
+    names = [change.split(" AS ")[1] for change in changes.split(", ")]
+    others = {"setup_id", *RATE_COLUMNS} - set(names)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers LIMIT ?)"
+            f" INSERT INTO rates ({', '.join([*names, *others])})"
+            f" SELECT {', '.join([changes, *others])} FROM numbers, rates WHERE rates.id = 1",
+            (count,),
+        )
+        database.commit()
+
+
 def aside(path: Path) -> list[str]:
     return [entry.name for entry in path.parent.iterdir() if "damaged" in entry.name]
 
@@ -87,7 +102,7 @@ def test_what_was_learned_outlives_the_process(path: Path) -> None:
     write(path, rate(), unknown)
 
     assert read(path) == [rate(), unknown]
-    assert [entry.name for entry in path.parent.iterdir()] == ["learned.sqlite3"]
+    assert sorted(e.name[15:] for e in path.parent.iterdir()) == ["", ".lock"]
 
 
 def test_the_best_of_a_day_outlives_the_process(path: Path) -> None:
@@ -109,7 +124,7 @@ def test_only_the_owner_can_read_it(path: Path) -> None:
         run(database, tables.adding_rate(SETUP, rate()))
         modes = {e.name[15:]: stat.S_IMODE(e.stat().st_mode) for e in path.parent.iterdir()}
 
-    assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+    assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600, ".lock": 0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
@@ -130,14 +145,14 @@ def test_a_process_that_is_killed_while_it_writes_loses_nothing(rows: int, path:
 
 @posix
 def test_a_full_disk_costs_only_what_did_not_fit(path: Path) -> None:
-    with child(str(path), "2000", str(64 * 1024)) as learning:
+    with child(str(path), "1500", str(44 * 1024)) as learning:
         said, _ = learning.communicate()
     errors, in_memory, failure = said.split(maxsplit=2)
 
     kept = count(path, "rates")
-    assert 0 < kept < 2000
-    assert int(errors) == 2000 - kept
-    assert in_memory == "2000"
+    assert 0 < kept < 1500
+    assert int(errors) == 1500 - kept
+    assert in_memory == "1500"
     assert failure.startswith("what was learned is in memory only: ")
     write(path, rate(version="then"))
     assert len(read(path)) == kept + 1
@@ -245,16 +260,15 @@ def test_a_damage_is_put_aside_once_by_two_proxies(path: Path) -> None:
 
 
 def test_many_rows_are_pruned(path: Path) -> None:
-    old = [rate(days_ago=31.0)] * 1000
-    busy_day = [rate(float(i + 1), days_ago=1.0) for i in range(50_000)]
-    many = [rate(version=str(i)) for i in range(49_000)]
-    fill(path, old + busy_day + many)
+    fill(path, [rate(0.5, days_ago=1.0)])
+    multiply(path, 1_000, f"{NOW_UNIX_S - 31 * DAY_S} AS at_unix_s")
+    multiply(path, 50_000, "1.0 * n AS tps")
+    multiply(path, 49_000, f"{NOW_UNIX_S} AS at_unix_s, 'b' || n AS engine_version")
 
     write(path, rate(42.0))
 
     kept = read(path)
-    assert count(path, "rates") == MOST_RATES
-    assert len(kept) == MOST_RATES
+    assert count(path, "rates") == len(kept) == MOST_RATES
     assert kept[-1] == rate(42.0)
     assert {r.day for r in kept} == {rate().day}
 

@@ -1,0 +1,157 @@
+"""The GPU waits for one thread of the engine, which prepares or samples each token on the CPU.
+
+Signal:
+During decode the GPU is idle for at least 15 % of the time, and that time is not spent on a bus or
+on weights in RAM: one thread of the server is busy all the while, the others rest, and the rate is
+below what GPU and model give. Grammars (JSON schemas, forced tool calls), many logprobs, samplers
+over the whole vocabulary, a tokenizer, a scheduler in Python; vLLM without CUDA graphs, too.
+
+Not to be confused with:
+- A thread that is busy because it waits for the GPU (CUDA spins): then the GPU is busy as well.
+- `partial-offload`: as many threads are busy as the engine has, on weights in RAM.
+- `host-contention`, `cpu-quota`: the thread waits for a core.
+- `vram-spill`, `pcie-link`: the bus is busy. `multi-gpu-split`: GPUs work in turns.
+- Small models on large GPUs: launching kernels takes a good part of each token, which is expected.
+
+Remedy:
+Without the grammar, or a simpler one; sampling on the GPU; vLLM without --enforce-eager; a faster
+core, the performance governor.
+
+Sources:
+- ggml-org/llama.cpp#7554 (RTX 3090, grammar: GPU 70 to 10 % busy, 85 ms of sampling per 10.6 ms).
+- LostRuins/koboldcpp#810 (V100, RTX 3080 and 3060 all give 30 tokens/s with a grammar).
+- vllm-project/vllm#38503 (8 x H100, --enforce-eager: 153 to 23 tokens/s), sonar#1114 (58 to 31).
+- vllm-project/vllm#3384 (one thread is at 100 % while it waits for the GPU).
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.clocks import decodes_on_gpu
+from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.finding import Channel, Evidence, Finding, Missing, need, weigh
+from slowtok.detectors.gpu_window import gpus_during, median, settled
+from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.phases import judge_decode
+from slowtok.detectors.placement import off_gpu
+from slowtok.detectors.window import decode_s, decode_tps, mean, seconds
+
+TITLE = "GPU waits for one CPU thread"
+
+MAX_BUSY_RATIO = 0.85
+"""Proposed, no published source: healthy decodes are 90 to 99 % busy, spinning or not."""
+
+MIN_THREAD_CORES = 0.9
+MAX_THREAD_CORES = 1.5
+"""One thread all the time, and not two. Proposed, no published source."""
+
+MAX_WAITING_CORES = 0.1
+"""A thread that waits longer for a core is held up by others; proposed, no published source."""
+
+MAX_BUS_BYTES_PER_S = 1e9
+"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link. No
+published source for the value between."""
+
+MAX_EAGER_POWER_RATIO = 0.7
+"""Without CUDA graphs the GPU runs many small kernels and counts as busy between them; its power
+says otherwise. No published source."""
+
+MIN_LOOK_S = 2.0
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when the GPU idles while one thread works, and nothing else explains either."""
+    if not decodes_on_gpu(case) or judge_decode(case).slow is False:
+        return None
+    host = need(case.host_during("decode") or None, "host samples during decode")
+    if seconds(host) < MIN_LOOK_S:
+        return None
+    cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
+    waiting = mean(host, lambda s: s.server_run_delay_cores) or 0.0
+    if not MIN_THREAD_CORES <= cores <= MAX_THREAD_CORES or waiting >= MAX_WAITING_CORES:
+        return None
+    busy = need(_busy_ratio(case), "GPU utilisation")
+    eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
+    if (busy >= MAX_BUSY_RATIO and not eager) or _has_other_work(case):
+        return None
+    return _finding(case, busy, cores, eager=eager)
+
+
+def _busy_ratio(case: Case) -> float | None:
+    """Return the share of the time that a GPU worked; GPUs that take turns work as one."""
+    means = [_mean_busy(settled(s)) for s in gpus_during(case, "decode").values()]
+    known = [value for value in means if value is not None]
+    if not known:
+        return None
+    return max(known) if is_tensor_parallel(case.server) else min(sum(known), 1.0)
+
+
+def _mean_busy(samples: Sequence[GpuSample]) -> float | None:
+    values = [s.busy_ratio for s in samples if s.busy_ratio is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _power_ratio(case: Case) -> float | None:
+    """Return the power against its own best, or against the limit."""
+    ratios = []
+    for samples in gpus_during(case, "decode").values():
+        power = median(settled(samples), lambda s: s.power_w)
+        whole = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
+        if power is not None and whole:
+            ratios.append(power / whole)
+    return max(ratios, default=None)
+
+
+def _has_other_work(case: Case) -> bool:
+    """Say whether something else keeps the GPU waiting: the bus, or weights or KV cache in RAM."""
+    traffic = [
+        median(samples, lambda s: s.pcie_rx_bytes_per_s)
+        for samples in gpus_during(case, "decode").values()
+    ]
+    if any(rate is not None and rate >= MAX_BUS_BYTES_PER_S for rate in traffic):
+        return True
+    try:
+        return off_gpu(case) is not None
+    except Missing:
+        return False
+
+
+def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
+    took_s, rate_tps = decode_s(case), decode_tps(case)
+    idle_s = took_s * (1 - busy)
+    # without CUDA graphs no formula tells what launching costs: 1.8 to 6.7 times were published
+    lost_s = max(judge_decode(case).lost_s, idle_s) if eager else idle_s
+    channels: tuple[Channel, ...] = ("server",) if eager else ()
+    launching = " (it was started without CUDA graphs)" if eager else ""
+    return Finding(
+        phase="decode",
+        confidence=weigh("gauge", "gauge", *channels),
+        lost_s=lost_s,
+        summary=(
+            f"The GPU was busy only {100 * busy:.0f} % of the decode and waited for the engine's "
+            f"one busy CPU thread{launching}, which prepares or samples each token: "
+            f"{rate_tps:.1f} tokens/s; the waiting lost about {{lost}}."
+        ),
+        remedy=_remedy(case, eager=eager),
+        evidence=(
+            Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MAX_BUSY_RATIO),
+            Evidence(name="CPU of the server", value=cores, unit="cores", limit=MIN_THREAD_CORES),
+            Evidence(name="decode rate", value=rate_tps, unit="tokens/s"),
+        ),
+    )
+
+
+def _remedy(case: Case, *, eager: bool) -> str:
+    if eager:
+        flag = {"sglang": "--disable-cuda-graph"}.get(case.server.kind, "--enforce-eager")
+        return f"Start the engine without {flag}: CUDA graphs launch a whole step at once."
+    engine = {
+        "llama-server": "start llama-server with --backend-sampling, or take a newer build",
+        "vllm": "start vLLM with --async-scheduling, or take a newer version",
+        "ollama": "leave format out of the request, or take a newer Ollama",
+    }.get(case.server.kind, "take a newer version of the engine")
+    return (
+        "If the request asks for JSON, a schema, a grammar, tools or logprobs, try it without, or "
+        f"with a simpler one; else {engine}; a faster CPU core (performance governor) helps, too."
+    )

@@ -1,0 +1,82 @@
+"""What in a prompt looks as if it changes from call to call: times, numbers, identifiers.
+
+Found by the digits in them. A mark says where one stands and of what kind it is, never its text.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from slowtok.detectors.case import DifferenceKind
+
+MARKED_CHARS = 65_536  # a difference further on leaves most of a prompt in the cache
+MAX_MARKS = 256
+MIN_ID_CHARS = 5  # Claude Code's cch has five (musistudio/claude-code-router#1220)
+
+_ATTRIBUTION = "x-anthropic-billing-header"
+_TOKEN = re.compile(r"\d[\w:./+-]*")
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_DAYS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun"
+_NAMED_BEFORE = re.compile(rf"\b(?:(?:{_DAYS})\w*[,.]? )?(?:(?:{_MONTHS})\w*\.? )?(?<=[\w,.] )$")
+_NAMED_AFTER = re.compile(rf"(?:st|nd|rd|th)?\.? (?:{_MONTHS})")
+_TIME = re.compile(
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?.*"  # 2026-11-20T07:00:00Z
+    r"|\d\d?[-/.]\d\d?[-/.]\d{2,4}"  # 20.11.2026
+    r"|\d\d?:\d\d.*"  # 07:00:01
+    r"|1[6-9]\d{8}(?:\d{3})?(?:\.\d+)?"  # seconds or milliseconds since 1970
+)
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*\w{0,2}")
+_NAMED_CHARS = 24
+
+
+class Mark(NamedTuple):
+    """Something that may change, from `begin` to `end`."""
+
+    begin: int
+    end: int
+    kind: DifferenceKind
+
+
+def find_marks(text: str) -> tuple[Mark, ...]:
+    """Return the first marks of a text, in order."""
+    marks = list(_attribution(text))
+    covered = marks[0].end if marks else 0
+    for found in _TOKEN.finditer(text, covered, MARKED_CHARS):
+        if len(marks) >= MAX_MARKS:
+            break
+        if found.start() >= covered:
+            marks.append(_mark(text, found.start(), found.end(), covered))
+            covered = marks[-1].end
+    return tuple(marks)
+
+
+def kinds_at(marks: Iterable[Mark], begin: int, end: int) -> set[DifferenceKind]:
+    """Return the kinds that stand between two places."""
+    return {mark.kind for mark in marks if mark.begin < end and begin < mark.end}
+
+
+def _attribution(text: str) -> Iterator[Mark]:
+    begin = text.find(_ATTRIBUTION, 0, MARKED_CHARS)
+    if begin >= 0:
+        end = text.find("\n", begin)
+        yield Mark(begin, len(text) if end < 0 else end, "attribution-header")
+
+
+def _mark(text: str, begin: int, end: int, after: int) -> Mark:
+    """Mark the word around the digits at `begin`."""
+    while begin > after and (text[begin - 1].isalnum() or text[begin - 1] in "_-"):
+        begin -= 1
+    word = text[begin:end].rstrip(".:/+-")
+    if _TIME.fullmatch(word):
+        return Mark(_with_names(text, begin), end, "time")
+    if not _NUMBER.fullmatch(word):
+        return Mark(begin, end, "id" if len(word) >= MIN_ID_CHARS else "number")
+    named = _with_names(text, begin)
+    is_date = named < begin or _NAMED_AFTER.match(text, end, end + _NAMED_CHARS)
+    return Mark(named, end, "time" if is_date else "number")
+
+
+def _with_names(text: str, begin: int) -> int:
+    """Return where the names of a day and a month before `begin` begin, else `begin`."""
+    found = _NAMED_BEFORE.search(text[max(begin - _NAMED_CHARS, 0) : begin])
+    return begin if found is None else begin - len(found.group())
