@@ -25,7 +25,7 @@ class KnownModel:
 
     `read_parameters` are those read for one token: embedding look-ups left out, used experts only.
     `window_bytes_per_token` is what layers with a sliding window of `window_tokens` add;
-    `state_bytes` is a recurrent state, read and written for each token whatever the context.
+    `state_bytes` is the size of a recurrent state, read and written for each token.
     `read_bytes_by_type` is exact where the types of a file are mixed unevenly.
     """
 
@@ -40,7 +40,7 @@ class KnownModel:
     kv_bytes_per_token: float
     window_tokens: int | None
     window_bytes_per_token: float | None
-    state_bytes: float | None
+    state_bytes: float
     read_bytes_by_type: tuple[tuple[str, float], ...]
 
 
@@ -119,6 +119,6 @@ def _model(row: dict[str, str]) -> KnownModel:
         kv_bytes_per_token=float(row["kv_bytes_per_token"]),
         window_tokens=whole("window_tokens"),
         window_bytes_per_token=number("window_bytes_per_token"),
-        state_bytes=number("state_bytes"),
+        state_bytes=(number("state_read_write_bytes") or 0.0) / 2,
         read_bytes_by_type=tuple((kind, float(gb) * 1e9) for kind, gb in pairs),
     )

@@ -57,6 +57,8 @@ class Timeline:
 
     `token_at_s` holds the arrival of each read that carried at least one token: chunks, not
     tokens. Long answers keep at most `stream.meter.MAX_STEPS` of them, evenly thinned.
+    `proxy_s` is how long the proxy itself held the request, `loop_lag_s` the most that its event
+    loop came late meanwhile.
     """
 
     request_id: str
@@ -81,6 +83,7 @@ class Timeline:
     engine: EngineTimings | None = None
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
+    loop_lag_s: float | None = None
     parse_errors: int = 0
 
 
@@ -108,14 +111,32 @@ class Phases:
     decode_to_at_s: float | None = None
 
 
+DifferenceKind = Literal[
+    "attribution-header",
+    "time",
+    "number",
+    "id",
+    "tools",
+    "tools-order",
+    "trimmed",
+    "inserted",
+    "text",
+]
+"""What differs between two prompts, by its form alone: Claude Code's `x-anthropic-billing-header`,
+a date or time, a number, an identifier, other tools or the same in another order, messages that
+were left out or put in between, or any other text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrefix:
     """How this prompt compares with the ones this model saw before; counts, never text.
 
     All counts are characters of the prompt's canonical form (role and content of each message).
     `first_difference` is the offset inside the message `difference_message` (0-based, with its
-    role) where the best earlier prompt stops being the same, exact to `granularity_chars`.
-    `shared_ratio` is the share of this prompt that any place of the earlier prompt also held.
+    role) where the best earlier prompt stops being the same, exact to `granularity_chars`;
+    `difference_kind` is None where the earlier prompt only ended there. `shared_ratio` is the
+    share of this prompt that any place of the earlier prompt also held. `others_since` is how many
+    prompts of other conversations the model read since the earlier one.
     """
 
     chars: int
@@ -124,8 +145,10 @@ class PromptPrefix:
     first_difference: int | None = None
     difference_message: int | None = None
     difference_role: str | None = None
+    difference_kind: DifferenceKind | None = None
     granularity_chars: int = 1
     previous_age_s: float | None = None
+    others_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +233,7 @@ class History:
     is how many of the `judged_recently` newest judged requests of this setup, this one left out,
     were slow in the same way: their causes are in `causes_recently`, the newest first.
     `best_decode_tps` is the 90th percentile of healthy rates of the last month, whatever the
-    engine's version; `week_ago_decode_tps` the median of those older than a day.
+    engine's version; `week_ago_decode_tps` the median of all rates from a day to two weeks ago.
     """
 
     loads: tuple[ModelLoad, ...] = ()

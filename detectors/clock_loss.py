@@ -25,10 +25,11 @@ from slowtok.detectors.clocks import (
 from slowtok.detectors.envelope_memory import is_tensor_parallel
 from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, need
-from slowtok.detectors.gpu_window import facts_of, median, settled
+from slowtok.detectors.gpu_window import IDLE_BIT, facts_of, median, settled, share_with_bits
 from slowtok.detectors.machine import GpuFacts, GpuSample
 from slowtok.detectors.phases import judge_decode, slowdown
 from slowtok.detectors.shape import step_of
+from slowtok.detectors.window import decode_s, decode_tps
 
 MIN_LOOK_S = 2.0
 """A shorter phase gives no evidence: the first second of utilization and power is of before."""
@@ -39,6 +40,11 @@ MIN_SHIFT_RATIO = 0.3
 MIN_SLOWER = 1.1
 """A change of rate is the throttle's where samples that it made slower by a tenth are this much
 more frequent after than before. None of the four has a published source."""
+
+STARVED_BUSY_RATIO = 0.6
+MAX_IDLE_RATIO = 0.1
+"""Proposed, no published source: beside layers on the CPU a GPU is 15 to 40 % busy
+(ollama/ollama#3301, ggml-org/llama.cpp#17880)."""
 
 _LAPTOP = re.compile(r"\b(laptop|max-q|mobile)\b", re.IGNORECASE)
 
@@ -80,6 +86,14 @@ class ClockLoss:
         """Power drawn as a share of its limit."""
         known = [s for s in settled(self.samples) if s.power_w is not None and s.power_limit_w]
         return median(known, lambda s: (s.power_w or 0.0) / (s.power_limit_w or 1.0))
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the GPU had too little to do: then low clocks are an effect."""
+        samples = settled(self.samples)
+        busy = median(samples, lambda s: s.busy_ratio)
+        idle = share_with_bits(samples, IDLE_BIT)
+        return (busy is not None and busy < STARVED_BUSY_RATIO) or (idle or 0) > MAX_IDLE_RATIO
 
     @property
     def name(self) -> str:
@@ -151,9 +165,10 @@ def observed_slowdown(case: Case, phase: Phase) -> float:
     """Return how many times longer a phase took than expected; 1 where it was not slow.
 
     Raises:
-        Missing: it is not known what decode should give.
+        Missing: it is not known what decode should give, or what it gave.
     """
     if phase == "decode":
+        decode_tps(case), decode_s(case)
         need(case.envelope.expected_tps, "decode rate expected of this GPU")
         judged = judge_decode(case)
         return slowdown(case, judged.lost_s, phase) if judged.slow else 1.0

@@ -59,8 +59,10 @@ class ModelFacts:
     """The model's geometry as far as bytes per token need it.
 
     `read_bytes` are the weights read for each generated token (embedding look-ups left out, used
-    experts only). `kv_bytes_per_token` grows with the context; `kv_window_bytes` is the most that
-    sliding-window layers add, whatever the context; both at 16-bit.
+    experts only), `active_parameters` how many weights those are. `kv_bytes_per_token` grows with
+    the context; layers with a sliding window add `kv_window_bytes_per_token` for up to
+    `kv_window_tokens`; both at 16-bit. `state_bytes` is the recurrent state of one sequence, of the
+    same size at any context, and both read and written for each token; zero where there is none.
     """
 
     name: str | None = None
@@ -77,6 +79,8 @@ class ModelFacts:
     kv_window_tokens: int | None = None
     kv_window_bytes_per_token: float | None = None
     bits_per_weight: float | None = None
+    state_bytes: float | None = None
+    active_parameters: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,9 @@ def expected_prefill(
 
 
 def active_parameters(model: ModelFacts) -> float | None:
-    """Return the parameters that each token is multiplied with: weights read over their bits."""
+    """Return the parameters that each token is multiplied with; by their mean bits if need be."""
+    if model.active_parameters is not None:
+        return model.active_parameters
     if model.read_bytes is None or not model.bits_per_weight:
         return None
     return model.read_bytes * 8 / model.bits_per_weight

@@ -1,4 +1,4 @@
-"""Bytes that one generated token makes the engine read: weights and KV cache.
+"""Bytes that one generated token makes the engine read: weights, KV cache, recurrent state.
 
 Source of the sizes: the block layouts of the KV types (q8_0: 34 bytes for 32 values); the model's
 own bytes come from its tensor table, see `slowtok.detectors.engine.ModelFacts`.
@@ -26,7 +26,10 @@ class NoBasis(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Bytes read for one token of one sequence at `context_tokens`, over `layers` layers."""
+    """Bytes read for one token of one sequence at `context_tokens`, over `layers` layers.
+
+    `kv` holds the recurrent state too, once read and once written: it costs as much as reading.
+    """
 
     weights: float
     kv: float
@@ -56,7 +59,8 @@ def reads_of(model: ModelFacts, server: ServerFacts, context_tokens: int | None)
     f16_bytes += window_tokens * (model.kv_window_bytes_per_token or 0)
     return Reads(
         weights=model.read_bytes,
-        kv=f16_bytes * (_kv_ratio(server.kv_type_k) + _kv_ratio(server.kv_type_v)) / 2,
+        kv=f16_bytes * (_kv_ratio(server.kv_type_k) + _kv_ratio(server.kv_type_v)) / 2
+        + 2 * (model.state_bytes or 0.0),
         layers=model.layers,
         context_tokens=context_tokens,
         is_moe=(model.experts or 0) > 1,

@@ -33,9 +33,16 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "GPU memory of the server": f"{_GPU}; inside a container also --pid=host",
     "GPU samples during decode": _GPU,
     "GPU samples during prefill": _GPU,
+    "GPU time of each process": f"{_GPU}; inside a container also --pid=host",
     "GPU utilisation": f"{_GPU}; not available on MIG slices",
     "KV bytes read per token": _MODEL_FILE,
+    "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not tell it",
+    "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not tell it",
     "RAM bandwidth": "it is measured once, in a second without requests",
+    "arrival times of the tokens": "only streamed replies have them (stream: true)",
+    "bandwidth used of the GPU's memory": (
+        f"{_GPU}; the driver counts it on data-centre GPUs and some newer cards only"
+    ),
     "busy threads of the server": _PROCESS,
     "bytes read per token": _MODEL_FILE,
     "bytes the server reads from disk": f"{_PROCESS}; another user's process needs root",
@@ -49,7 +56,14 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "temperature margin of the GPU": _GPU,
     "decode rate": _TIMINGS,
     "decode rate expected of this GPU": _MODEL_FILE,
+    "decode rate expected without drafts": _MODEL_FILE,
     "decode time": _TIMINGS,
+    "decode time by the engine's own clock": (
+        "vLLM: start it with --enable-per-request-metrics; llama-server and Ollama's own API tell"
+    ),
+    "drafted and accepted tokens": (
+        "the engine must count them: llama-server does in its timings, vLLM in /metrics"
+    ),
     "host samples during decode": _SAMPLES,
     "host samples during prefill": _SAMPLES,
     "memory of the GPU": f"{_GPU}; GPUs that use the machine's memory have none of their own",
@@ -57,10 +71,16 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "major page faults of the server": f"{_PROCESS}; Linux only",
     "number of CPU threads of the engine": "start the engine with -t N, or let slowtok see it",
     "number of cores the server may use": _PROCESS,
+    "number of generated tokens": "the engine must report its token counts (usage)",
     "number of prompt tokens": "the engine must report its token counts (usage)",
+    "operating system of the machine": "slowtok must run on the machine that has the GPU",
+    "prefill rate expected of this GPU": _MODEL_FILE,
     "prefill time": _TIMINGS,
+    "preemptions counted by the engine": "vLLM counts them in /metrics: it must answer there",
     "processes on the GPU": f"{_GPU}; inside a container also --pid=host",
-    "prompt tokens taken from the cache": "vLLM: start it with --enable-prompt-tokens-details",
+    "prompt tokens taken from the cache": (
+        "vLLM: start it with --enable-prompt-tokens-details; Ollama tells them since 0.34"
+    ),
     "size of the model file": _MODEL_FILE,
     "start of prefill": _TIMINGS,
     "time in the engine's queue": _TIMINGS,
@@ -68,6 +88,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "time the request was sent": "the request never reached the engine",
     "time the server was throttled": f"{_PROCESS}; Linux only",
     "time the server's threads waited for a core": _SCHEDSTAT,
+    "whether flash attention is on": _PROCESS,
     "whether the model was loaded before the request": (
         "llama-server tells it in /props, Ollama in load_duration; other engines do not"
     ),
@@ -78,7 +99,11 @@ FIELDS: Mapping[str, str] = {
     "GPU memory of the server": "processes",
     "GPU samples during decode": "",
     "GPU samples during prefill": "",
+    "GPU time of each process": "processes",
     "GPU utilisation": "busy_ratio",
+    "PCIe link of the working GPU": "pcie_width",
+    "PCIe traffic": "pcie_rx_bytes_per_s",
+    "bandwidth used of the GPU's memory": "dram_busy_ratio",
     "clocks of the GPU": "sm_clock_mhz",
     "licence of the vGPU": "vgpu_licensed",
     "power limit in force": "power_limit_w",

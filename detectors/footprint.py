@@ -16,6 +16,7 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import KV_RATIO
 
 GIB = 2**30
+MILLION = 1_000_000
 LEAST_OVERHEAD_BYTES = int(0.6 * GIB)
 MOST_OVERHEAD_BYTES = int(2.1 * GIB)
 FIT_MARGIN_BYTES = 1 * GIB
@@ -111,7 +112,8 @@ def kv_bytes(model: ModelFacts, server: ServerFacts, context_tokens: int) -> flo
         return None
     window_tokens = min(context_tokens, (model.kv_window_tokens or 0) * (server.slots or 1))
     window = window_tokens * (model.kv_window_bytes_per_token or 0.0)
-    return (context_tokens * model.kv_bytes_per_token + window) * ratio
+    states = (model.state_bytes or 0.0) * (server.slots or 1)
+    return (context_tokens * model.kv_bytes_per_token + window) * ratio + states
 
 
 def kv_type_ratio(server: ServerFacts) -> float | None:
@@ -133,12 +135,14 @@ def context_that_fits(
     `beside_kv_bytes` is what weights and buffers take, where that was measured. 0 where not even
     the weights fit; None where the sizes are not known.
     """
-    per_token = kv_bytes(model, server, 1_000_000)
-    if model.file_bytes is None or not per_token:
+    few, many = (kv_bytes(model, server, tokens) for tokens in (MILLION, 2 * MILLION))
+    if model.file_bytes is None or few is None or many is None or many == few:
         return None
+    per_token = (many - few) / MILLION
+    beside_tokens = few - MILLION * per_token  # windows and states are of the same size at any
     if beside_kv_bytes is None:
         beside_kv_bytes = model.file_bytes + MOST_OVERHEAD_BYTES
-    return max(int((room_bytes - beside_kv_bytes) / (per_token / 1_000_000)), 0)
+    return max(int((room_bytes - beside_kv_bytes - beside_tokens) / per_token), 0)
 
 
 def saved_by_q8_kv_bytes(model: ModelFacts, server: ServerFacts) -> float:

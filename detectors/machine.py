@@ -161,7 +161,8 @@ class DeviceFacts:
 
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
-    `wsl` is Linux inside Windows, whose driver it uses. `on_battery`, `power_profile` and `cpu_governor` are what the operating system says.
+    `wsl` is Linux inside Windows, whose driver it uses. `on_battery`, `power_profile` and
+    `cpu_governor` are what the operating system says.
     """
 
     gpus: tuple[GpuFacts, ...] | None = None

@@ -13,6 +13,7 @@ from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
+    WHOLE_ON_GPU,
     bits_that_fit,
     context_that_fits,
     embedding_bytes,
@@ -79,12 +80,15 @@ def fitting_context(case: Case, reason: Reason) -> int | None:
     reserved = reserved_tokens(case.server)
     kv = None if reserved is None else kv_bytes(case.model, case.server, reserved)
     beside = None if kv is None else reason.needed_bytes - kv
-    room = reason.room_bytes - (FIT_MARGIN_BYTES if decides_itself(case.server) else 0)
+    room = _room_bytes(case, reason)
     most = context_that_fits(case.model, case.server, room, beside_kv_bytes=beside)
     if most is None:
         return None
-    least = math.ceil((reason.used_tokens or 0) / CONTEXT_STEP) * CONTEXT_STEP
-    return max(most // CONTEXT_STEP * CONTEXT_STEP, least, CONTEXT_STEP)
+    most = most // CONTEXT_STEP * CONTEXT_STEP
+    least = max(math.ceil((reason.used_tokens or 1) / CONTEXT_STEP), 1) * CONTEXT_STEP
+    if most < least and reason.needed_for_used_bytes > reason.room_bytes - reason.others_bytes:
+        return None
+    return max(most, least)
 
 
 def smaller_kv(case: Case) -> str | None:
@@ -102,22 +106,21 @@ def smaller_kv(case: Case) -> str | None:
     return f"{how}, which frees {saved / GIB:.1f} GiB"
 
 
-def smaller_weights(case: Case, reason: Reason) -> str:
-    """Return the quantisation that fits beside the KV cache in use, or that none does."""
+def smaller_weights(case: Case, reason: Reason, needed_bytes: float) -> str | None:
+    """Return the quantisation that makes what needs `needed_bytes` fit; None where none does."""
     file_bytes = case.model.file_bytes
-    if file_bytes is None:
-        return "take a smaller quantisation or model"
+    if not file_bytes:
+        return "take a smaller quantisation"
     on_gpu_ratio = 1 - embedding_bytes(case.model) / file_bytes
-    margin = FIT_MARGIN_BYTES if decides_itself(case.server) else 0
-    beside = reason.needed_for_used_bytes - file_bytes * on_gpu_ratio
-    room = (reason.room_bytes - margin - beside) / on_gpu_ratio
+    beside = needed_bytes - file_bytes * on_gpu_ratio
+    room = (_room_bytes(case, reason) - beside) / on_gpu_ratio
     bits = bits_that_fit(case.model, room)
+    if room >= file_bytes or room <= 0 or (bits is not None and bits < LEAST_BITS):
+        return None
     if bits is None:
-        return f"take a file of at most {max(room, 0) / GIB:.1f} GiB: a smaller quantisation"
+        return f"take a smaller quantisation, a file of at most {room / GIB:.1f} GiB"
     name = type_of(bits)
-    if bits < LEAST_BITS or name is None:
-        return f"take a smaller model: this one would have to shrink to {bits:.1f} bits per weight"
-    such = "" if case.server.kind == "vllm" else f", such as {name}"
+    such = f", such as {name}" if name and case.server.kind not in WHOLE_ON_GPU else ""
     return f"take a quantisation of at most {bits:.1f} bits per weight{such}"
 
 
@@ -144,8 +147,8 @@ def more_layers(case: Case, placed: Placement) -> str:
     if layers is not None and told is not None and layers <= told:
         layers = None
     if server.kind == "ollama":
-        count = "" if layers is None else f" {layers}"
-        return f"set num_gpu{count or ' to the number of all layers'} (in the Modelfile or options)"
+        count = layers or (case.model.layers or 998) + 1
+        return f"set num_gpu {count} (PARAMETER in the Modelfile, or in the request's options)"
     if server.kind == "llama-server":
         return f"start llama-server with -ngl {layers or 999}"
     return "ask the engine for all layers on the GPU"
@@ -169,10 +172,11 @@ def layers_that_fit(case: Case, placed: Placement) -> int | None:
 def stop_others(case: Case, placed: Placement) -> str:
     """Return whom to stop, with what each one holds."""
     names = holders_named(case, placed)
+    mine = {_untagged(name) for name in (case.timeline.model, case.model.name) if name}
     siblings = [
         f"'ollama stop {_plain(name)}'"
         for name in case.server.loaded_models or ()
-        if case.server.kind == "ollama" and name not in (case.timeline.model, case.model.name)
+        if case.server.kind == "ollama" and _untagged(name) not in mine
     ]
     if siblings and not names:
         return f"unload the other models ({_listed(siblings[:MOST_NAMED])})"
@@ -214,6 +218,12 @@ def use_the_gpu(case: Case) -> str:
     return steps(f"{GPU_CHECKS[vendor]}; then {engine}")
 
 
+def _room_bytes(case: Case, reason: Reason) -> float:
+    """Return what there is for the model beside the others, and what the engine leaves free."""
+    margin = FIT_MARGIN_BYTES if decides_itself(case.server) else 0
+    return reason.room_bytes - reason.others_bytes - margin
+
+
 def _listed(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
@@ -222,3 +232,8 @@ def _listed(words: Iterable[str]) -> str:
 def _plain(name: str) -> str:
     """Return a name in ASCII, on one line."""
     return name.encode("ascii", "replace").decode().replace("\n", " ")
+
+
+def _untagged(name: str) -> str:
+    """Return a model's name without the tag that Ollama adds where none is given."""
+    return name.removesuffix(":latest")

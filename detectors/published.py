@@ -108,9 +108,6 @@ def _with_geometry(facts: ModelFacts, known: KnownModel, file_bytes: float) -> M
     for kind, exact in known.read_bytes_by_type:
         if kind in (facts.quantisation or "").upper():
             read = min(exact, file_bytes)
-    window, per_token = known.window_tokens, known.window_bytes_per_token
-    if known.state_bytes:  # a state of constant size is a window of one token
-        window, per_token = 1, known.state_bytes
     return replace(
         facts,
         read_bytes=round(read),
@@ -118,8 +115,10 @@ def _with_geometry(facts: ModelFacts, known: KnownModel, file_bytes: float) -> M
         experts=known.experts,
         experts_used=known.experts_used,
         kv_bytes_per_token=known.kv_bytes_per_token,
-        kv_window_tokens=window,
-        kv_window_bytes_per_token=per_token,
+        kv_window_tokens=known.window_tokens,
+        kv_window_bytes_per_token=known.window_bytes_per_token,
+        state_bytes=known.state_bytes,
+        active_parameters=round(known.read_parameters),
     )
 
 

@@ -12,18 +12,31 @@ _WHY_NOT_ON_GPU = (
     "vram-held-by-others",
     "reload-degradation",
 )
+_LOW_CLOCKS = (
+    "low-power-mode",
+    "thermal-throttle",
+    "power-cap",
+    "hardware-slowdown",
+    "clocks-stuck",
+)
 _WHY_NO_CORES = ("cpu-quota", "threads-misconfigured", "host-contention")
 
 SAME_LOSS: Mapping[str, tuple[str, ...]] = {
     "partial-offload": _WHY_NOT_ON_GPU,
-    "cpu-fallback": _WHY_NOT_ON_GPU,
+    "cpu-fallback": (*_WHY_NOT_ON_GPU, "vgpu-unlicensed"),
     "vram-spill": _WHY_NOT_ON_GPU,
     "storage-paging": ("model-too-big",),
     "multi-gpu-split": ("pcie-link",),
     "power-cap": ("low-power-mode", "thermal-throttle"),
     "hardware-slowdown": ("thermal-throttle",),
     "clocks-stuck": ("low-power-mode", "gpu-fault", "vgpu-unlicensed"),
-    "slow-prefill": (*_WHY_NOT_ON_GPU, "partial-offload", "cpu-fallback", "prompt-cache-miss"),
+    "slow-prefill": (
+        *_WHY_NOT_ON_GPU,
+        *_LOW_CLOCKS,
+        "partial-offload",
+        "cpu-fallback",
+        "prompt-cache-miss",
+    ),
 }
 """Symptom to roots that cost the very same time: beside its root, a symptom is charged nothing."""
 
@@ -31,9 +44,9 @@ COMES_AFTER: Mapping[str, tuple[str, ...]] = {
     "threads-misconfigured": ("cpu-quota",),
     "host-contention": ("cpu-quota", "threads-misconfigured"),
     "batch-shared": _WHY_NO_CORES,
-    "host-bound": _WHY_NO_CORES,
+    "host-bound": (*_WHY_NO_CORES, "vgpu-unlicensed"),
     "queued": ("model-load",),
-    "slow-kernel": ("flash-attention-off",),
+    "slow-kernel": ("flash-attention-off", "vgpu-unlicensed", "gpu-fault"),
     "draft-rejected": ("partial-offload",),
 }
 """Symptom to roots that add to it: both may cost time of their own."""

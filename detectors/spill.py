@@ -28,8 +28,8 @@ from slowtok.detectors.link import (
 )
 from slowtok.detectors.machine import GpuProcess, GpuSample
 from slowtok.detectors.placement import server_cores, serving_gpus
-from slowtok.detectors.shape import step_of
-from slowtok.detectors.window import CPU_DECODES_CORES, decode_s, gpu_mean
+from slowtok.detectors.shape import Step, step_of
+from slowtok.detectors.window import CPU_DECODES_CORES, decode_s, decode_tps, gpu_mean
 
 Gpus = Mapping[int, Sequence[GpuSample]]
 
@@ -126,6 +126,8 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
     Raises:
         Missing: there is traffic, and what the link carries is not known.
     """
+    if is_tensor_parallel(case.server) and len(gpus) > 1:
+        return Spill()
     rates = {i: rate for i, s in gpus.items() if (rate := gpu_mean(s, received)) is not None}
     if not rates:
         return None
@@ -136,20 +138,22 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
     counted = [s for s in samples if received(s) is not None]
     if len(fetching) / len(counted) * decode_s(case) < MIN_FETCHING_S:
         return Spill()
-    if is_tensor_parallel(case.server) or (len(gpus) > 1 and _is_exchange(fetching)):
+    if len(gpus) > 1 and _is_exchange(fetching):
         return Spill()
     share = share_of(link, samples, received) or 0.0
     copied_s = decode_s(case) * share
     channels, against = _doubts(case, gpus, fetching)
+    step, rate = _step(case, fetching), gpu_mean(fetching, received) or 0.0
+    since = "" if step is None else f"From token {step.token:,} on "
     return Spill(
         said=(
-            f"{_since(case, fetching)}{link.name} fetched {rates[index] / 1e9:.1f} GB/s from RAM "
-            f"over a PCIe link that carries about {link.carries_bytes_per_s / 1e9:.1f}"
+            f"{since}{link.name} fetched {rate / 1e9:.1f} GB/s from RAM over a PCIe link that "
+            f"carries about {link.carries_bytes_per_s / 1e9:.1f}"
         ),
         lost_s=within(case, copied_s, copied_s / FAULTED_RATIO),
         confidence=weigh("counter", *channels, against=against),
-        evidence=(_traffic(link, rates[index]), *_power_evidence(case, fetching)),
-        bytes_per_token=rates[index] / (case.phases.decode_tps or 1.0),
+        evidence=(_traffic(link, rate), *_power_evidence(case, fetching)),
+        bytes_per_token=rate / (decode_tps(case) if step is None else step.after_tps),
     )
 
 
@@ -259,11 +263,12 @@ def _power_ratio(case: Case, samples: Sequence[GpuSample]) -> float | None:
     return power / best if power is not None and best else None
 
 
-def _since(case: Case, fetching: Sequence[GpuSample]) -> str:
+def _step(case: Case, fetching: Sequence[GpuSample]) -> Step | None:
+    """Return the fall of the rate with which it began, None where it was there from the start."""
     step = step_of(case)
     if step is None or step.after_tps >= step.before_tps or fetching[0].at_s < step.at_s - 1:
-        return ""
-    return f"From token {step.token:,} on "
+        return None
+    return step
 
 
 def _traffic(link: Link, rate: float) -> Evidence:

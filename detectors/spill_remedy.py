@@ -25,8 +25,10 @@ def remedy(case: Case, spilled_bytes: float | None) -> str:
 
 
 def _close_others(spilled_bytes: float | None) -> str:
-    least = "" if spilled_bytes is None else f"{(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB of "
-    return f"free {least or 'some of '}the GPU's memory: close browsers, games and other programs"
+    much = "some"
+    if spilled_bytes is not None:
+        much = f"about {(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB"
+    return f"free {much} of the GPU's memory: close browsers, games and other programs"
 
 
 def _smaller_context(case: Case) -> str | None:

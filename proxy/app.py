@@ -19,6 +19,7 @@ from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 from slowtok.proxy.headers import allow_page
+from slowtok.proxy.history import Past
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
@@ -71,6 +72,8 @@ class Proxy:
             device=self.device,
             sampler=self.sampler,
             baselines=self.baselines,
+            past=Past(self.kept, self.baselines),
+            loop_lag=self.lag.most_since,
             store=self.store,
             sinks=self._sinks,
             disabled=settings.disable,
@@ -130,8 +133,10 @@ class Proxy:
             "not_visible": [
                 *gpus_not_visible(device, gpu_samples),
                 *_ram_not_visible(device, self.ram.failure),
+                *_learned_not_kept(self.kept.failure),
             ],
             "baselines": self.baselines.summary(),
+            "baselines_by_day": self.baselines.by_day(),
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self.lag.summary(),
@@ -248,6 +253,12 @@ def _ram_not_visible(device: DeviceFacts, failure: str | None) -> list[dict[str,
         return []
     why = failure or "not measured yet; it waits for a quiet second"
     return [{"fact": "RAM bandwidth", "why": why}]
+
+
+def _learned_not_kept(failure: str | None) -> list[dict[str, str]]:
+    if failure is None:
+        return []
+    return [{"fact": "what was learned before", "why": f"{failure}; it is kept in memory only"}]
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

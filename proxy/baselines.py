@@ -93,9 +93,6 @@ class Baselines:
         self._add(case, setup, case.phases.decode_tps, _decode_unit(case), healthy=healthy)
         return healthy
 
-    def save(self) -> None:
-        """Do nothing: what is learned is written at once, by a thread of its own."""
-
     def summary(self) -> list[dict[str, object]]:
         """Return a row for each setup, the one that learned last first (`past.summary.row`)."""
         return [summary.row(setup, rates) for setup, rates in self._newest_first()]
@@ -173,10 +170,11 @@ def _has_telling_decode(case: Case) -> bool:
 
 
 def _has_normal_prefill(case: Case) -> bool:
-    """Say whether a prefill tells a rate that is not below what physics expects."""
+    """Say whether the engine tells a rate that is not below what physics expects."""
     tokens, p, band = case.timeline.tokens, case.phases, case.envelope.prefill
     return (
         p.prefill_tps is not None
+        and p.source in ("engine", "metrics")  # the wait for the first token may be more than it
         and (p.prefill_s or 0.0) >= MIN_PREFILL_S
         and tokens.cached is not None  # else what was computed is not known
         and (tokens.processed or 0) >= MIN_PREFILL_TOKENS

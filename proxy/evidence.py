@@ -1,5 +1,6 @@
 """Everything that is known about one exchange, put together as a case."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.gpus_used import gpus_used, seen_from
+from slowtok.proxy.history import Past
 from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, with_slots
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.phases import split
@@ -30,15 +32,22 @@ class Evidence:
         sampler: Sampler,
         device: Callable[[], DeviceFacts],
         baselines: Baselines,
+        past: Past,
+        failures: Counter[str],
+        loop_lag: Callable[[float], float | None],
     ) -> None:
         self._engines = engines
         self._sampler = sampler
         self._device = device
         self._baselines = baselines
+        self._past = past
+        self._failures = failures
+        self._loop_lag = loop_lag
 
     def case(self, exchange: Exchange, stays: list[Stay]) -> Case:
         """Return the case of a finished exchange; `stays` are other requests' at that time."""
-        timeline = exchange.timeline()
+        lag_s = self._loop_lag(exchange.accepted_at_s)
+        timeline = replace(exchange.timeline(), loop_lag_s=lag_s)
         device = self._device()
         server, model = self._engines.facts(exchange.engine_name, timeline.model)
         server = replace(server, slept=exchange.slept)
@@ -70,8 +79,19 @@ class Evidence:
             device=device,
             **samples,
         )
-        case = with_expectation(case)  # the baseline is kept as a share of it
-        return with_expectation(replace(case, baseline=self._baselines.find(case)))
+        return self._with_past(with_expectation(case))  # the baseline is kept as a share of that
+
+    def _with_past(self, case: Case) -> Case:
+        """Add what went before; a past that cannot be read costs only itself."""
+        try:
+            case = with_expectation(replace(case, baseline=self._baselines.find(case)))
+            if case.server.local is False:
+                return replace(case, history=self._past.of(case))
+            idle = self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
+            return replace(case, history=self._past.of(case, idle))
+        except Exception:  # noqa: BLE001 - see above
+            self._failures["past"] += 1
+            return case
 
     def _samples(self, exchange: Exchange, *, local: bool) -> dict[str, Any]:
         """Return the samples of the request's time; none of this machine for a remote engine."""

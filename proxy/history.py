@@ -42,8 +42,8 @@ class Past:
     def of(self, case: Case, idle: Iterable[GpuSample] = ()) -> History:
         """Return what went before; for a case that has its expectation and its samples.
 
-        `idle` are samples of all GPUs from the minutes before the request. Called once for each
-        request, before it is judged: a load that the case shows is remembered here.
+        `idle` are samples of all GPUs from before the request, from `since_s` on. Called once for
+        each request, before it is judged: a load that the case shows is remembered here.
         """
         best = self._kept.bests.of(case) or Best(gpu="", day=0)
         earlier = self._baselines.earlier(case)
@@ -60,6 +60,10 @@ class Past:
             best_prefill_tps=earlier.best_prefill_tps,
             week_ago_decode_tps=earlier.week_ago_decode_tps,
         )
+
+    def since_s(self, case: Case) -> float:
+        """Return from when on `of` wants idle samples, on the case's clock."""
+        return self._loads.since_s(case)
 
     def note(self, case: Case, diagnosis: Diagnosis) -> None:
         """Remember a request that was judged."""

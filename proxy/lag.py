@@ -5,6 +5,7 @@ from collections import deque
 
 INTERVAL_S = 0.25
 KEEP = 240  # one minute
+KEEP_PEAKS = 1024
 
 
 class LoopLag:
@@ -12,6 +13,7 @@ class LoopLag:
 
     def __init__(self) -> None:
         self._late_s: deque[float] = deque(maxlen=KEEP)
+        self._peaks: deque[tuple[float, float]] = deque(maxlen=KEEP_PEAKS)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -34,7 +36,16 @@ class LoopLag:
             "max_ms": round(late[-1] * 1000, 3),
         }
 
+    def most_since(self, from_s: float) -> float | None:
+        """Return the largest lateness since a moment on the loop's clock; None for no reading."""
+        return next((late_s for at_s, late_s in self._peaks if at_s >= from_s), None)
+
     def _tick(self, due_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._late_s.append(max(loop.time() - due_s, 0.0))
-        self._timer = loop.call_at(loop.time() + INTERVAL_S, self._tick, loop.time() + INTERVAL_S)
+        now_s = loop.time()
+        late_s = max(now_s - due_s, 0.0)
+        self._late_s.append(late_s)
+        while self._peaks and self._peaks[-1][1] <= late_s:
+            self._peaks.pop()  # whoever asks for the most since then gets this one instead
+        self._peaks.append((now_s, late_s))
+        self._timer = loop.call_at(now_s + INTERVAL_S, self._tick, now_s + INTERVAL_S)

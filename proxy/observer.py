@@ -18,6 +18,7 @@ from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.history import Past
 from slowtok.proxy.neighbours import Stay, stay_of
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
@@ -52,6 +53,8 @@ class Observer:
         device: Callable[[], DeviceFacts],
         sampler: Sampler,
         baselines: Baselines,
+        past: Past,
+        loop_lag: Callable[[float], float | None],
         store: Store,
         sinks: Mapping[str, Sink],
         disabled: Collection[str] = (),
@@ -59,8 +62,16 @@ class Observer:
         self._engines = engines
         self._sampler = sampler
         self._baselines = baselines
+        self._past = past
+        self.failures: Counter[str] = Counter()
         self._evidence = Evidence(
-            engines=engines, sampler=sampler, device=device, baselines=baselines
+            engines=engines,
+            sampler=sampler,
+            device=device,
+            baselines=baselines,
+            past=past,
+            failures=self.failures,
+            loop_lag=loop_lag,
         )
         self._store = store
         self._sinks = sinks
@@ -71,7 +82,6 @@ class Observer:
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._previous: OrderedDict[str, str] = OrderedDict()
-        self.failures: Counter[str] = Counter()
         self.requests = 0
         self.diagnosed = 0
         self.diagnose_s = 0.0
@@ -231,8 +241,8 @@ class Observer:
         self._previous.move_to_end(exchange.model or "")
         while len(self._previous) > KEEP_PREVIOUS:
             self._previous.popitem(last=False)
-        if self._baselines.learn(case, diagnosis):
-            asyncio.get_running_loop().run_in_executor(None, self._baselines.save)
+        self._baselines.learn(case, diagnosis)
+        self._past.note(case, diagnosis)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
         for request_id, (other, _) in list(self._settling.items()):

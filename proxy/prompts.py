@@ -1,6 +1,7 @@
 """The prints of recent prompts, to tell what an engine's prompt cache could have kept."""
 
 from collections import OrderedDict, deque
+from dataclasses import replace
 
 from slowtok.detectors.case import PromptPrefix
 from slowtok.proxy.stream.call import PromptPrint, compare
@@ -18,11 +19,17 @@ class Prompts:
         self._prints: OrderedDict[str, deque[tuple[float, PromptPrint]]] = OrderedDict()
 
     def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
-        """Compare a prompt with the earlier one that it shares most with; None for the first."""
+        """Compare a prompt with the earlier one of its conversation; None for the first."""
         known = tuple(self._prints.get(served_by, ()))  # a long prompt is compared in a thread
         recent = [(at, old) for at, old in known if at_s - at <= MAX_AGE_S]
         prefixes = [compare(new, old, at_s - at) for at, old in recent]
-        return max(prefixes, key=lambda p: (p.common_prefix_chars, p.shared_ratio), default=None)
+        best = max(range(len(prefixes)), key=lambda i: (_closeness(prefixes[i]), i), default=None)
+        if best is None:
+            return None
+        found = prefixes[best]
+        since = prefixes[best + 1 :]
+        others = sum(p.common_prefix_chars < found.common_prefix_chars for p in since)
+        return replace(found, others_since=others)
 
     def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
         """Keep the print of a prompt that an engine has served."""
@@ -38,3 +45,12 @@ class Prompts:
         while self._prints and kept > most_chars:
             _, prints = self._prints.popitem(last=False)
             kept -= sum(old.chars for _, old in prints)
+
+
+def _closeness(prefix: PromptPrefix) -> tuple[int, float, int]:
+    """Order earlier prompts: a common beginning first; where it is short, by what is shared.
+
+    A beginning that changes with each call is much the same to all conversations.
+    """
+    common = prefix.common_prefix_chars
+    return common if 2 * common >= prefix.chars else 0, prefix.shared_ratio, common

@@ -6,6 +6,7 @@ the engine had given its last byte. That it was behind before is told, but lost 
 
 Not to be confused with:
 - `slow-network`: the way from the engine to this proxy.
+- `proxy-lag`: slowtok itself wrote late.
 - `kv-preemption`, `host-contention`: the tokens themselves came late from the engine.
 - A slow page: a client that reads fast and draws slowly does not block.
 
@@ -18,12 +19,13 @@ Sources:
 """
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Evidence, Finding
+from slowtok.detectors.finding import Evidence, Finding, weigh
 from slowtok.detectors.phases import MIN_WAIT_RATIO, MIN_WAIT_S
 
 TITLE = "Client read slowly"
 
-CONFIDENCE = 0.95
+MAX_LAG_RATIO = 0.5
+"""No published source: a loop that woke late by half of it is what delivered late."""
 
 
 def detect(case: Case) -> Finding | None:
@@ -31,13 +33,16 @@ def detect(case: Case) -> Finding | None:
     late_s, blocked_s = case.phases.delivery_s or 0.0, case.timeline.client_blocked_s
     if late_s < MIN_WAIT_S or late_s < MIN_WAIT_RATIO * case.phases.total_s:
         return None
+    if (case.timeline.loop_lag_s or 0.0) >= MAX_LAG_RATIO * late_s:
+        return None
     return Finding(
         phase="delivery",
-        confidence=CONFIDENCE,
+        confidence=weigh("counter", "counter"),
         lost_s=late_s,
         summary=(
             f"The client took the last of the answer {late_s:.1f} s after the engine had given it; "
-            f"it was behind for {max(blocked_s, late_s):.1f} s, and the engine was not the limit."
+            f"it was behind for {max(blocked_s, late_s):.1f} s, and the engine was not the limit: "
+            "reading slowly cost about {lost}."
         ),
         remedy=(
             "In the client, read the stream without doing work between the reads (hand the text to "

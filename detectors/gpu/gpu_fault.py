@@ -54,7 +54,8 @@ XIDS: Mapping[int, tuple[str, str]] = {
 """What NVIDIA's documents say of the common ones, in short."""
 
 BY_PROGRAMS = frozenset({13, 31, 43, 45})
-LOST = ("GPU is lost", "GPU requires a reset")
+LOST = ("GPU is lost", "GPU needs a reset", "GPU not found")
+"""As NVML's errors 15, 16 and 28 are told in `gpus_reason`."""
 
 NEAR_S = 3.0
 """How far a stall's end may be from the error: health is asked once a second, and takes its time.

@@ -39,6 +39,9 @@ from slowtok.detectors.window import decode_s
 
 TITLE = "Another process computed on the GPU"
 
+MIN_DECODE_S = 2.0
+"""Utilisation is a mean over up to a second: less decode than this says nothing about it."""
+
 MIN_LOOK_S = 0.9
 """The driver tells each process's share once a second: fewer than two of them say nothing."""
 
@@ -48,7 +51,7 @@ MIN_FULL_RATIO = 0.9
 
 def detect(case: Case) -> Finding | None:
     """Fire when others had a part of a full GPU's time, on the GPU where that was most."""
-    if not decodes_on_gpu(case):
+    if not decodes_on_gpu(case) or decode_s(case) < MIN_DECODE_S:
         return None
     gpus = {i: settled(found) for i, found in serving(case, "decode").items()}
     candidates = {i: found for i, found in gpus.items() if not _is_alone(case, i, found)}
@@ -118,8 +121,7 @@ def _confidence(case: Case, shared: Sharing) -> float:
 
 
 def _culprit(shared: Sharing) -> str:
-    words = _who(shared)
-    return f"{words[:1].upper()}{words[1:]}"
+    return "Another process" if shared.pid is None else f"Another process, {_who(shared)},"
 
 
 def _who(shared: Sharing) -> str:

@@ -78,8 +78,8 @@ def _finding(case: Case, cost: LinkCost) -> Finding:
         confidence=weigh(*channels),
         lost_s=cost.lost_s,
         summary=(
-            f"The PCIe link of {link.name} worked at generation {link.generation} with {link.width} "
-            f"lane{'s' if link.width > 1 else ''}{_instead(link)}: it carries about "
+            f"The PCIe link of {link.name} worked at generation {link.generation} with "
+            f"{link.width} lane{'s' if link.width > 1 else ''}{_instead(link)}: it carries about "
             f"{link.carries_bytes_per_s / 1e9:.1f} GB/s{used}; {cost.phase} lost about {{lost}}."
         ),
         remedy=_remedy(case, link),

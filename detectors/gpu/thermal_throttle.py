@@ -13,8 +13,8 @@ Not to be confused with:
 - `clocks-stuck`: low clocks without a reason. `long-context`: slower with each token, clocks high.
 
 Remedy:
-Air: fans, dust, room around the card; a lower power limit, which costs a decode little; paste or
-pads. GDDR6X memory can be too hot under a cool GPU: its own temperature is not told on GeForce.
+Air, then a lower power limit, which costs a decode little, then paste or pads. GDDR6X memory can be
+too hot under a cool GPU: its own temperature is not told on GeForce.
 
 Sources:
 - nvml.h (0x20: GPU or memory above its highest operating temperature; 0x40: clocks halved or less).
@@ -66,10 +66,8 @@ def detect(case: Case) -> Finding | None:
     if not decodes_on_gpu(case):
         return None
     found = loss(case, _is_hot)
-    if found is None:
-        return None
-    proof = _proof(found)
-    return None if proof is None else _finding(case, found, proof)
+    proof = None if found is None else _proof(found)
+    return None if found is None or proof is None else _finding(case, found, proof)
 
 
 def _is_hot(sample: GpuSample) -> bool:
@@ -115,16 +113,13 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Findin
     temperature = newest(found.samples, lambda s: s.temperature_c)
     hot = "" if temperature is None else f" ({temperature:.0f} C)"
     part = f"{100 * share:.0f} % of {found.phase}" if share else found.phase
-    inferred = " probably" if share is None else ""
-    who = f"{found.name} was{inferred}"
-    if _memory(found):
-        who = f"The memory of {found.name} was probably"
+    who = f"The memory of {found.name}" if _memory(found) else found.name
+    sure = "was probably" if _memory(found) or share is None else "was"
     cool = f", though the GPU itself was cool{hot}" if _memory(found) else hot
     evidence = [found.evidence, found.effect]
     if share is not None:
-        limit = 100 * (MIN_BITS_RATIO if counted is None else MIN_COUNTED_RATIO)
-        name = "time throttled for heat"
-        evidence.append(Evidence(name=name, value=100 * share, unit="%", limit=limit))
+        least = 100 * (MIN_BITS_RATIO if counted is None else MIN_COUNTED_RATIO)
+        evidence.append(Evidence(name="time hot", value=100 * share, unit="%", limit=least))
     if (margin := _margin_c(found)) is not None:
         evidence.append(Evidence(name="temperature margin", value=margin, unit="C"))
     return Finding(
@@ -132,8 +127,8 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Findin
         confidence=weigh(*proof),
         lost_s=found.lost_s,
         summary=(
-            f"{who} too hot{cool} and slowed down in {part}{_when(case, found)}: {found.said}; "
-            f"{found.phase} lost about {{lost}}."
+            f"{who} {sure} too hot{cool} and slowed down in {part}{_when(case, found)}: "
+            f"{found.said}; {found.phase} lost about {{lost}}."
         ),
         remedy=_remedy(case, found),
         evidence=tuple(evidence),
@@ -141,8 +136,7 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Findin
 
 
 def _memory(found: ClockLoss) -> bool:
-    margin = _margin_c(found)
-    return margin is not None and margin >= COOL_MARGIN_C
+    return (_margin_c(found) or 0) >= COOL_MARGIN_C
 
 
 def _when(case: Case, found: ClockLoss) -> str:
@@ -158,10 +152,8 @@ def _remedy(case: Case, found: ClockLoss) -> str:
         return "Let it cool for some minutes, give it air, and pause between long answers."
     if is_laptop(case, found.gpu):
         return f"Lift the laptop, choose its loudest fan profile, then try {pads}."
+    air = "Turn the fans up and clear the way of the air"
     if limit is None:
-        return f"Turn the fans up and clear the way of the air; if that does not help, {pads}."
-    return (
-        f"Turn the fans up and clear the way of the air; or limit the power a little "
-        f"({found.set_limit(LOWER_LIMIT_RATIO * limit)}), which costs decode little; if that does "
-        f"not help, {pads}."
-    )
+        return f"{air}; if that does not help, {pads}."
+    lower = found.set_limit(LOWER_LIMIT_RATIO * limit)
+    return f"{air}; or lower its power limit ({lower}), which costs decode little; else {pads}."

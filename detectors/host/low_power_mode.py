@@ -7,6 +7,7 @@ CPU: the same words or the governor powersave, and cores below 1.5 GHz while the
 
 Not to be confused with:
 - A laptop on battery that keeps its clocks: the power source alone costs nothing.
+- A GPU with too little to do (`partial-offload`): its low clocks are an effect.
 - The governor powersave of intel_pstate and amd-pstate: the default, which clocks up under load.
 - A laptop's moving limit (Dynamic Boost): it is held against the highest one of this request.
 - `power-cap`: a limit that someone set, on a card that is not a laptop's. `thermal-throttle`: heat.
@@ -75,7 +76,7 @@ def detect(case: Case) -> Finding | None:
 
 def _on_gpu(case: Case) -> Finding | None:
     found = loss(case, _is_not_other)
-    if found is None:
+    if found is None or found.is_starved:
         return None
     words, low = _words(case, found.samples), _low_limit(case, found)
     return None if words is None and low is None else _gpu_finding(case, found, words, low)

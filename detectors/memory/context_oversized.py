@@ -73,11 +73,12 @@ def _remedy(case: Case, cause: Cause) -> str:
     context = smaller_context(case, cause.reason)
     step = "reserve less context" if context is None else context
     restarts = case.server.kind in {"llama-server", "vllm"} and context is not None
+    keep = smaller_weights(case, cause.reason, cause.reason.needed_bytes)
     return steps(
         step if restarts else f"{step}, then {load_again(case)}",
         smaller_kv(case),
         fewer_slots(case),
-        smaller_weights(case, cause.reason),
+        keep and f"to keep that context, {keep}",
     )
 
 

@@ -80,7 +80,7 @@ def _remedy(case: Case, cause: Cause) -> str:
     return steps(
         saved and f"{saved}; then {load_again(case)}",
         experts_in_ram(case, reason),
-        smaller_weights(case, reason),
+        smaller_weights(case, reason, reason.needed_for_used_bytes) or "take a smaller model",
         "use a GPU with more memory, or a second one",
     )
 

@@ -96,7 +96,7 @@ def _how(case: Case, placed: Placement, reason: Reason | None) -> str:
     if server.kind == "llama-server" and 0 < layers < whole:
         return f"{name} was told to put {layers} of {whole} layers on the GPU{fits} (-ngl {layers})"
     missing = "" if placed.missing_bytes is None else f" {placed.missing_bytes / GIB:.1f} GiB of"
-    return f"{name} left{missing} the model off the GPU{fits} when it was loaded"
+    return f"{name} left{missing} the model off the GPU when it was loaded{fits}"
 
 
 def _fits(reason: Reason | None) -> str:
@@ -114,8 +114,7 @@ def _remedy(case: Case, placed: Placement, reason: Reason | None) -> str:
         return steps("start llama-server without --no-kv-offload", smaller_kv(case))
     if reason is not None and reason.root == "told" and server.cpu_moe_layers:
         return steps("start llama-server without --n-cpu-moe and --cpu-moe")
-    return steps(
-        more_layers(case, placed),
-        experts_in_ram(case, reason) if reason is not None else None,
-        smaller_kv(case),
-    )
+    if reason is not None and reason.root != "told":
+        return steps(f"cure what keeps it off the GPU first ({reason.root})")
+    experts = None if reason is None else experts_in_ram(case, reason)
+    return steps(more_layers(case, placed), experts)

@@ -21,9 +21,10 @@ Sources:
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding
-from slowtok.detectors.footprint import GIB
+from slowtok.detectors.footprint import FIT_MARGIN_BYTES, GIB
 from slowtok.detectors.placement_cause import Cause, cause_of_split
 from slowtok.detectors.placement_cures import (
+    engine_name,
     holders_named,
     load_again,
     smaller_context,
@@ -31,9 +32,13 @@ from slowtok.detectors.placement_cures import (
     steps,
     stop_others,
 )
-from slowtok.detectors.placement_why import is_larger_context
+from slowtok.detectors.placement_why import holders, is_larger_context, siblings_bytes
 
 TITLE = "GPU memory held by other programs at load"
+
+SAME_RATIO = 0.5
+"""Those that hold this much of it now are named as those that held it at load. No published
+source."""
 
 
 def detect(case: Case) -> Finding | None:
@@ -49,7 +54,7 @@ def detect(case: Case) -> Finding | None:
         confidence=cause.confidence,
         lost_s=cause.lost_s,
         summary=(
-            f"Other programs{_named(case, cause)} {held} {reason.others_bytes / GIB:.1f} of the "
+            f"{_who(case, cause)} {held} {reason.others_bytes / GIB:.1f} of the "
             f"GPU's {reason.room_bytes / GIB:.1f} GiB{when} and the model needs "
             f"{reason.needed_bytes / GIB:.1f}, so {cause.said}"
         ),
@@ -72,16 +77,29 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _named(case: Case, cause: Cause) -> str:
+def _who(case: Case, cause: Cause) -> str:
+    """Return who they are, by name where those that are there now held it."""
+    if siblings_bytes(case, cause.placed) >= SAME_RATIO * cause.reason.others_bytes:
+        return f"Other models of {engine_name(case.server)}"
+    now = sum(other.memory_bytes or 0 for other in holders(case, cause.placed))
     names = holders_named(case, cause.placed)
-    return f" ({', '.join(names)})" if names else ""
+    known = now >= SAME_RATIO * cause.reason.others_bytes
+    return f"Other programs ({', '.join(names)})" if known else "Other programs"
 
 
 def _remedy(case: Case, cause: Cause) -> str:
     context = smaller_context(case, cause.reason) if is_larger_context(case) else None
+    again = load_again(case)
+    if _has_room_now(cause):
+        return steps(f"{again}: there is room for all of it now")
     return steps(
-        f"{stop_others(case, cause.placed)}, then {load_again(case)}: how much of the model goes "
-        f"to the GPU is decided when it is loaded",
+        f"{stop_others(case, cause.placed)}, then {again}: how much of the model goes to the GPU "
+        f"is decided when it is loaded",
         context and f"where they must stay, {context}",
         smaller_kv(case),
     )
+
+
+def _has_room_now(cause: Cause) -> bool:
+    held, missing = cause.placed.vram, cause.placed.missing_bytes
+    return held is not None and missing is not None and held.free_bytes > missing + FIT_MARGIN_BYTES

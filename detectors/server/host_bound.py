@@ -20,7 +20,7 @@ core, the performance governor.
 Sources:
 - ggml-org/llama.cpp#7554 (RTX 3090, grammar: GPU 70 to 10 % busy, 85 ms of sampling per 10.6 ms).
 - LostRuins/koboldcpp#810 (V100, RTX 3080 and 3060 all give 30 tokens/s with a grammar).
-- vllm-project/vllm#38503 (8 x H100, --enforce-eager: 153 to 23 tokens/s), sonar#1114 (58 to 31).
+- marin-community/marin#9339 (8 x H100, --enforce-eager alone: 153 to 23 tokens/s).
 - vllm-project/vllm#3384 (one thread is at 100 % while it waits for the GPU).
 """
 
@@ -69,7 +69,10 @@ def detect(case: Case) -> Finding | None:
         return None
     cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
     waiting = mean(host, lambda s: s.server_run_delay_cores) or 0.0
-    if not MIN_THREAD_CORES <= cores <= MAX_THREAD_CORES or waiting >= MAX_WAITING_CORES:
+    most = (
+        MAX_THREAD_CORES + (case.server.tensor_parallel or 1) - 1
+    )  # each has a process of its own
+    if not MIN_THREAD_CORES <= cores <= most or waiting >= MAX_WAITING_CORES:
         return None
     busy = need(_busy_ratio(case), "GPU utilisation")
     eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
@@ -104,7 +107,9 @@ def _power_ratio(case: Case) -> float | None:
 
 
 def _has_other_work(case: Case) -> bool:
-    """Say whether something else keeps the GPU waiting: the bus, or weights or KV cache in RAM."""
+    """Say whether something else keeps the GPU idle: the bus, weights in RAM, a missing licence."""
+    if any(s.vgpu_licensed is False for s in case.gpu):
+        return True
     traffic = [
         median(samples, lambda s: s.pcie_rx_bytes_per_s)
         for samples in gpus_during(case, "decode").values()
@@ -120,19 +125,21 @@ def _has_other_work(case: Case) -> bool:
 def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
     took_s, rate_tps = decode_s(case), decode_tps(case)
     idle_s = took_s * (1 - busy)
-    # without CUDA graphs no formula tells what launching costs: 1.8 to 6.7 times were published
+    # no formula tells what launching costs without CUDA graphs: 1.8 to 6.7 times were published
     lost_s = max(judge_decode(case).lost_s, idle_s) if eager else idle_s
-    channels: tuple[Channel, ...] = ("server",) if eager else ()
-    launching = " (it was started without CUDA graphs)" if eager else ""
+    channels: tuple[Channel, ...] = ("server",) if eager else ("inference",)
+    said = (
+        f"CUDA graphs are switched off, so the CPU starts each of the GPU's many small steps by "
+        f"itself, and the GPU, {100 * busy:.0f} % busy, does little at a time"
+        if eager
+        else f"The GPU was busy only {100 * busy:.0f} % of the decode and waited for the engine's "
+        "one busy CPU thread, which prepares or samples each token"
+    )
     return Finding(
         phase="decode",
         confidence=weigh("gauge", "gauge", *channels),
         lost_s=lost_s,
-        summary=(
-            f"The GPU was busy only {100 * busy:.0f} % of the decode and waited for the engine's "
-            f"one busy CPU thread{launching}, which prepares or samples each token: "
-            f"{rate_tps:.1f} tokens/s; the waiting lost about {{lost}}."
-        ),
+        summary=f"{said}: {rate_tps:.1f} tokens/s; that lost about {{lost}}.",
         remedy=_remedy(case, eager=eager),
         evidence=(
             Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MAX_BUSY_RATIO),

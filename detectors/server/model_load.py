@@ -3,30 +3,33 @@
 Signal:
 The engine reports a load time of a second or more, or it had put the model away before the
 request and the time until prefill began is that long. Only the time to the first token suffers.
+Where the same model was loaded twice or more within ten minutes, the loads before tell why: another
+model came in between, another context length was asked for, the engine started again, or it had
+put the model away.
 
 Not to be confused with:
 - `queued`: the model was there, other requests were in the way.
 - `prompt-cache-miss`, `slow-prefill`: the engine was already computing.
 - The tens of milliseconds that Ollama reports as load time when the model is loaded.
+- A slow first answer after a load: page cache, graph capture, clocks that rise. That is normal.
 
 Remedy:
 Keep the model loaded, load it before it is needed, and let all clients ask for the same context
-length: in Ollama another `num_ctx` loads the model again.
+length: in Ollama another `num_ctx` loads the model again. Models that take turns need memory for
+all of them at once.
 
 Sources:
 - ollama/ollama#12443 (load time of a warm model), Aider-AI/aider#4687 (num_ctx in each request),
-  llama-server README (`--sleep-idle-seconds`).
+  ollama/ollama#10948 and #6148 (models that push each other out), Ollama FAQ (OLLAMA_KEEP_ALIVE,
+  OLLAMA_MAX_LOADED_MODELS), llama-server README (`--sleep-idle-seconds`, `--models-max`).
 """
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.phases import MIN_LOAD_S
+from slowtok.detectors.reloads import THRASH_LOADS, Reload, because, reload_of, remedy
 
 TITLE = "Model was being loaded"
-
-CONFIDENCE = 0.95
-SLEPT_CONFIDENCE = 0.85
-"""The engine slept before; that the whole wait was its load is inferred."""
 
 
 def detect(case: Case) -> Finding | None:
@@ -41,16 +44,17 @@ def detect(case: Case) -> Finding | None:
             return None
     if load_s < MIN_LOAD_S:
         return None
+    again = reload_of(case)
     return Finding(
         phase="load",
-        confidence=CONFIDENCE if reported else SLEPT_CONFIDENCE,
+        confidence=weigh("server", "gauge") if reported else weigh("server"),
         lost_s=load_s,
         summary=(
-            f"The model was not loaded when the request came: loading took {load_s:.1f} s before "
-            "the first token could be computed."
+            "The model was not loaded when the request came: loading it cost about {lost} before "
+            f"the first token could be computed{_again(again)}."
         ),
-        remedy=_remedy(case),
-        evidence=_evidence(case, load_s),
+        remedy=(again and remedy(case, again)) or _remedy(case),
+        evidence=_evidence(case, load_s, again),
     )
 
 
@@ -60,8 +64,20 @@ def _wait_s(case: Case) -> float:
     return max(end - begin, 0.0)
 
 
-def _evidence(case: Case, load_s: float) -> tuple[Evidence, ...]:
+def _again(again: Reload | None) -> str:
+    if again is None:
+        return ""
+    return f"; it was load {again.count} of it within 10 minutes, because {because(again)}"
+
+
+def _evidence(case: Case, load_s: float, again: Reload | None) -> tuple[Evidence, ...]:
     evidence = [Evidence(name="model load", value=load_s, unit="s", limit=MIN_LOAD_S)]
+    if again is not None:
+        evidence.append(
+            Evidence(
+                name="loads within 10 minutes", value=again.count, unit="loads", limit=THRASH_LOADS
+            )
+        )
     if case.model.file_bytes is not None:
         evidence.append(
             Evidence(name="model file", value=case.model.file_bytes / 2**30, unit="GiB")

@@ -66,8 +66,10 @@ def detect(case: Case) -> Finding | None:
         return None
     if need(case.phases.prefill_s, "prefill time") < MIN_PREFILL_S:
         return None
-    if case.envelope.prefill is None and case.history.best_prefill_tps is None:
-        raise Missing("prefill rate expected of this GPU")
+    need(
+        case.envelope.expected_prefill_tps or case.history.best_prefill_tps,
+        "prefill rate expected of this GPU",
+    )
     excess_s = prefill_excess_s(case)
     if excess_s <= 0:
         return None

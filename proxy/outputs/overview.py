@@ -164,7 +164,8 @@ def _learned(status: Facts) -> Iterator[Row]:
     if isinstance(setups, dict):
         yield "learned", facts(setups)
         return
-    requests = sum(setup.get("count", 0) for setup in setups)
+    decodes = [setup for setup in setups if str(setup.get("setup")).startswith("decode")]
+    requests = sum(setup.get("count", 0) for setup in decodes)
     yield "learned", f"{_count(len(setups), 'setup')}, {_count(requests, 'healthy request')}"
     for setup in setups[:MAX_LISTED]:
         more = facts(setup, leave_out=("setup",))

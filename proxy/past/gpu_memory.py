@@ -4,7 +4,8 @@ Strategy: what a process holds is its own from the moment it is known to be the 
 samples from before: a server that is loading may not have been recognised yet.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.machine import GpuProcess, GpuSample
@@ -18,12 +19,16 @@ RISEN_RATIO = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The memory of the GPUs that serve at `at_s`: the server's, others', hidden ones', free."""
+    """The memory of the GPUs that serve at `at_s`: the server's, everyone else's, free.
+
+    `by_pid` has those processes of the server that tell what they hold.
+    """
 
     at_s: float
     server_bytes: int | None
     others_bytes: int | None
     free_bytes: int
+    by_pid: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +46,16 @@ def held_over_time(
 
     `gpus` are those that serve; `pids` are the server's, also those it had before.
     """
-    newest: dict[int, VramSplit] = {}
+    newest: dict[int, GpuSample] = {}
     held = []
     for sample in sorted(samples, key=lambda sample: sample.at_s):
         if sample.processes is None or sample.index not in gpus:
             continue
-        memory = split(replace(sample, processes=tuple(_seen(p, pids) for p in sample.processes)))
-        if memory is None:
-            continue
-        newest[sample.index] = memory
-        if len(newest) == len(gpus):
-            held.append(_together(sample.at_s, newest.values()))
+        newest[sample.index] = replace(
+            sample, processes=tuple(_seen(p, pids) for p in sample.processes)
+        )
+        if len(newest) == len(gpus) and (found := _together(sample.at_s, newest.values())):
+            held.append(found)
     return held
 
 
@@ -84,13 +88,20 @@ def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
     return replace(process, is_server=process.pid in pids)
 
 
-def _together(at_s: float, splits: Iterable[VramSplit]) -> Held:
-    known = tuple(splits)
+def _together(at_s: float, samples: Iterable[GpuSample]) -> Held | None:
+    seen = tuple(samples)
+    known = [memory for memory in map(split, seen) if memory is not None]
+    if len(known) < len(seen):
+        return None
+    by_pid: Counter[int] = Counter()
+    for process in (p for sample in seen for p in sample.processes or () if p.is_server):
+        by_pid[process.pid] += process.memory_bytes or 0
     return Held(
         at_s=at_s,
         server_bytes=_sum(memory.server_bytes for memory in known),
         others_bytes=_sum(_others(memory) for memory in known),
         free_bytes=sum(memory.free_bytes for memory in known),
+        by_pid=by_pid,
     )
 
 

@@ -21,6 +21,8 @@ MOST_ENGINES = 64
 MOST_PIDS = 32
 MAX_AGE_S = 24 * 3600.0  # of loads before the one that counts
 
+LOOK_BACK_S = 600.0  # samples are kept so long
+
 OVERLAP_S = 5.0
 """Idle samples come every 2 s: so far back the one just before a moment surely lies."""
 
@@ -32,7 +34,8 @@ ASKED_AGAIN_S = 35.0
 class _Load:
     """One load, from `begin_s` to `at_s`; `noticed` says that these times are known.
 
-    `seen_bytes` is what the driver said that the server held then, `told_bytes` the engine's word.
+    `seen_bytes` is what the driver said that the model took, `told_bytes` the engine's word.
+    `others_bytes` and `free_bytes` are from just before it; other models of the engine are others.
     """
 
     key: str
@@ -45,6 +48,8 @@ class _Load:
     seen_bytes: int | None = None
     told_bytes: int | None = None
     before: Held | None = None
+    others_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +79,7 @@ class Loads:
         The first one is the one that the case's model runs on; empty where that was not noticed.
         `idle` are GPU samples from before the request, as far back as there are any.
         """
-        engine = self._engine(case.server.url or case.server.name or case.server.kind)
+        engine = self._engine(_address(case))
         held = _held(engine, case, idle)
         load = _noticed(engine, case, held)
         current = engine.newest(model_of(case))
@@ -86,6 +91,11 @@ class Loads:
         engine.pid, engine.uptime_s = case.server.pid, case.server.uptime_s
         engine.seen_to_s = max(engine.seen_to_s, _ended_at_s(case))
         return _told(engine, current, case.timeline.accepted_at_s)
+
+    def since_s(self, case: Case) -> float:
+        """Return from when on idle samples are of use: since the engine's last request."""
+        engine = self._engines.get(_address(case), _Engine())
+        return max(_from_s(engine, case), case.timeline.accepted_at_s - LOOK_BACK_S)
 
     def _engine(self, name: str) -> _Engine:
         engine = self._engines.setdefault(name, _Engine())
@@ -101,9 +111,17 @@ def _held(engine: _Engine, case: Case, idle: Iterable[GpuSample]) -> list[Held]:
     for pid in dict.fromkeys(process.pid for process in listed):
         if pid not in engine.pids:
             engine.pids.append(pid)
-    from_s = min(engine.seen_to_s, case.timeline.accepted_at_s) - OVERLAP_S
+    from_s = _from_s(engine, case)
     samples = (s for s in (*idle, *case.gpu) if s.at_s >= from_s)
     return held_over_time(samples, gpus_of(case).keys(), engine.pids)
+
+
+def _from_s(engine: _Engine, case: Case) -> float:
+    return min(engine.seen_to_s, case.timeline.accepted_at_s) - OVERLAP_S
+
+
+def _address(case: Case) -> str:
+    return case.server.url or case.server.name or case.server.kind
 
 
 def _noticed(engine: _Engine, case: Case, held: list[Held]) -> _Load | None:
@@ -131,7 +149,9 @@ def _noticed(engine: _Engine, case: Case, held: list[Held]) -> _Load | None:
 def _waited_for(case: Case, held: list[Held]) -> _Load | None:
     """Return the load that lies within the request itself."""
     load_s = case.phases.load_s
-    if (load_s or 0.0) < MIN_LOAD_S and not case.server.slept:
+    if load_s is None and not case.server.slept:
+        return None
+    if load_s is not None and load_s < MIN_LOAD_S:
         return None
     accepted_at_s = case.timeline.accepted_at_s
     end_s = case.phases.prefill_from_at_s or accepted_at_s + (load_s or 0.0)
@@ -173,20 +193,28 @@ def _complete(load: _Load, case: Case, held: Held | None) -> None:
     if load.context_tokens is None:
         load.context_tokens = server.context_tokens
     if load.seen_bytes is None and held is not None and held.server_bytes is not None:
-        load.seen_bytes = _own_bytes(load, case, held.server_bytes)
+        _weigh(load, case, held, held.server_bytes)
     asked_since = case.timeline.accepted_at_s - load.at_s >= ASKED_AGAIN_S
     if load.told_bytes is None and (asked_since or not load.noticed):
         load.told_bytes = server.loaded_gpu_bytes
 
 
-def _own_bytes(load: _Load, case: Case, held_bytes: int) -> int | None:
-    """Return the model's part of what the server holds, other models that it holds left out."""
-    if _serves_one_model(case):
-        return held_bytes
-    if load.before is None or load.before.server_bytes is None:
-        return None
-    others = load.before.server_bytes
-    return held_bytes - others if others > MODEL_BYTES else held_bytes
+def _weigh(load: _Load, case: Case, after: Held, server_bytes: int) -> None:
+    """Tell the model's memory from that of others: `after` is the first look after the load.
+
+    Other models of the engine are processes that were there before and still are. One that was
+    there and is not any more made room: how much was free then nobody saw.
+    """
+    before, beside = load.before, 0
+    if before is not None and not _serves_one_model(case):
+        beside = sum(count for pid, count in before.by_pid.items() if pid in after.by_pid)
+        beside = beside if beside > MODEL_BYTES else 0
+    if before is not None or _serves_one_model(case):
+        load.seen_bytes = server_bytes - beside
+    if before is not None and before.others_bytes is not None:
+        load.others_bytes = before.others_bytes + beside
+    if before is not None and (before.server_bytes or 0) - beside < MODEL_BYTES:
+        load.free_bytes = before.free_bytes
 
 
 def _serves_one_model(case: Case) -> bool:
@@ -208,16 +236,14 @@ def _told(engine: _Engine, current: _Load | None, accepted_at_s: float) -> tuple
 
 def _model_load(load: _Load, accepted_at_s: float, *, by_driver: bool) -> ModelLoad:
     """Return the load as detectors see it; sizes of one source only compare."""
-    before = load.before
-    empty = before is not None and (before.server_bytes or 0) < MODEL_BYTES
     return ModelLoad(
         age_s=max(accepted_at_s - load.at_s, 0.0),
         model=load.model,
         context_tokens=load.context_tokens,
         load_s=load.load_s,
         server_gpu_bytes=load.seen_bytes if by_driver else load.told_bytes,
-        free_before_bytes=before.free_bytes if before is not None and empty else None,
-        others_bytes=None if before is None else before.others_bytes,
+        free_before_bytes=load.free_bytes,
+        others_bytes=load.others_bytes,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.placement import serving_gpus
 
 Kind = Literal["decode", "prefill"]
 
@@ -66,13 +67,10 @@ def model_of(case: Case) -> str:
 
 
 def gpus_of(case: Case) -> dict[int, str]:
-    """Return the uuids of the GPUs that may serve, by index."""
-    serving = case.server.gpu_indices
-    return {
-        gpu.index: gpu.uuid or str(gpu.index)
-        for gpu in case.device.gpus or ()
-        if serving is None or gpu.index in serving
-    }
+    """Return the uuids of the GPUs that may serve, by index; empty where surely none does."""
+    if case.server.gpu_indices == ():
+        return {}
+    return {gpu.index: gpu.uuid or str(gpu.index) for gpu in serving_gpus(case)}
 
 
 def _setup(case: Case, kind: Kind, tokens: int | None, others: float) -> Setup:

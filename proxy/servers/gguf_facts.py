@@ -11,7 +11,7 @@ import hashlib
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gguf import GGUFReader, LlamaFileType, ReaderField
 from gguf.constants import GGUFValueType
 
 from slowtok.detectors.engine import ModelFacts
-from slowtok.proxy.servers.kv_geometry import kv_bytes
+from slowtok.proxy.servers.kv_geometry import kv_bytes, state_bytes
 
 # Tensors that a generated token never reads: images, sound, and the encoder of a T5.
 NOT_THE_DECODER = re.compile(r"(v|mm|a|resampler|enc)\.")
@@ -29,6 +29,7 @@ NOT_THE_DECODER = re.compile(r"(v|mm|a|resampler|enc)\.")
 LOOK_UPS = frozenset({"per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"})
 EXPERTS = re.compile(r"_(ch)?exps(\.|$)")
 BLOCK = re.compile(r"blk\.(\d+)\.")
+OF_A_STATE = re.compile(r"ssm_|shortconv\.|time_mix_")
 SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
 
 
@@ -131,7 +132,9 @@ def model_facts(
     total_bytes = sum(tensor.size_bytes for tensor in tensors)
     parameters = sum(tensor.elements for tensor in tensors)
     experts, used = field("{arch}.expert_count"), field("{arch}.expert_used_count")
-    kv = None if layers is None else kv_bytes(field, layers, _recurrent_layers(tensors))
+    states, recurrent = _state_layers(tensors)
+    kv = None if layers is None else kv_bytes(field, layers, recurrent)
+    read = list(_read(tensors, layers, experts, used))
     return ModelFacts(
         name=field("general.name") or field("general.basename"),
         path=str(path),
@@ -139,7 +142,7 @@ def model_facts(
         quantisation=_quantisation(field("general.file_type"), tensors),
         parameters=parameters,
         file_bytes=file_bytes,
-        read_bytes=_read_bytes(tensors, layers, experts, used),
+        read_bytes=round(sum(tensor.size_bytes * ratio for tensor, ratio in read)),
         layers=layers,
         experts=experts or None,
         experts_used=used or None,
@@ -147,21 +150,21 @@ def model_facts(
         kv_window_tokens=None if kv is None else kv.window_tokens,
         kv_window_bytes_per_token=None if kv is None else kv.windowed,
         bits_per_weight=total_bytes * 8 / parameters if parameters else None,
+        state_bytes=state_bytes(field, len(states)),
+        active_parameters=round(sum(tensor.elements * ratio for tensor, ratio in read)),
     )
 
 
-def _read_bytes(
-    tensors: Iterable[Tensor], layers: int | None, experts: int | None, used: int | None
-) -> int:
-    """Return the weight bytes read for one token.
+def _read(
+    tensors: Sequence[Tensor], layers: int | None, experts: int | None, used: int | None
+) -> Iterator[tuple[Tensor, float]]:
+    """Yield the tensors read for one token, and which share of each.
 
     The embedding table is a look-up, unless it is also the output matrix (tied): then it is read
     once. Blocks past `layers` predict further tokens and rest in plain decoding.
     """
-    tensors = list(tensors)
     tied = not any(tensor.name == "output.weight" for tensor in tensors)
     used_ratio = used / experts if experts and used else 1.0
-    read = 0.0
     for tensor in tensors:
         if NOT_THE_DECODER.match(tensor.name) or tensor.name in LOOK_UPS:
             continue
@@ -169,21 +172,18 @@ def _read_bytes(
             continue
         if layers is not None and tensor.layer is not None and tensor.layer >= layers:
             continue
-        read += tensor.size_bytes * (used_ratio if EXPERTS.search(tensor.name) else 1.0)
-    return round(read)
+        yield tensor, used_ratio if EXPERTS.search(tensor.name) else 1.0
 
 
-def _recurrent_layers(tensors: Iterable[Tensor]) -> frozenset[int]:
-    """Return the blocks that keep a state instead of keys and values."""
+def _state_layers(tensors: Iterable[Tensor]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the blocks that keep a state, and those of them that keep no keys and values."""
     names: dict[int, set[str]] = {}
     for tensor in tensors:
         if tensor.layer is not None:
             names.setdefault(tensor.layer, set()).add(tensor.name.split(".", 2)[2])
-    return frozenset(
-        layer
-        for layer, parts in names.items()
-        if any(part.startswith("ssm_") for part in parts) and "attn_k.weight" not in parts
-    )
+    states = {layer for layer, parts in names.items() if any(map(OF_A_STATE.match, parts))}
+    without_keys = {layer for layer in states if "attn_k.weight" not in names[layer]}
+    return frozenset(states), frozenset(without_keys)
 
 
 def _quantisation(file_type: int | None, tensors: Iterable[Tensor]) -> str | None:

@@ -1,8 +1,8 @@
 """How many bytes of keys and values one token adds: added up over layers; a GGUF's own layers.
 
 Counted is what decode reads at 16 bits: layers that share another's cache read it again. Layers
-without attention (`head_count_kv` 0, or recurrent) add nothing; their constant state is left out
-(1.9 % of a pass in the one hybrid for which it is published).
+without attention (`head_count_kv` 0, or recurrent) add nothing; what they keep is the same at any
+context: `state_bytes`.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 F16_BYTES = 2
+STATE_VALUE_BYTES = 4  # llama.cpp keeps recurrent states as 32-bit floats (llama-memory-hybrid.cpp)
 # Every n-th layer attends to everything, the others to a window. llama.cpp fixes these periods in
 # its code for architectures whose files do not carry the pattern.
 FULL_ATTENTION_PERIOD = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "plamo3": 8,
+    "llama4": 4, "olmo2": 4, "afmoe": 4, "smallthinker": 4,
 }  # fmt: skip
+# Windows that llama.cpp assumes where the file does not name one.
+FIXED_WINDOW_TOKENS = {"llama4": 8192}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +32,43 @@ class KvBytes:
 
 def kv_bytes(field: Callable[[str], Any], layers: int, recurrent: frozenset[int]) -> KvBytes | None:
     """Return the bytes per token, or None where the metadata does not say the head sizes."""
-    window_tokens = field("{arch}.attention.sliding_window") or None
+    window_tokens = _window_tokens(field)
     slides = _slides(field, layers) if window_tokens else [False] * layers
     attending = [layer for layer in range(layers) if layer not in recurrent]
     return add_up(
         ((_layer_bytes(field, layer, slides[layer]), slides[layer]) for layer in attending),
         window_tokens,
     )
+
+
+def state_bytes(field: Callable[[str], Any], layers: int) -> float | None:
+    """Return the recurrent state of one sequence over `layers` layers that keep one.
+
+    None where the metadata does not say its sizes. Sources: llama-hparams.cpp of llama.cpp,
+    `n_embd_r` (what a convolution looks back at) and `n_embd_s` (the state).
+    """
+    if not layers:
+        return 0.0
+    values = _state_values(field)
+    return None if values is None else float(layers * values * STATE_VALUE_BYTES)
+
+
+def _state_values(field: Callable[[str], Any]) -> int | None:
+    """Return how many values one layer keeps: RWKV, short convolution, Kimi's delta, Mamba."""
+    width = field("{arch}.embedding_length") or 0
+    if head := field("{arch}.wkv.head_size"):
+        return int(width * (head + (field("{arch}.token_shift_count") or 2)))
+    if length := field("{arch}.shortconv.l_cache"):
+        return int(width * (length - 1))
+    back = max((field("{arch}.ssm.conv_kernel") or 0) - 1, 0)
+    if head := field("{arch}.kda.head_dim"):
+        inner = (_at(field("{arch}.attention.head_count"), 0) or 0) * head
+        return int(inner * (head + 3 * back))
+    inner, size = field("{arch}.ssm.inner_size"), field("{arch}.ssm.state_size")
+    if not inner or not size:
+        return None
+    groups = field("{arch}.ssm.group_count") or 0
+    return int(inner * size + back * (inner + 2 * groups * size))
 
 
 def add_up(
@@ -92,6 +126,13 @@ def _head_length(field: Callable[[str], Any], which: str, slides: bool) -> int |
     own = field(f"{{arch}}.attention.{which}_length_swa") if slides else None
     length = own or field(f"{{arch}}.attention.{which}_length")
     return None if length is None else int(length)
+
+
+def _window_tokens(field: Callable[[str], Any]) -> int | None:
+    """Return the window; one of 0 in the file means that there is none."""
+    told: int | None = field("{arch}.attention.sliding_window")
+    fixed = FIXED_WINDOW_TOKENS.get(field("general.architecture"))
+    return told or None if fixed is None or told == 0 else fixed
 
 
 def _slides(field: Callable[[str], Any], layers: int) -> list[bool]:

@@ -18,7 +18,7 @@ from slowtok.proxy.state_file import replace_file
 
 READER = "slowtok.proxy.servers.gguf_facts"
 FOLDER_READER = "slowtok.proxy.servers.hf_facts"
-READER_VERSION = 1  # raise when a reader counts differently, so that kept facts are read anew
+READER_VERSION = 2  # raise when a reader counts differently, so that kept facts are read anew
 READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
 # 0.25 s measured for a 94 MiB file on a local disk, nearly all of it Python starting; a network
 # share may take long to give a header.

@@ -4,6 +4,7 @@ The prompt itself is never kept: a `PromptPrint` holds hashes of its blocks and 
 Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,37 +13,44 @@ from typing import Any
 
 import orjson
 
-from slowtok.detectors.case import PromptPrefix
+from slowtok.detectors.case import DifferenceKind, PromptPrefix
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.reply import text_of
+from slowtok.proxy.stream.volatile import Mark, find_marks, kind_at
 
 FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
 FINE_CHARS = 16_384
 COARSE_BLOCK_CHARS = 256
 MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
+_HEAD_ROLES = ("system", "developer")
+_ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
 _PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one message begins in the canonical prompt."""
+    """Where one message begins in the canonical prompt, and the hash of all of it."""
 
     role: str
     begin: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPrint:
     """Hashes of one prompt: of its blocks in order, and of its pieces wherever they stand.
 
-    `pieces` maps a piece's hash to the characters that its occurrences cover together.
+    `pieces` maps a piece's hash to the characters that its occurrences cover together. `marks` are
+    the places of what may change from call to call, `tools` the hashes of its tools in order.
     """
 
     chars: int
     blocks: tuple[int, ...]
     pieces: Mapping[int, int]
     spans: tuple[Span, ...]
+    marks: tuple[Mark, ...]
+    tools: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     texts: list[str] = []
     begin = 0
     for role, text in _messages(said):
-        spans.append(Span(role, begin))
+        spans.append(Span(role, begin, hash((role, text))))
         texts.append(text)
         begin += len(text)
     whole = "".join(texts)[:MAX_PRINTED_CHARS]
@@ -87,7 +95,10 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     pieces = Counter[int]()
     for piece in _PIECE.findall(whole):
         pieces[hash(piece)] += len(piece)
-    return PromptPrint(len(whole), tuple(_blocks(whole)), pieces, tuple(spans))
+    tools = tuple(_tools(said.get("tools")))
+    return PromptPrint(
+        len(whole), tuple(_blocks(whole)), pieces, tuple(spans), find_marks(whole), tools
+    )
 
 
 def compare(new: PromptPrint, old: PromptPrint, age_s: float) -> PromptPrefix:
@@ -95,39 +106,93 @@ def compare(new: PromptPrint, old: PromptPrint, age_s: float) -> PromptPrefix:
     pairs = enumerate(zip(new.blocks, old.blocks, strict=False))
     same = next((i for i, (a, b) in pairs if a != b), min(len(new.blocks), len(old.blocks)))
     begin, length = _block_at(same)
-    common = min(begin, new.chars, old.chars)
-    differs = common < new.chars
-    message = _message_at(new.spans, common) if differs else None
+    message = _first_changed(new, old)
+    common = new.chars if message is None else min(begin, new.chars, old.chars)
+    if common == new.chars:
+        message = None
     kept = sum(size for piece, size in new.pieces.items() if piece in old.pieces)
     printed = sum(new.pieces.values())
     return PromptPrefix(
         chars=new.chars,
         common_prefix_chars=common,
         shared_ratio=kept / printed if printed else 0.0,
-        first_difference=None if message is None else common - new.spans[message].begin,
+        first_difference=None if message is None else max(common - new.spans[message].begin, 0),
         difference_message=message,
         difference_role=None if message is None else new.spans[message].role,
+        difference_kind=None if message is None else _kind(new, old, message, begin, length),
         granularity_chars=length,
         previous_age_s=age_s,
     )
 
 
+def _first_changed(new: PromptPrint, old: PromptPrint) -> int | None:
+    """Return the first message that the old prompt did not have there; None for all the same."""
+    pairs = enumerate(zip(new.spans, old.spans, strict=False))
+    ended = len(old.spans) if len(new.spans) > len(old.spans) else None
+    return next((i for i, (a, b) in pairs if a.whole != b.whole), ended)
+
+
+def _kind(
+    new: PromptPrint, old: PromptPrint, message: int, begin: int, length: int
+) -> DifferenceKind | None:
+    """Say what differs at a place, by its form."""
+    if message >= len(old.spans):
+        return None  # the conversation went on
+    if "tools" in (new.spans[message].role, old.spans[message].role):
+        return "tools-order" if sorted(new.tools) == sorted(old.tools) else "tools"
+    if _moved(new, old, message):
+        return "trimmed"
+    if _moved(old, new, message):
+        return "inserted"
+    return kind_at(new.marks, old.marks, begin, begin + length) or "text"
+
+
+def _moved(one: PromptPrint, other: PromptPrint, message: int) -> bool:
+    """Say whether `one` goes on with a message that stood further back in `other`.
+
+    The message after the difference counts, too: a summary may stand for what was left out.
+    """
+    places = {span.whole: i for i, span in enumerate(other.spans)}
+    return any(
+        places.get(one.spans[i].whole, -1) > i and _length(one, i) >= MIN_MOVED_CHARS
+        for i in range(message, min(message + 2, len(one.spans)))
+    )
+
+
+def _length(prompt: PromptPrint, message: int) -> int:
+    begins = [*(span.begin for span in prompt.spans[message : message + 2]), prompt.chars]
+    return begins[1] - begins[0]
+
+
 def _messages(said: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield (role, text) in the order in which chat templates put them: tools come first."""
-    if tools := said.get("tools"):
-        yield "tools", _text(tools)
+    """Yield (role, text) in the order of most chat templates: the system's word, tools, the rest.
+
+    Some templates put the tools first, so that what differs in them may differ at once.
+    """
     if isinstance(system := said.get("system"), str | list):
         yield "system", _text(system)
     messages = said.get("messages")
-    if isinstance(messages, list):
-        for message in messages:
-            if isinstance(message, dict):
-                extra = {k: v for k, v in message.items() if k not in ("role", "content") and v}
-                text = _text(message.get("content")) + (_text(extra) if extra else "")
-                role = message.get("role")
-                yield role if role in _ROLES else "other", text  # a role could be any text
-    elif "prompt" in said:
+    given = [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+    rest = list(itertools.dropwhile(lambda m: m.get("role") in _HEAD_ROLES, given))
+    yield from map(_message, given[: len(given) - len(rest)])
+    if tools := said.get("tools"):
+        yield "tools", _text(tools)
+    yield from map(_message, rest)
+    if not isinstance(messages, list) and "prompt" in said:
         yield "prompt", _text(said["prompt"])
+
+
+def _message(message: Mapping[str, Any]) -> tuple[str, str]:
+    extra = {k: v for k, v in message.items() if k not in ("role", "content") and v}
+    text = _text(message.get("content")) + (_text(extra) if extra else "")
+    role = message.get("role")
+    return (role if role in _ROLES else "other"), text  # a role could be any text
+
+
+def _tools(tools: Any) -> Iterable[int]:
+    """Yield the hash of each tool, whatever the order of its members."""
+    for tool in tools if isinstance(tools, list) else ():
+        yield hash(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS))
 
 
 def _text(value: Any) -> str:
@@ -150,7 +215,3 @@ def _block_at(index: int) -> tuple[int, int]:
     if index < fine:
         return index * FINE_BLOCK_CHARS, FINE_BLOCK_CHARS
     return FINE_CHARS + (index - fine) * COARSE_BLOCK_CHARS, COARSE_BLOCK_CHARS
-
-
-def _message_at(spans: tuple[Span, ...], offset: int) -> int | None:
-    return max((i for i, span in enumerate(spans) if span.begin <= offset), default=None)

@@ -1,20 +1,21 @@
 """What in a prompt looks as if it changes from call to call: times, numbers, identifiers.
 
-Found by the digits in them. A mark says where one stands and of what kind it is, never its text.
+Found by the digits in them. A mark says where one stands and of what kind it is; of its text there
+is a hash only, as of all of a prompt.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from slowtok.detectors.case import DifferenceKind
 
 MARKED_CHARS = 65_536  # a difference further on leaves most of a prompt in the cache
-MAX_MARKS = 256
+MAX_MARKS = 1024  # about 130 KiB
 MIN_ID_CHARS = 5  # Claude Code's cch has five (musistudio/claude-code-router#1220)
 
 _ATTRIBUTION = "x-anthropic-billing-header"
-_TOKEN = re.compile(r"\d[\w:./+-]*")
+_TOKEN = re.compile(r"\d(?:[\w:./+-]|,(?=\d))*")
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _DAYS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun"
 _NAMED_BEFORE = re.compile(rf"\b(?:(?:{_DAYS})\w*[,.]? )?(?:(?:{_MONTHS})\w*\.? )?(?<=[\w,.] )$")
@@ -30,36 +31,48 @@ _NAMED_CHARS = 24
 
 
 class Mark(NamedTuple):
-    """Something that may change, from `begin` to `end`."""
+    """Something that may change, from `begin` to `end`, and the hash of its text."""
 
     begin: int
     end: int
     kind: DifferenceKind
+    whole: int
 
 
 def find_marks(text: str) -> tuple[Mark, ...]:
     """Return the first marks of a text, in order."""
-    marks = list(_attribution(text))
-    covered = marks[0].end if marks else 0
-    for found in _TOKEN.finditer(text, covered, MARKED_CHARS):
+    header = _attribution(text)
+    marks = [] if header is None else [header]
+    covered = 0
+    for found in _TOKEN.finditer(text, 0, MARKED_CHARS):
         if len(marks) >= MAX_MARKS:
             break
-        if found.start() >= covered:
-            marks.append(_mark(text, found.start(), found.end(), covered))
-            covered = marks[-1].end
-    return tuple(marks)
+        begin, end = found.span()
+        if begin >= covered and (header is None or not header.begin <= begin < header.end):
+            marks.append(_mark(text, begin, end, covered))
+            covered = end
+    return tuple(sorted(marks))
 
 
-def kinds_at(marks: Iterable[Mark], begin: int, end: int) -> set[DifferenceKind]:
-    """Return the kinds that stand between two places."""
-    return {mark.kind for mark in marks if mark.begin < end and begin < mark.end}
+def kind_at(
+    new: Iterable[Mark], old: Iterable[Mark], begin: int, end: int
+) -> DifferenceKind | None:
+    """Return the kind of what differs between two places; None where no mark does."""
+    pairs = zip(_within(new, begin, end), _within(old, begin, end), strict=False)
+    changed = next(((a, b) for a, b in pairs if a.whole != b.whole), None)
+    return changed[0].kind if changed and changed[0].kind == changed[1].kind else None
 
 
-def _attribution(text: str) -> Iterator[Mark]:
+def _within(marks: Iterable[Mark], begin: int, end: int) -> list[Mark]:
+    return [mark for mark in marks if mark.begin < end and begin < mark.end]
+
+
+def _attribution(text: str) -> Mark | None:
     begin = text.find(_ATTRIBUTION, 0, MARKED_CHARS)
-    if begin >= 0:
-        end = text.find("\n", begin)
-        yield Mark(begin, len(text) if end < 0 else end, "attribution-header")
+    if begin < 0:
+        return None
+    end = text.find("\n", begin)
+    return _made(text, begin, len(text) if end < 0 else end, "attribution-header")
 
 
 def _mark(text: str, begin: int, end: int, after: int) -> Mark:
@@ -68,12 +81,16 @@ def _mark(text: str, begin: int, end: int, after: int) -> Mark:
         begin -= 1
     word = text[begin:end].rstrip(".:/+-")
     if _TIME.fullmatch(word):
-        return Mark(_with_names(text, begin), end, "time")
+        return _made(text, _with_names(text, begin), end, "time")
     if not _NUMBER.fullmatch(word):
-        return Mark(begin, end, "id" if len(word) >= MIN_ID_CHARS else "number")
+        return _made(text, begin, end, "id" if len(word) >= MIN_ID_CHARS else "number")
     named = _with_names(text, begin)
     is_date = named < begin or _NAMED_AFTER.match(text, end, end + _NAMED_CHARS)
-    return Mark(named, end, "time" if is_date else "number")
+    return _made(text, named, end, "time" if is_date else "number")
+
+
+def _made(text: str, begin: int, end: int, kind: DifferenceKind) -> Mark:
+    return Mark(begin, end, kind, hash(text[begin:end]))
 
 
 def _with_names(text: str, begin: int) -> int:

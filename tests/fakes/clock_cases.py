@@ -15,20 +15,17 @@ from fakes.gpu_cases import (
     DEVICE,
     HEALTHY_MS,
     LLAMA_8B,
-    MIB,
     SERVER,
     gpu_case,
     with_card,
     with_readings,
 )
 from slowtok.detectors.case import Baseline, Case, Envelope, History, Range
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.machine import GpuFacts
 
 HEALTHY_TPS = 1000 / HEALTHY_MS
 HEALTHY_SM_MHZ = 1905
-KNOWN = History(
-    best_sm_clock_mhz=HEALTHY_SM_MHZ, best_memory_clock_mhz=9501, best_power_w=340.0
-)
+KNOWN = History(best_sm_clock_mhz=HEALTHY_SM_MHZ, best_memory_clock_mhz=9501, best_power_w=340.0)
 
 SPARK = GpuFacts(
     index=0, name="NVIDIA GB10", vendor="nvidia", max_sm_clock_mhz=3003, unified_memory=True
@@ -143,7 +140,9 @@ def power_capped(*, limit_w: float, sm_mhz: int, times: float) -> Case:
         throttled_power_ns=counting(1.0),
     )
     best = History(best_sm_clock_mhz=1680, best_memory_clock_mhz=9501)
-    return with_card(replace(slow, history=best), default_power_limit_w=370.0)
+    return with_card(
+        replace(slow, history=best), default_power_limit_w=370.0, max_power_limit_w=390.0
+    )
 
 
 def hardware_slowdown() -> Case:
@@ -173,8 +172,18 @@ def stuck_spark() -> Case:
 
 
 def stuck_amd() -> Case:
-    """ROCm/legacy-rocm-build#6289: 41 MHz shown, 25.7 of 33 tokens/s."""
-    return on_card(R9700, tps=25.7, expected_tps=33.0, busy_ratio=0.99, sm_clock_mhz=41)
+    """ROCm/legacy-rocm-build#6289: 41 MHz shown, 25.7 of 33 tokens/s; its own best is assumed."""
+    return on_card(
+        R9700,
+        tps=25.7,
+        expected_tps=33.0,
+        history=History(best_sm_clock_mhz=2900),
+        busy_ratio=0.99,
+        sm_clock_mhz=41,
+        power_limit_w=300.0,
+        power_w=140.0,
+        temperature_margin_c=40,
+    )
 
 
 def gpu_fault() -> Case:
@@ -224,24 +233,15 @@ def on_battery() -> Case:
 def hot_mac() -> Case:
     """jundot/omlx#2689: M3 Max, 1,368 to 743 MHz after three hours; rate by the clock assumed."""
     best = History(best_sm_clock_mhz=1368)
-    return on_card(M3_MAX, tps=10.0, expected_tps=14.0, history=best, sm_clock_mhz=743, temperature_c=98)
+    return on_card(
+        M3_MAX, tps=10.0, expected_tps=14.0, history=best, sm_clock_mhz=743, temperature_c=98
+    )
 
 
 def laptop(before: Case, **device: Any) -> Case:
     """The case on a laptop."""
     facts: dict[str, Any] = {"on_battery": False, **device}
     return replace(before, device=replace(before.device, **facts))
-
-
-def starved(before: Case) -> Case:
-    """llama.cpp#26024: 22 GB of model on 8 GB: 16 W, low clocks because there is little to do."""
-    model = replace(before.model, file_bytes=22 * 1024 * MIB)
-    return replace(before, model=model)
-
-
-def no_gpu_facts() -> DeviceFacts:
-    """A machine on which no library for GPUs answered."""
-    return DeviceFacts(gpus=None)
 
 
 FIRING: dict[str, Callable[[], Case]] = {

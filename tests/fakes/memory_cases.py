@@ -4,7 +4,9 @@ Sizes, layers, splits, utilisation and rates are the reports' own; where they ar
 model facts, RAM, threads) usual values stand, which each case names as inferred.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fakes.gpu_cases import (
     BUSY_GPU,
@@ -74,9 +76,7 @@ RTX_4060 = replace(
 )
 
 
-def card(
-    server_mib: int, *others: GpuProcess, total: int = 24 * GIB, **readings: float
-) -> GpuSample:
+def card(server_mib: int, *others: GpuProcess, total: int = 24 * GIB, **readings: Any) -> GpuSample:
     """A GPU that waits for the CPU, with so much of the server on it."""
     server = GpuProcess(
         pid=SERVER_PID, name="ollama", memory_bytes=server_mib * MIB, is_server=True
@@ -136,9 +136,9 @@ def context_oversized() -> Case:
         ms_per_token=110.0,
         completion=300,
         model=QWEN_7B,
-        server=ollama(65_536, loaded=10.4, on_gpu=6.8),
+        server=ollama(65_536, loaded=9.3, on_gpu=6.05),
         device=replace(DEVICE, gpus=(RTX_4060,)),
-        gpu=card(7_200, total=8 * GIB),
+        gpu=card(6_500, total=8 * GIB),
         host=SPLIT_HOST,
     )
 
@@ -215,3 +215,12 @@ def apple() -> DeviceFacts:
         unified_memory=True,
     )
     return replace(DEVICE, gpus=(gpu,), ram_bytes=64 * GIB, ram_bandwidth_bytes_per_s=200e9)
+
+
+FIRING: dict[str, Callable[[], Case]] = {
+    "context-oversized": context_oversized,
+    "model-too-big": model_too_big,
+    "partial-offload": partial_offload,
+    "reload-degradation": reload_degradation,
+    "vram-held-by-others": vram_held_by_others,
+}

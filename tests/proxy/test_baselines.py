@@ -163,6 +163,7 @@ def test_prefill_is_learned_by_the_size_of_what_was_computed(baselines: Baseline
         pytest.param(prefilled(9000.0), id="an instant"),
         pytest.param(with_timeline(prefilled(900.0), status=500), id="an error"),
         pytest.param(with_phases(prefilled(900.0), prefill_tps=None), id="no rate"),
+        pytest.param(with_phases(prefilled(900.0), source="stream"), id="not the engine's word"),
         pytest.param(
             with_envelope(prefilled(900.0), prefill=Range(low=1000.0, high=3000.0)), id="too slow"
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.lag import INTERVAL_S, KEEP, LoopLag
+from slowtok.proxy.lag import INTERVAL_S, KEEP, KEEP_PEAKS, LoopLag
 
 
 class Loop:
@@ -84,3 +84,26 @@ def test_stop_ends_it(loop: Loop) -> None:
     lag.stop()
 
     assert loop.due is None
+
+
+def test_largest_lateness_since_a_moment(loop: Loop) -> None:
+    lag = LoopLag()
+    lag.start()
+    at_s = []
+    for late_s in (0.5, 0.1, 0.3, 0.2):
+        loop.run(late_s)
+        at_s.append(loop.now_s)
+
+    assert [lag.most_since(moment) for moment in at_s] == pytest.approx([0.5, 0.3, 0.3, 0.2])
+    assert lag.most_since(at_s[0] - 100) == pytest.approx(0.5)
+    assert lag.most_since(at_s[-1] + 0.01) is None
+
+
+def test_largest_lateness_is_kept_in_bounded_memory(loop: Loop) -> None:
+    lag = LoopLag()
+    lag.start()
+    first_s = loop.now_s
+    for i in range(2 * KEEP_PEAKS):
+        loop.run(1.0 - i / (4 * KEEP_PEAKS))  # each one a little less late
+
+    assert lag.most_since(first_s) == pytest.approx(0.75, abs=0.001)

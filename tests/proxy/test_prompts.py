@@ -66,3 +66,28 @@ def test_oldest_of_one_model_goes_first() -> None:
     assert first is not None
     assert second is not None
     assert (first.common_prefix_chars, second.common_prefix_chars) == (0, 128)
+
+
+def test_a_beginning_that_always_changes_is_compared_within_its_conversation() -> None:
+    """All of them begin with the same few characters; one more by chance says nothing."""
+    prompts = Prompts()
+    prompts.remember("a", prompt("cch=11\n" + "y" * 640, "mine"), 1.0)
+    prompts.remember("a", prompt("cch=23456789012345\n" + "z" * 640, "another"), 2.0)
+
+    prefix = prompts.compare("a", prompt("cch=23456789012346\n" + "y" * 640, "mine"), 3.0)
+
+    assert prefix is not None
+    assert prefix.shared_ratio > 0.5
+    assert prefix.previous_age_s == 2.0
+
+
+def test_other_conversations_since_are_counted() -> None:
+    prompts = Prompts()
+    for at_s, who in enumerate("xmyzm"):
+        prompts.remember("a", prompt(who * 640), float(at_s))
+
+    mine, first = (prompts.compare("a", prompt(who * 640, "next"), 9.0) for who in "mx")
+
+    assert mine is not None
+    assert first is not None
+    assert (mine.others_since, first.others_since) == (0, 4)

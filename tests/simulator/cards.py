@@ -89,41 +89,93 @@ class Card:
         return dict.fromkeys(names, "not supported")
 
 
-def _card(name: str, architecture: str | None, memory_gib: float, bits: int, **more: float) -> Card:
-    mhz, factor = int(more.pop("mhz")), 2 * bits / 8 / 1000
+def _card(
+    row: tuple[str, str, float, int, int, int, int, float, int, int, float, float, int],
+) -> Card:
+    """Return an NVIDIA card; the factor of 2 is that of all of its memories (nvbench's rule)."""
+    name, architecture, gib, bits, mhz, busy_mhz, sm, power, generation, width, tflops, eff, hot = (
+        row
+    )
     return Card(
-        name=name,
+        name=f"NVIDIA {name}".replace("NVIDIA Tesla", "Tesla"),
         architecture=architecture,
-        memory_gib=memory_gib,
-        bandwidth_gb_s=round(mhz * factor, 1),
+        memory_gib=gib,
+        bandwidth_gb_s=round(2 * mhz * bits / 8 / 1000, 1),
         bus_bits=bits,
         memory_mhz=mhz,
-        **more,  # type: ignore[arg-type]
+        busy_memory_mhz=busy_mhz,
+        sm_mhz=sm,
+        power_w=power,
+        generation=generation,
+        width=width,
+        tflops=tflops,
+        efficiency=eff,
+        slowdown_c=hot,
+        laptop="Laptop" in name,
+        datacenter=name.startswith(("A100", "H100", "L40S")),
+        windowed_power=architecture not in ("Turing", "Pascal") and not name.startswith("A100"),
     )
 
 
-# fmt: off
-GEFORCE = (
-    _card("NVIDIA GeForce RTX 3060", "Ampere", 12, 192, mhz=7501, busy_memory_mhz=7301, sm_mhz=2100, power_w=170, generation=4, width=16, tflops=51, efficiency=.86),
-    _card("NVIDIA GeForce RTX 3090", "Ampere", 24, 384, mhz=9751, busy_memory_mhz=9501, sm_mhz=2100, power_w=350, generation=4, width=16, tflops=142, efficiency=.86),
-    _card("NVIDIA GeForce RTX 4060", "Ada", 8, 128, mhz=8501, busy_memory_mhz=8251, sm_mhz=3105, power_w=115, generation=4, width=8, tflops=60, efficiency=.9),
-    _card("NVIDIA GeForce RTX 4070", "Ada", 12, 192, mhz=10501, busy_memory_mhz=10251, sm_mhz=3105, power_w=200, generation=4, width=16, tflops=116, efficiency=.9),
-    _card("NVIDIA GeForce RTX 4090", "Ada", 24, 384, mhz=10501, busy_memory_mhz=10251, sm_mhz=3120, power_w=450, generation=4, width=16, tflops=330, efficiency=.9),
-    _card("NVIDIA GeForce RTX 5070 Ti", "Blackwell", 16, 256, mhz=14001, busy_memory_mhz=13801, sm_mhz=3090, power_w=300, generation=5, width=16, tflops=176, efficiency=.88, slowdown_c=88),
-    _card("NVIDIA GeForce RTX 5090", "Blackwell", 32, 512, mhz=14001, busy_memory_mhz=13801, sm_mhz=3090, power_w=575, generation=5, width=16, tflops=419, efficiency=.88, slowdown_c=90),
-    _card("NVIDIA GeForce RTX 2080 Ti", "Turing", 11, 352, mhz=7001, busy_memory_mhz=6801, sm_mhz=2100, power_w=250, generation=3, width=16, tflops=107, efficiency=.72, slowdown_c=89, windowed_power=False),
-    _card("Tesla P40", "Pascal", 24, 384, mhz=3615, busy_memory_mhz=3615, sm_mhz=1531, power_w=250, generation=3, width=16, tflops=12, efficiency=.68, windowed_power=False),
+# name, architecture, GiB, bits, memory MHz at most and busy, SM MHz, watts, PCIe, TFLOPS fp16,
+# share of the bandwidth that decode reaches, slowdown temperature
+GEFORCE = tuple(
+    _card(row)
+    for row in (
+        ("GeForce RTX 3060", "Ampere", 12, 192, 7501, 7301, 2100, 170, 4, 16, 51, 0.86, 93),
+        ("GeForce RTX 3090", "Ampere", 24, 384, 9751, 9501, 2100, 350, 4, 16, 142, 0.86, 93),
+        ("GeForce RTX 4060", "Ada", 8, 128, 8501, 8251, 3105, 115, 4, 8, 60, 0.9, 90),
+        ("GeForce RTX 4070", "Ada", 12, 192, 10501, 10251, 3105, 200, 4, 16, 116, 0.9, 90),
+        ("GeForce RTX 4090", "Ada", 24, 384, 10501, 10251, 3120, 450, 4, 16, 330, 0.9, 90),
+        (
+            "GeForce RTX 5070 Ti",
+            "Blackwell",
+            16,
+            256,
+            14001,
+            13801,
+            3090,
+            300,
+            5,
+            16,
+            176,
+            0.88,
+            88,
+        ),
+        ("GeForce RTX 5090", "Blackwell", 32, 512, 14001, 13801, 3090, 575, 5, 16, 419, 0.88, 90),
+        ("GeForce RTX 2080 Ti", "Turing", 11, 352, 7001, 6801, 2100, 250, 3, 16, 107, 0.72, 89),
+        ("Tesla P40", "Pascal", 24, 384, 3615, 3615, 1531, 250, 3, 16, 12, 0.68, 92),
+    )
 )
-LAPTOPS = (
-    _card("NVIDIA GeForce RTX 4060 Laptop GPU", "Ada", 8, 128, mhz=8001, busy_memory_mhz=8001, sm_mhz=3105, power_w=115, generation=4, width=8, tflops=58, efficiency=.88, slowdown_c=87, laptop=True),
-    _card("NVIDIA GeForce RTX 4090 Laptop GPU", "Ada", 16, 256, mhz=9001, busy_memory_mhz=9001, sm_mhz=3105, power_w=150, generation=4, width=16, tflops=190, efficiency=.88, slowdown_c=87, laptop=True),
+LAPTOPS = tuple(
+    _card(row)
+    for row in (
+        ("GeForce RTX 4060 Laptop GPU", "Ada", 8, 128, 8001, 8001, 3105, 115, 4, 8, 58, 0.88, 87),
+        (
+            "GeForce RTX 4090 Laptop GPU",
+            "Ada",
+            16,
+            256,
+            9001,
+            9001,
+            3105,
+            150,
+            4,
+            16,
+            190,
+            0.88,
+            87,
+        ),
+    )
 )
-DATACENTER = (
-    _card("NVIDIA A100-SXM4-80GB", "Ampere", 80, 5120, mhz=1593, busy_memory_mhz=1593, sm_mhz=1410, power_w=400, generation=4, width=16, tflops=312, efficiency=.57, slowdown_c=90, datacenter=True, windowed_power=False),
-    _card("NVIDIA H100 80GB HBM3", "Hopper", 80, 5120, mhz=2619, busy_memory_mhz=2619, sm_mhz=1980, power_w=700, generation=5, width=16, tflops=989, efficiency=.57, slowdown_c=87, datacenter=True),
-    _card("NVIDIA L40S", "Ada", 48, 384, mhz=9001, busy_memory_mhz=9001, sm_mhz=2520, power_w=350, generation=4, width=16, tflops=362, efficiency=.88, slowdown_c=92, datacenter=True),
+DATACENTER = tuple(
+    _card(row)
+    for row in (
+        ("A100-SXM4-80GB", "Ampere", 80, 5120, 1593, 1593, 1410, 400, 4, 16, 312, 0.57, 90),
+        ("H100 80GB HBM3", "Hopper", 80, 5120, 2619, 2619, 1980, 700, 5, 16, 989, 0.57, 87),
+        ("L40S", "Ada", 48, 384, 9001, 9001, 2520, 350, 4, 16, 362, 0.88, 92),
+    )
 )
-# fmt: on
 RADEON = Card(
     name="AMD Radeon RX 7900 XTX",
     architecture="RDNA3",

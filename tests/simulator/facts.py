@@ -40,8 +40,6 @@ def device_facts(world: World) -> DeviceFacts:
     )
 
 
-
-
 def server_facts(world: World) -> ServerFacts:
     """Return what the engine says of itself, and its command line."""
     engine, kind = world.engine, world.engine.kind

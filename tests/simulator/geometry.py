@@ -37,7 +37,7 @@ class Model:
         if not self.experts or not self.experts_used or sequences <= 1:
             return one
         share = self.experts_used / self.experts
-        union = (1 - (1 - share) ** sequences) / share
+        union = (1 - float((1 - share) ** sequences)) / share
         return min(one * (0.35 + 0.65 * union), self.file_bytes(quantisation))
 
     def context_bytes(self, tokens: float, kv_type: str = "f16") -> float:

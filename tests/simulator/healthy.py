@@ -46,6 +46,12 @@ def layer_split(dice: Random) -> World:
     return gpu_world(dice, cards=GEFORCE, kinds=("llama-server", "ollama"), count=2)
 
 
+def tensor_parallel(dice: Random) -> World:
+    """Two GPUs compute each layer together, over a good link."""
+    world = gpu_world(dice, cards=DATACENTER, kinds=("vllm",), count=2)
+    return change(world, "nature", sync_s=dice.uniform(8e-6, 20e-6))
+
+
 def idle_second_gpu(dice: Random) -> World:
     """A second card does nothing at all."""
     world = gpu_world(dice, cards=GEFORCE, kinds=("llama-server", "ollama"))
@@ -192,6 +198,7 @@ HEALTHY: dict[str, Callable[[Random], World]] = {
     make.__name__.replace("_", "-"): make
     for make in (
         plain, plain, plain, capped_but_fine, hot_but_fine, filled_by_vllm, layer_split,
+        tensor_parallel,
         idle_second_gpu, compositor, short, harmless_batch, blip, long_context, new_conversation,
         narrow_link, unified, laptop, cpu_only, generous_quota, busy_host,
         big_neighbour_in_memory, good_drafts, first_request, in_container, whole_reply,

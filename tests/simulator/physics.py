@@ -27,7 +27,7 @@ class Pass:
     disk_bytes: float
     cpu_cores: float
     starved_cores: float
-    throttled_ratio: float
+    throttled_cores: float
 
     @property
     def total_s(self) -> float:
@@ -77,7 +77,7 @@ def decode_pass(world: World, at_s: float, context: float, sm: float, memory: fl
         disk_bytes=disk_bytes,
         cpu_cores=cpu.cores,
         starved_cores=cpu.starved,
-        throttled_ratio=cpu.throttled,
+        throttled_cores=cpu.throttled,
     )
 
 
@@ -119,17 +119,19 @@ def cpu_power(world: World, at_s: float) -> Cpu:
     cores = min(threads, free)
     throttled = 0.0
     if work.quota is not None and work.quota < cores:
-        throttled = 1 - work.quota / cores
+        throttled = (
+            cores - work.quota
+        )  # seconds that threads wait, each second, for the next period
         cores = work.quota
     saturating = min(1.0, min(cores, host.physical) / min(host.physical, 5) * 1.05)
     crowded = max(threads / max(free, 0.1), 1.0)
     over = max(threads / host.physical, 1.0) if threads > 1 else 1.0
     lock_step = 1 / crowded**1.3 / over**0.35
     if throttled and threads > 1:
-        lock_step *= min(1.0, (work.quota or 1.0) / threads * 1.5)
+        lock_step *= min(1.0, (work.quota or 1.0) / threads * 1.5) ** 0.5
     if threads == 1 and world.cards:
         saturating = min(cores, 1.0)
-    starved = max(threads - free, 0.0) + (demand / host.logical) * 0.02
+    starved = max(threads - free, 0.0) + (demand / host.logical) * 0.02 + throttled
     return Cpu(
         speed=max(saturating * lock_step * work.cpu_speed, 0.004),
         cores=cores,
@@ -173,18 +175,22 @@ def _gpu_time(
         reads = weights / nature.efficiency + kv / (nature.kv_efficiency * nature.efficiency)
         seconds = reads / len(cards) / (card.bandwidth_gb_s * 1e9) * pace
         part = launches if together else launches / len(cards)
-        per_card.append((seconds + part) * drag)
+        flops = 2 * world.model.read_parameters * 1e9 * (1 + world.others.neighbours.at(at_s))
+        computed = flops / (card.tflops * 1e12 * 0.25) / len(cards) / max(sm, 0.05)
+        per_card.append((max(seconds, computed) + part) * drag)
     return tuple(per_card), _talk(world, at_s) if together else 0.0
+
+
+def talk_bytes(world: World, at_s: float) -> float:
+    """Bytes that cards computing together exchange in a pass: activations, over the host."""
+    sequences = 1 + world.others.neighbours.at(at_s)
+    return 2 * world.model.layers * world.model.hidden * 4 * 4 * sequences
 
 
 def _talk(world: World, at_s: float) -> float:
     """Two reductions a layer: a latency each, and the activations over the link."""
-    sequences = 1 + world.others.neighbours.at(at_s)
     rounds = 2 * world.model.layers
-    link = world.pcie_bytes_per_s * 0.6
-    row = 6.0 if world.engine.split_mode == "row" else 1.0
-    latency_s = 12e-6 + 4e-6 * (31.5e9 / world.pcie_bytes_per_s) * row
-    return rounds * (latency_s + world.model.hidden * 4 * sequences * len(world.used_cards) / link)
+    return rounds * world.nature.sync_s + talk_bytes(world, at_s) / (world.pcie_bytes_per_s * 0.8)
 
 
 def _launch_delay(world: World, cpu: Cpu) -> float:

@@ -57,7 +57,6 @@ def _one_gpu(
     memory_busy = _running(states, "memory_busy")
     end_s, at_s, slow_s = times[-1], dice.uniform(0, GPU_S), -1.0
     samples, absent = [], set(card.facts(index).absent) | world.sight.hidden
-    processes = _processes(world, card, index)
     while at_s <= end_s:
         state = states[max(bisect_right(times, at_s) - 1, 0)]
         window = _Window(times, at_s)
@@ -79,7 +78,9 @@ def _one_gpu(
         }
         if is_slow:
             slow_s = at_s
-            values |= _seldom(world, card, state, dice) | {"processes": processes}
+            values |= _seldom(world, card, state, dice) | {
+                "processes": _processes(world, card, index, at_s)
+            }
         kept = {name: value for name, value in values.items() if name not in absent}
         if dice.random() >= world.sight.lost_samples:
             samples.append(GpuSample(at_s=sent_at_s + at_s, index=index, **kept))
@@ -170,16 +171,17 @@ def buffer_bytes(world: World) -> float:
     return (0.45 + 0.3 * longer) * GIB + world.model.hidden * 90_000
 
 
-def _processes(world: World, card: Card, index: int) -> tuple[GpuProcess, ...] | None:
+def _processes(world: World, card: Card, index: int, at_s: float) -> tuple[GpuProcess, ...] | None:
     system, sight = world.host.system, world.sight
     if system == "wsl2":
         return None
     visible = system != "windows"
     held = server_bytes(world, index)
     others = world.others
+    share = others.gpu_share.at(at_s)
     found = []
     if held:
-        busy = max(0.0, 1 - others.gpu_share.value) * 0.9
+        busy = max(0.0, 1 - share) * 0.9
         spilled = int(world.placement.spill_gib * GIB)
         found.append(
             GpuProcess(
@@ -188,7 +190,7 @@ def _processes(world: World, card: Card, index: int) -> tuple[GpuProcess, ...] |
                 memory_bytes=held if visible else None,
                 host_memory_bytes=spilled if card.vendor == "amd" or system == "windows" else None,
                 is_server=None if sight.private_pids else True,
-                busy_ratio=round(busy, 2) if visible and others.gpu_share.value else None,
+                busy_ratio=round(busy, 2) if visible else None,
             )
         )
     if index == 0 and (others.gpu_gib or others.gpu_share.value):
@@ -198,7 +200,7 @@ def _processes(world: World, card: Card, index: int) -> tuple[GpuProcess, ...] |
                 name=others.gpu_name if others.gpu_named and not sight.private_pids else None,
                 memory_bytes=int(others.gpu_gib * GIB) if visible else None,
                 is_server=None if sight.private_pids else False,
-                busy_ratio=round(others.gpu_share.value, 2) if visible else None,
+                busy_ratio=round(share, 2) if visible else None,
             )
         )
     if index == 0 and not card.datacenter:
@@ -313,5 +315,6 @@ def _host(world: World, states: list[Any], dice: Random) -> dict[str, Any]:
 
 
 def _throttled(states: list[Any]) -> float:
+    """Share of the scheduler's periods in which the quota ran out."""
     worst = max(float(state.throttled) for state in states)
-    return min(1.0, worst * 3) if worst > 0.02 else 0.0
+    return round(1 - float(0.5 ** (worst * 4)), 2)

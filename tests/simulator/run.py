@@ -1,9 +1,8 @@
 """One request, from sending to its last token: a trace of true states, not yet of readings."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from simulator.physics import Pass, decode_pass, prefill_s
+from simulator.physics import Pass, decode_pass, prefill_s, talk_bytes
 from simulator.silicon import Load, Silicon, State
 from simulator.world import World
 
@@ -174,7 +173,7 @@ class _Run:
             pace = reads / world.nature.efficiency / max(gpu_s, 1e-9)
             traffic = 0.95 if world.work.kernel_traffic else min(pace * (1 + foreign), 1.0)
             link = work.spilled_bytes / total + 3e4 / total
-            talk = 4.0 * world.model.hidden * world.model.layers * 4 / total if work.sync_s else 0.0
+            talk = talk_bytes(world, at_s) / 2 / total if work.sync_s else 0.0
             loads.append(
                 Load(
                     busy=min(max(own, foreign) + (0.7 * work.sync_s / total), 1.0),
@@ -212,14 +211,16 @@ class _Run:
         return self._world
 
 
-def passes(trace: Trace) -> Iterator[tuple[float, float]]:
-    """Yield (time, tokens made by then)."""
-    yield from trace.passes
-
-
 def _step_for(seconds: float) -> float:
     """Return a step that is short beside the samples, unless the phase is very long."""
     return min(max(STEP_S, seconds / MAX_STEPS), max(seconds, 1e-3)) or STEP_S
+
+
+def _half_busy(world: World, cores: float, share: float) -> float:
+    """How many threads run for at least half of the time: all of them, or hardly one."""
+    if cores <= 1:
+        return 1.0 if cores * max(share, world.nature.spin) >= 0.5 else 0.0
+    return float(world.engine.threads) if cores / world.engine.threads * share >= 0.5 else 1.0
 
 
 def _resting(run_: _Run) -> HostState:
@@ -241,15 +242,15 @@ def _at_work(run_: _Run, work: Pass) -> HostState:
     gpu_s = total - work.cpu_s - work.host_s - work.idle_s - work.disk_s
     threaded = work.cpu_cores if work.cpu_cores > 1 or not world.cards else 1.0
     own = (gpu_s * world.nature.spin + work.cpu_s * threaded + work.host_s) / total
-    if world.cards and world.placement.gpu_ratio >= 1 and work.throttled_ratio:
+    if world.cards and world.placement.gpu_ratio >= 1 and work.throttled_cores:
         own = min(own, world.work.quota or own)
     share = work.cpu_s / total
     return HostState(
         at_s=run_.at_s,
         server_cores=own + 0.01,
-        threads=threaded if share > 0.5 else 1.0,
+        threads=_half_busy(world, threaded, share),
         starved=work.starved_cores * max(share, 0.05 if world.cards else 1.0),
-        throttled=work.throttled_ratio,
+        throttled=work.throttled_cores,
         others=world.others.cores.at(run_.at_s),
         disk_bytes_per_s=work.disk_bytes / total,
         io_stalled=work.disk_s / total,

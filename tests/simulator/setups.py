@@ -81,7 +81,7 @@ def cpu_world(dice: Random, *, models: Sequence[str] = ()) -> World:
     world = replace(
         world,
         placement=Placement(gpu_ratio=0.0, kv_gpu_ratio=0.0),
-        request=replace(world.request, prompt=dice.randint(40, 500)),
+        request=Request(prompt=dice.randint(40, 500)),
         engine=replace(world.engine, threads=world.host.physical, context=4096),
     )
     return lasting(world, dice)
@@ -90,7 +90,7 @@ def cpu_world(dice: Random, *, models: Sequence[str] = ()) -> World:
 def nature(dice: Random, card: Card | None, kind: Kind) -> Nature:
     """Draw what no specification tells: within the class, some setups do better than others."""
     efficiency = 0.8 if card is None else card.efficiency
-    efficiency *= _within(dice, 1.0, 0.07) * {"ollama": 0.96, "vllm": 0.95}.get(kind, 1.0)
+    efficiency *= _within(dice, 1.0, 0.1) * {"ollama": 0.96, "vllm": 0.95}.get(kind, 1.0)
     amd = card is not None and card.vendor == "amd"
     return Nature(
         efficiency=min(efficiency, 0.94),

@@ -143,7 +143,9 @@ class Silicon:
         clocks = self._world.clocks
         too_hot = self._temperature_c >= self._limit_c
         if too_hot:
-            self._held = max(self._held - 0.25 * dt * (1 + self._temperature_c - self._limit_c), 0.2)
+            self._held = max(
+                self._held - 0.25 * dt * (1 + self._temperature_c - self._limit_c), 0.2
+            )
         elif self._temperature_c < self._limit_c - 1.5:
             self._held = min(self._held + 0.06 * dt, 1.0)
         if clocks.hard_heat and too_hot:

@@ -110,6 +110,7 @@ class Nature:
     jitter: float = 0.04
     spin: float = 1.0
     idle_power: float = 0.08
+    sync_s: float = 18e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,4 +299,4 @@ class World:
 
 def change(world: World, part: str, **values: object) -> World:
     """Return the world with these values in one of its parts."""
-    return replace(world, **{part: replace(getattr(world, part), **values)})  # type: ignore[arg-type,type-var]
+    return replace(world, **{part: replace(getattr(world, part), **values)})  # type: ignore[arg-type]

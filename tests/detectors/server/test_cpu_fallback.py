@@ -13,8 +13,12 @@ from fakes.cases import (
     with_phases,
     with_server,
 )
+from fakes.gpu_cases import DEVICE, GIB, MIB, RTX_3090, SERVER, gpu_case
+from fakes.memory_cases import SPLIT_HOST, apple, card, ollama
 from slowtok.detectors.case import Case
+from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.finding import Missing
+from slowtok.detectors.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
 from slowtok.detectors.server import cpu_fallback
 
 QUIET = [
@@ -27,7 +31,90 @@ QUIET = [
     pytest.param(with_host(firing(), server_busy_threads=1), id="one busy thread waits for a GPU"),
     pytest.param(with_phases(firing(), decode_to_at_s=1001.6), id="too short a look"),
 ]
+NOTHING = card(0, busy_ratio=0.0)
+BUSY_ELSEWHERE = card(0, GpuProcess(pid=9, name="game", memory_bytes=6 * GIB), busy_ratio=0.95)
+
+
+def on_cpu(
+    *,
+    server: ServerFacts = SERVER,
+    device: DeviceFacts = DEVICE,
+    gpu: GpuSample = NOTHING,
+    host: HostSample = SPLIT_HOST,
+) -> Case:
+    """An 8B model that eight threads decode at 150 ms per token beside a GPU."""
+    return gpu_case(
+        ms_per_token=150.0, completion=200, server=server, device=device, gpu=gpu, host=host
+    )
+
+
+def radeon() -> DeviceFacts:
+    """A Radeon RX 7900 XTX."""
+    gpu = replace(
+        RTX_3090, name="AMD Radeon RX 7900 XTX", vendor="amd", bandwidth_bytes_per_s=960e9
+    )
+    return replace(DEVICE, gpus=(gpu,))
+
+
+ALL_BY_ITS_WORD = ollama(8192, loaded=6.4, on_gpu=6.4)
+
+QUIET += [
+    pytest.param(
+        on_cpu(
+            server=replace(ollama(8192, loaded=6.4, on_gpu=3.2)), gpu=card(3_500, busy_ratio=0.0)
+        ),
+        id="ollama#4531: a part is on the GPU, which is 0 % busy",
+    ),
+    pytest.param(
+        replace(on_cpu(device=apple(), gpu=replace(NOTHING, busy_ratio=0.6))),
+        id="a Mac whose GPU works",
+    ),
+    pytest.param(gpu_case(server=replace(SERVER, gpu_indices=())), id="the CPU does nothing"),
+]
 FIRING = [
+    pytest.param(
+        on_cpu(server=ALL_BY_ITS_WORD, host=replace(SPLIT_HOST, server_busy_threads=6)),
+        29.85 * 0.947,
+        "on 6 CPU threads while NVIDIA GeForce RTX 3090 was 0 % busy and held none of the model, "
+        "although Ollama says that 100% of it is there",
+        id="ollama#8623: 600 % CPU, the GPU's memory empty, ps says 100 % GPU",
+    ),
+    pytest.param(
+        on_cpu(
+            server=ALL_BY_ITS_WORD,
+            gpu=replace(NOTHING, processes=None, free_bytes=24 * GIB - 400 * MIB),
+        ),
+        29.85 * 0.947,
+        "no compatible GPUs",
+        id="whose memory it is is hidden, but hardly any is in use",
+    ),
+    pytest.param(
+        on_cpu(server=replace(SERVER, gpu_indices=()), gpu=BUSY_ELSEWHERE),
+        29.85 * 0.947,
+        "was 95 % busy and held none of the model",
+        id="the GPU works for another program",
+    ),
+    pytest.param(
+        replace(on_cpu(server=ollama(8192, loaded=6.4, on_gpu=0.0)), gpu=()),
+        29.85 * 0.947,
+        "held none of the model",
+        id="the engine says so, and no GPU reading is there",
+    ),
+    pytest.param(
+        on_cpu(device=radeon()), 29.85 * 0.947, "--device /dev/kfd --device /dev/dri", id="AMD"
+    ),
+    pytest.param(
+        on_cpu(
+            device=apple(),
+            gpu=replace(
+                NOTHING, total_bytes=None, free_bytes=None, processes=None, busy_ratio=0.08
+            ),
+            host=replace(SPLIT_HOST, server_busy_threads=None),
+        ),
+        29.85 * 0.90,
+        "on 8 CPU threads while Apple M3 Max idled",
+        id="a Mac: no processes, no memory of its own, threads not counted",
+    ),
     pytest.param(firing(), 3.008 * 0.834, "instead of about 900", id="the GPU holds nothing"),
     pytest.param(
         with_gpu(firing(), processes=(replace(serving(), memory_bytes=2 * 2**20),)),

@@ -21,7 +21,7 @@ FIRING = [
     pytest.param(
         with_envelope(firing(), kv_bytes=18.5e6),
         5.837 * 0.1674,
-        "that is normal",
+        "that part is normal",
         id="just over a fifth",
     ),
 ]

@@ -3,14 +3,14 @@
 import pickle
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import PromptPrefix
+from slowtok.detectors.case import DifferenceKind, PromptPrefix
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.call import (
     COARSE_BLOCK_CHARS,
@@ -206,18 +206,112 @@ def test_a_difference_is_told_by_its_message_and_the_place_in_it() -> None:
     assert 500 - FINE_BLOCK_CHARS < found.first_difference <= 500
 
 
-def test_changed_tools_stand_before_everything() -> None:
-    def tools(*names: str) -> list[dict[str, Any]]:
-        return [{"type": "function", "function": {"name": name}} for name in names]
+def tools(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name}} for name in names]
 
+
+def test_tools_stand_behind_the_system_message() -> None:
     found = against(
         chat(SYSTEM, QUESTION, tools=tools("get_time", "get_weather")),
         chat(SYSTEM, QUESTION, tools=tools("get_weather", "get_time")),
     )
 
-    assert (found.difference_message, found.difference_role) == (0, "tools")
-    assert found.common_prefix_chars < 80
+    assert (found.difference_message, found.difference_role) == (1, "tools")
+    assert len(SYSTEM) - FINE_BLOCK_CHARS < found.common_prefix_chars < len(SYSTEM) + 80
     assert found.shared_ratio > 0.9
+
+
+def test_a_system_message_counts_as_such_wherever_the_api_has_it() -> None:
+    said = {"system": SYSTEM, "messages": chat(SYSTEM, QUESTION)["messages"], "tools": [{"a": 1}]}
+
+    assert [s.role for s in printed(said).spans] == ["system", "system", "tools", "user"]
+
+
+ENV = f"{SYSTEM} The time is {{}}. {words(50, 'more')}"
+TALK = [QUESTION, ANSWER, words(30, "next"), words(30, "then"), words(30, "last")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        pytest.param(
+            chat(ENV.format("2026-11-20 07:00:01"), QUESTION),
+            chat(ENV.format("2026-11-20 07:00:02"), QUESTION),
+            "time",
+            id="a time",
+        ),
+        pytest.param(
+            chat(ENV.format("Friday, November 20"), QUESTION),
+            chat(ENV.format("Saturday, November 21"), QUESTION),
+            "time",
+            id="a day's name",
+        ),
+        pytest.param(
+            chat(f"x-anthropic-billing-header: cc_version=2.1.36; cch=a1b2c;\n{SYSTEM}"),
+            chat(f"x-anthropic-billing-header: cc_version=2.1.36; cch=0f9e8;\n{SYSTEM}"),
+            "attribution-header",
+            id="Claude Code's header",
+        ),
+        pytest.param(
+            chat(f"<total_tokens>{SYSTEM}</total_tokens>".replace("rule0.", "18201")),
+            chat(f"<total_tokens>{SYSTEM}</total_tokens>".replace("rule0.", "18733")),
+            "number",
+            id="jundot/omlx#2881: a count of tokens",
+        ),
+        pytest.param(
+            chat(f"Session 0199f3c2-77aa. {SYSTEM}"),
+            chat(f"Session 0199f3c9-1b2c. {SYSTEM}"),
+            "id",
+            id="an identifier",
+        ),
+        pytest.param(
+            chat(f"Be kind to all of them. {SYSTEM}"),
+            chat(f"Be stern to all of them. {SYSTEM}"),
+            "text",
+            id="words",
+        ),
+        pytest.param(
+            chat(SYSTEM, tools=tools("a", "b", "c")),
+            chat(SYSTEM, tools=tools("a", "c", "b")),
+            "tools-order",
+            id="the order of the tools",
+        ),
+        pytest.param(
+            chat(SYSTEM, tools=[{"name": "a", "strict": True}]),
+            chat(SYSTEM, tools=[{"strict": True, "name": "a"}]),
+            "tools-order",
+            id="the order of a tool's members",
+        ),
+        pytest.param(
+            chat(SYSTEM, tools=tools("a", "b")),
+            chat(SYSTEM, tools=tools("a", "b", "c")),
+            "tools",
+            id="one tool more",
+        ),
+        pytest.param(
+            chat(SYSTEM, QUESTION), chat(SYSTEM, QUESTION, tools=tools("a")), "tools", id="tools"
+        ),
+        pytest.param(
+            chat(SYSTEM, *TALK), chat(SYSTEM, *TALK[2:], QUESTION), "trimmed", id="the first turns"
+        ),
+        pytest.param(
+            chat(SYSTEM, *TALK),
+            chat(SYSTEM, words(9, "summary"), *TALK[3:]),
+            "trimmed",
+            id="a summary of the first turns",
+        ),
+        pytest.param(
+            chat(SYSTEM, *TALK),
+            chat(SYSTEM, words(9, "found"), words(9, "fact"), *TALK),
+            "inserted",
+            id="text before the conversation",
+        ),
+        pytest.param(chat(SYSTEM, *TALK[:3]), chat(SYSTEM, *TALK), None, id="it went on"),
+        pytest.param(chat(SYSTEM, *TALK), chat(SYSTEM, *TALK), None, id="the same"),
+    ],
+)
+def test_kind_of_the_difference(old: dict[str, Any], new: dict[str, Any], kind: str | None) -> None:
+    assert against(new, old).difference_kind == kind
 
 
 def test_reordered_messages_share_their_text_and_not_their_beginning() -> None:
@@ -281,7 +375,8 @@ def test_nothing_of_the_prompt_can_be_reached_from_its_print() -> None:
     taken = printed(said)
     texts = {value for value in reachable(taken) if isinstance(value, str | bytes)}
 
-    assert texts <= {"tools", "system", "user", "assistant", "other"}
+    roles = {"tools", "system", "user", "assistant", "other"}
+    assert texts <= roles | set(get_args(DifferenceKind))
     assert secret not in repr(taken)
     assert secret.encode() not in pickle.dumps(taken)
     assert secret not in repr(compare(taken, printed(chat(secret)), 1.0))

@@ -1,0 +1,162 @@
+"""GPUs that compute each layer together: whether they wait for each other, and what that costs.
+
+Strategy: each layer takes exchanges whose time is latency, not bytes, and nothing counts it. So the
+signs are those of waiting, and what decode lost is charged up to the most that exchanges can cost.
+
+Sources: 10 us for each of the two exchanges per layer and further GPU on two RTX 3090 with PCIe 4
+(the envelope's constant); 42 us on PCIe 3 without peer-to-peer (noonghunna/club-3090#356: 50
+instead of 68.5 tokens/s, 64 layers), 157 us with an old Xeon (its docs/HARDWARE.md: 32 instead of
+89 tokens/s).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Channel, Evidence, need
+from slowtok.detectors.gpu_share import MIN_OTHERS_RATIO, others
+from slowtok.detectors.gpu_window import (
+    BRAKE_BITS,
+    SLOWDOWN_BIT,
+    THERMAL_BITS,
+    facts_of,
+    median,
+    share_with_bits,
+)
+from slowtok.detectors.link import excess, received, sent
+from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.split import MIN_GAIN, Samples, busy_medians, decode_samples
+from slowtok.detectors.window import gpu_mean
+
+Sign = tuple[str, Evidence]
+_SEEN: Channel = "gauge"
+
+MOST_LAYER_S = 400e-6
+"""The most that the two exchanges of a layer cost for each further GPU; the worst published pair is
+at 314 us."""
+
+MIN_LOPSIDED_RATIO = 0.2
+"""Between the busiest and the idlest GPU. Reports show 31 and 57 points; no published source for a
+fifth."""
+
+WORKING_RATIO, LOW_POWER_RATIO = 0.8, 0.9
+"""A GPU this busy and still below this share of its power limit waits within its kernels. Reports
+show 84 and 67 %; no published source."""
+
+EXCHANGED_BYTES_PER_S = 1e9
+"""No published source. Whole layers exchange kilobytes per token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """GPUs that compute each layer together and wait: signs in words, and what speaks against."""
+
+    gpus: int
+    lost_s: float
+    signs: tuple[str, ...]
+    channels: tuple[Channel, ...]
+    against: int
+    evidence: tuple[Evidence, ...]
+
+
+def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
+    """Return what GPUs lost that compute each layer together; None where nothing shows it.
+
+    Raises:
+        Missing: the rate expected or how busy the GPUs are is not known.
+    """
+    lost_s = need(excess(case), "decode rate expected of this GPU")
+    if lost_s <= 0:
+        return None
+    samples = decode_samples(case, indices)
+    signs = [
+        *_lopsided(samples),
+        *_low_power(samples),
+        *_both_ways(samples),
+        *_below_one(case, indices),
+    ]
+    if not signs:
+        need(busy_medians(samples) or None, "GPU utilisation")
+        return None
+    against = any(_is_hampered(found) for found in samples.values()) or case.server.eager is True
+    return Waiting(
+        gpus=len(indices),
+        lost_s=min(lost_s, _most_s(case, len(indices))),
+        signs=tuple(said for said, _ in signs),
+        channels=tuple(_SEEN for _ in signs),
+        against=int(against),
+        evidence=tuple(evidence for _, evidence in signs)[:3],
+    )
+
+
+def _most_s(case: Case, gpus: int) -> float:
+    """Return the most that exchanges can cost; without bound where layers are not known."""
+    layers, tokens = case.model.layers, case.timeline.tokens.completion
+    if not layers or not tokens:
+        return math.inf
+    return tokens * layers * (gpus - 1) * MOST_LAYER_S
+
+
+def _lopsided(samples: Samples) -> list[Sign]:
+    busy = busy_medians(samples)
+    if len(busy) < 2 or max(busy) - min(busy) < MIN_LOPSIDED_RATIO:
+        return []
+    said = f"{100 * max(busy):.0f} % busy the one, {100 * min(busy):.0f} % the other"
+    spread = 100 * (max(busy) - min(busy))
+    limit = 100 * MIN_LOPSIDED_RATIO
+    return [(said, Evidence(name="unequally busy", value=spread, unit="%", limit=limit))]
+
+
+def _low_power(samples: Samples) -> list[Sign]:
+    """All GPUs below their power while one is busy: where all idle alike, the CPU may be late."""
+    ratios = [median(s, _power_ratio) for s in samples.values()]
+    known = [ratio for ratio in ratios if ratio is not None]
+    if not known or len(known) < len(samples) or max(known) > LOW_POWER_RATIO:
+        return []
+    if max(busy_medians(samples), default=0.0) < WORKING_RATIO:
+        return []
+    said, limit = f"none above {100 * max(known):.0f} % of its power", 100 * LOW_POWER_RATIO
+    return [(said, Evidence(name="power", value=100 * max(known), unit="%", limit=limit))]
+
+
+def _power_ratio(sample: GpuSample) -> float | None:
+    if sample.power_w is None or not sample.power_limit_w:
+        return None
+    return sample.power_w / sample.power_limit_w
+
+
+def _both_ways(samples: Samples) -> list[Sign]:
+    ways = [(gpu_mean(s, received), gpu_mean(s, sent)) for s in samples.values()]
+    known = [min(into, out) for into, out in ways if into is not None and out is not None]
+    least = min(known, default=0.0)
+    if len(known) < len(samples) or least < EXCHANGED_BYTES_PER_S:
+        return []
+    limit = EXCHANGED_BYTES_PER_S / 1e9
+    said = f"{least / 1e9:.1f} GB/s each way over PCIe"
+    return [(said, Evidence(name="PCIe each way", value=least / 1e9, unit="GB/s", limit=limit))]
+
+
+def _below_one(case: Case, indices: Sequence[int]) -> list[Sign]:
+    """Say what whole layers on the slowest card would give, where rows give clearly less.
+
+    Not for tensor parallel: an engine that is late for other reasons gives less, too.
+    """
+    envelope, rate = case.envelope, case.phases.decode_tps
+    speeds = [facts_of(case, i).bandwidth_bytes_per_s for i in indices]
+    known = [speed for speed in speeds if speed]
+    read = (envelope.read_bytes or 0.0) + (envelope.kv_bytes or 0.0)
+    if case.server.split_mode != "row" or not known or not read or not rate:
+        return []
+    alone = min(known) * (envelope.efficiency_ratio or 0.0) / read
+    if rate >= alone / MIN_GAIN:
+        return []
+    said = f"one after the other they would give about {alone:.0f} tokens/s"
+    return [(said, Evidence(name="rate by layers", value=alone, unit="tokens/s"))]
+
+
+def _is_hampered(samples: Sequence[GpuSample]) -> bool:
+    """Say whether a GPU has a reason of its own to be late: heat, brake, another process."""
+    slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
+    shared = [others(s) for s in samples if s.processes]
+    return slowed >= 0.5 or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)

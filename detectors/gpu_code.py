@@ -1,0 +1,157 @@
+"""How well a GPU is used by the code that runs on it, and what builds of llama.cpp have code for.
+
+Strategy: a GPU that is busy at its usual clocks, with next to nothing on the bus and nobody else
+there, but whose memory rests or which draws far less than it did, runs code that does not fit it.
+
+Sources: ggml-org/llama.cpp#28455 (KV types with flash attention on CUDA in builds without
+GGML_CUDA_FA_ALL_QUANTS; one type for keys and values). #17906, merged on 24 December 2025, is code
+of its own for Blackwell: about build 7,520, as 6,325 is of 30 August and 8,808 of 24 April.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.clocks import serving
+from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.envelope_memory import build_of
+from slowtok.detectors.finding import Channel, Evidence, need
+from slowtok.detectors.gpu_window import facts_of, median, newest, settled
+from slowtok.detectors.machine import GpuSample
+
+LLAMA_CPP = frozenset({"llama-server", "ollama", "lm-studio"})
+KV_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
+SUPPORTED_SINCE = {"Blackwell": 7500}
+
+MIN_BUSY_RATIO = 0.90
+MAX_POWER_RATIO = 0.70
+"""Of its own best; of its limit where that is not known. An old build: 98 % busy at 47 % of the
+limit, a new one at 80 % (Blackwellboy/model-serving-minefield, trap 46). No published source for
+the value between; healthy cards may be at 0.55 of their limit, so that alone says nothing."""
+
+MAX_MEMORY_RATIO = 0.50
+MAX_OF_EXPECTED_RATIO = 0.75
+"""A healthy decode uses 0.6 of the bandwidth and more, 68 to 90 % of the time; one of a small model
+less, by what is expected of it. No published source for the values below."""
+
+MIN_CLOCK_RATIO = 0.75
+"""Lower clocks are a cause of their own; healthy cards run at 0.8 of their highest and more."""
+
+MAX_BUS_BYTES_PER_S = 1e9
+MAX_OTHERS_RATIO = 0.10
+"""Fetching weights moves more; a desktop works less. No published source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoorUse:
+    """How the GPU looked: `channels` are what speaks for slow code, `unseen` what could not be.
+
+    `memory_counted` says that the driver counted how much of the bandwidth was used.
+    """
+
+    index: int
+    busy_ratio: float
+    power_ratio: float | None
+    channels: tuple[Channel, ...]
+    unseen: int
+    memory_counted: bool
+    evidence: tuple[Evidence, ...]
+
+
+def poor_use(case: Case, phase: Phase) -> PoorUse | None:
+    """Return how the one GPU looked that was busy all the while; None where it was not so.
+
+    Raises:
+        Missing: how busy it was is not known.
+    """
+    gpus = serving(case, phase)
+    if len(gpus) != 1 or case.neighbours.decode_mean > 0:
+        return None
+    [(index, samples)] = gpus.items()
+    late = settled(samples)
+    busy = need(median(late, lambda s: s.busy_ratio), "GPU utilisation")
+    if busy < MIN_BUSY_RATIO or _is_held_back(case, index, late):
+        return None
+    traffic = median(late, lambda s: s.pcie_rx_bytes_per_s)
+    listed = next((s.processes for s in reversed(samples) if s.processes is not None), None)
+    power, power_ratio = _power(case, late)
+    memory, memory_ratio = _memory(case, late) if phase == "decode" else ((), None)
+    evidence = Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MIN_BUSY_RATIO)
+    return PoorUse(
+        index=index,
+        busy_ratio=busy,
+        power_ratio=power_ratio,
+        channels=(*power, *memory),
+        unseen=(traffic is None) + (listed is None),
+        memory_counted=median(late, lambda s: s.dram_busy_ratio) is not None,
+        evidence=(evidence, *_percent("power", power_ratio), *_percent("memory", memory_ratio)),
+    )
+
+
+def _is_held_back(case: Case, index: int, samples: Sequence[GpuSample]) -> bool:
+    """Say whether low clocks, the bus or another process explain what the GPU does not do."""
+    clock = median(samples, lambda s: s.sm_clock_mhz)
+    best = case.history.best_sm_clock_mhz or facts_of(case, index).max_sm_clock_mhz
+    slow = clock is not None and best is not None and clock < MIN_CLOCK_RATIO * best
+    traffic = median(samples, lambda s: s.pcie_rx_bytes_per_s) or 0.0
+    listed = next((s.processes for s in reversed(samples) if s.processes is not None), ())
+    others = sum(p.busy_ratio or 0.0 for p in listed if p.is_server is False)
+    return slow or traffic >= MAX_BUS_BYTES_PER_S or others >= MAX_OTHERS_RATIO
+
+
+def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
+    power, best = median(samples, lambda s: s.power_w), case.history.best_power_w
+    whole = best or newest(samples, lambda s: s.power_limit_w)
+    if power is None or not whole:
+        return (), None
+    ratio = power / whole
+    return (("gauge",) if best and ratio <= MAX_POWER_RATIO else ()), ratio
+
+
+def _memory(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
+    """Return what the memory says: its bandwidth is counted, its busy time only sampled."""
+    limit = min(MAX_MEMORY_RATIO, MAX_OF_EXPECTED_RATIO * _expected_memory_ratio(case))
+    used = median(samples, lambda s: s.dram_busy_ratio)
+    if used is not None:
+        return (("counter",) if used <= limit else ()), used
+    busy = median(samples, lambda s: s.memory_busy_ratio)
+    return (("gauge",) if busy is not None and busy <= limit else ()), busy
+
+
+def _expected_memory_ratio(case: Case) -> float:
+    """Return the share of the bandwidth that a healthy decode of this model uses."""
+    e = case.envelope
+    if not e.bandwidth_bytes_per_s or e.expected_tps is None:
+        return 1.0
+    return e.expected_tps * ((e.read_bytes or 0.0) + (e.kv_bytes or 0.0)) / e.bandwidth_bytes_per_s
+
+
+def _percent(name: str, ratio: float | None) -> tuple[Evidence, ...]:
+    if ratio is None:
+        return ()
+    limit = {"power": MAX_POWER_RATIO, "memory": MAX_MEMORY_RATIO}[name]
+    return (Evidence(name=f"{name} in use", value=100 * ratio, unit="%", limit=100 * limit),)
+
+
+def kv_types(server: ServerFacts) -> tuple[str, str]:
+    """Return the types of keys and values; 16-bit is the default."""
+    return (server.kv_type_k or "f16").lower(), (server.kv_type_v or "f16").lower()
+
+
+def lacks_attention(case: Case) -> bool:
+    """Say whether usual builds have no flash attention for this KV cache on these GPUs."""
+    server, gpus = case.server, case.device.gpus or ()
+    if server.kind not in LLAMA_CPP or server.flash_attention == "off":
+        return False
+    if server.kv_on_gpu is False or any(gpu.vendor != "nvidia" for gpu in gpus):
+        return False
+    key, value = kv_types(server)
+    return key != value or key not in KV_TYPES
+
+
+def lacks_generation(case: Case) -> int | None:
+    """Return the first build with code for these GPUs, if the engine's build is older."""
+    mine, build = case.server.gpu_indices, build_of(case.server.version)
+    used = {g.architecture for g in case.device.gpus or () if not mine or g.index in mine}
+    since = max((SUPPORTED_SINCE.get(name or "", 0) for name in used), default=0)
+    return since if build is not None and build < since else None

@@ -1,0 +1,1 @@
+"""How often the diagnosis is right: labelled runs, counted."""

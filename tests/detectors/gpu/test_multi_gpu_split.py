@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+import pytest
+
+from fakes.cases import healthy, with_envelope, with_host, with_server
+from fakes.gpu_cases import GIB, HEALTHY_MS, MIB, SERVING, gpu_case, with_card, with_readings
+from fakes.link_cases import (
+    BY_LAYERS,
+    GAME,
+    QWEN_27B,
+    VLLM,
+    by_rows,
+    gap,
+    healthy_layers,
+    multi_gpu_split,
+    pair,
+    uneven,
+)
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Missing
+from slowtok.detectors.gpu import multi_gpu_split as detector
+
+BUSY = {"busy_ratio": 0.97, "power_w": 280.0}
+LATE = {"busy_ratio": 0.35, "power_w": 140.0}
+
+
+def together(first: dict[str, float], second: dict[str, float], tps: float) -> Case:
+    """Tensor parallel on two RTX 3090 with a limit of 290 W."""
+    return pair(VLLM, first, second, ms_per_token=1000 / tps, model=QWEN_27B, power_limit_w=290.0)
+
+
+QUIET = [
+    pytest.param(healthy(), id="the machine has no GPU"),
+    pytest.param(gpu_case(), id="one healthy GPU"),
+    pytest.param(with_server(multi_gpu_split(), local=False), id="on another machine"),
+    pytest.param(with_server(multi_gpu_split(), gpu_indices=(0,)), id="one of the two is used"),
+    pytest.param(healthy_layers(), id="48 % each: layers one after the other"),
+    pytest.param(
+        pair(BY_LAYERS, {"busy_ratio": 0.43}, {"busy_ratio": 0.52}, ms_per_token=9.0),
+        id="textgen#5435: 43 % and more than 50 %",
+    ),
+    pytest.param(together(BUSY, BUSY, 68.5), id="tensor parallel as fast as expected"),
+    pytest.param(together(BUSY, BUSY, 50.0), id="slow, but both at their power: not the exchange"),
+    pytest.param(together(LATE, LATE, 30.0), id="both idle alike: the CPU is late"),
+    pytest.param(with_host(gap(), server_cpu_cores=8.0), id="the CPU computes in the gaps"),
+    pytest.param(
+        with_host(gap(), server_read_bytes_per_s=140e6), id="the disk is read in the gaps"
+    ),
+    pytest.param(
+        replace(gap(), model=replace(gap().model, file_bytes=40 * GIB)),
+        id="the model needs both cards",
+    ),
+    pytest.param(
+        with_readings(
+            pair(BY_LAYERS, {"busy_ratio": 0.5}, {"busy_ratio": 0.5}, ms_per_token=HEALTHY_MS),
+            processes=(replace(SERVING, memory_bytes=3 * GIB),),
+        ),
+        id="half each on equal cards",
+    ),
+]
+FIRING = [
+    pytest.param(multi_gpu_split(), 5.3, "82 % busy the one, 51 % the other", id="club-3090#356"),
+    # docs/HARDWARE.md: 28 and 85 %, 174 and 254 W, 32 instead of 89 tokens/s with drafts; the cap
+    # of 290 W is of the report above. Their plain rate would be 68.
+    pytest.param(
+        together(
+            {"busy_ratio": 0.28, "power_w": 174.0}, {"busy_ratio": 0.85, "power_w": 254.0}, 32.0
+        ),
+        16.5,
+        "--pipeline-parallel-size 2 --tensor-parallel-size 1",
+        id="club-3090: old Xeon, PCIe 3",
+    ),
+    pytest.param(
+        together({**BUSY, "power_w": 150.0}, {**BUSY, "power_w": 160.0}, 30.0),
+        18.6,
+        "none above 55 % of its power",
+        id="they wait within their kernels",
+    ),
+    pytest.param(
+        with_readings(
+            together(BUSY, BUSY, 30.0), pcie_rx_bytes_per_s=3e9, pcie_tx_bytes_per_s=2.5e9
+        ),
+        18.6,
+        "2.5 GB/s each way over PCIe",
+        id="much crosses both ways",
+    ),
+    # 32 layers at 0.4 ms are the most that exchanges can cost
+    pytest.param(by_rows(), 12.8, "--split-mode layer", id="rows slower than layers"),
+    pytest.param(gap(), 7.6, "--split-mode none --main-gpu 0", id="llama.cpp#10682: idle gaps"),
+]
+MISSING = [
+    pytest.param(
+        with_readings(together(BUSY, BUSY, 30.0), busy_ratio=None), "GPU utilisation", id="TP"
+    ),
+    pytest.param(with_readings(gap(), busy_ratio=None), "GPU utilisation", id="layers"),
+    pytest.param(
+        with_envelope(multi_gpu_split(), expected_tps=None),
+        "decode rate expected of this GPU",
+        id="no expectation",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert detector.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, said: str) -> None:
+    finding = detector.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "decode"
+    assert not finding.informational
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert said in f"{finding.summary} {finding.remedy}"
+
+
+@pytest.mark.parametrize(("case", "fact"), MISSING)
+def test_names_the_missing_fact(case: Case, fact: str) -> None:
+    with pytest.raises(Missing) as missing:
+        detector.detect(case)
+
+    assert missing.value.fact == fact
+
+
+def test_uneven_cards_explain_the_rate_and_make_nothing_slow() -> None:
+    finding = detector.detect(uneven())
+
+    assert finding is not None
+    assert finding.informational
+    assert "{lost}" not in finding.summary
+    assert "holds 50 % of the model, so it takes 74 % of each token's time" in finding.summary
+    assert "1.9 times as fast" in finding.summary
+    assert "--main-gpu 0" in finding.remedy
+
+
+def test_uneven_cards_that_are_both_needed_get_another_split() -> None:
+    part = replace(SERVING, memory_bytes=15 * GIB)
+    big = with_readings(
+        uneven(),
+        processes=(part,),
+        total_bytes=24 * GIB,
+        free_bytes=8 * GIB,
+        reserved_bytes=300 * MIB,
+    )
+    finding = detector.detect(big)
+
+    assert finding is not None
+    assert finding.remedy == "Start llama-server with --tensor-split 75,25."
+
+
+def test_bandwidths_that_are_not_known_say_nothing() -> None:
+    assert detector.detect(with_card(uneven(), bandwidth_bytes_per_s=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "confidence"),
+    [
+        pytest.param(multi_gpu_split(), 0.82, id="unequally busy and below their power"),
+        pytest.param(with_readings(multi_gpu_split(), reasons=0x40), 0.49, id="one is too hot"),
+        pytest.param(
+            with_readings(multi_gpu_split(), processes=(SERVING, GAME)), 0.49, id="one is shared"
+        ),
+        pytest.param(with_server(multi_gpu_split(), eager=True), 0.49, id="without CUDA graphs"),
+    ],
+)
+def test_confidence_follows_the_evidence(case: Case, confidence: float) -> None:
+    finding = detector.detect(case)
+
+    assert finding is not None
+    assert finding.confidence == confidence

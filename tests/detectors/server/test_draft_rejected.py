@@ -1,0 +1,106 @@
+from dataclasses import replace
+
+import pytest
+
+from fakes.cases import case, healthy, with_envelope, with_server, with_tokens
+from fakes.engine_cases import draft_rejected as firing
+from fakes.gpu_cases import SERVER, gpu_case
+from slowtok.detectors.case import Case
+from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.engine import EngineActivity
+from slowtok.detectors.finding import Missing
+from slowtok.detectors.server import draft_rejected
+
+PLAIN_MS = 7.86  # what the healthy case's card gives for its model without drafts
+
+
+def counted(*, alone: bool | None) -> Case:
+    """Counters of /metrics instead of the reply's own timings (vLLM)."""
+    before = with_server(firing(drafted=None, accepted=None), kind="vllm", flash_attention=None)
+    activity = EngineActivity(span_s=3.0, alone=alone, drafted=1378, accepted=96)
+    return replace(before, activity=activity)
+
+
+QUIET = [
+    pytest.param(healthy(), id="healthy on a CPU"),
+    pytest.param(gpu_case(), id="healthy on a GPU"),
+    pytest.param(
+        with_tokens(gpu_case(server=replace(SERVER, speculative=True)), drafted=900, accepted=90),
+        id="few taken, but no slower than without",
+    ),
+    pytest.param(
+        firing(drafted=300, accepted=83, ms_per_token=PLAIN_MS * 0.92),
+        id="llama.cpp#28196: 0.28 taken of few, and faster than without",
+    ),
+    pytest.param(firing(drafted=120, accepted=80), id="slow, but most of them were taken"),
+    pytest.param(
+        firing(drafted=60, accepted=54),
+        id="llama.cpp#25908: 0.9 taken and slow all the same, which is another fault",
+    ),
+    pytest.param(firing(drafted=20, accepted=0), id="too few to tell"),
+    pytest.param(
+        with_server(with_tokens(firing(), drafted=None, accepted=None), speculative=False),
+        id="slow, and nothing was drafted",
+    ),
+]
+FIRING = [
+    pytest.param(firing(), 1.42, 0.93, "only 96 (7 %)", id="96 of 1,378"),
+    pytest.param(firing(), 1.42, 0.93, "--spec-draft-n-max 2", id="63 drafts a step are too many"),
+    pytest.param(
+        firing(ms_per_token=60.0),
+        2.50,
+        0.93,
+        "--spec-draft-p-min 0.75",
+        id="no more than drafts are known to cost",
+    ),
+    pytest.param(
+        with_server(firing(), speculative=None), 1.42, 0.93, "without drafts", id="flag not seen"
+    ),
+    pytest.param(counted(alone=True), 1.42, 0.86, "num_speculative_tokens to 2", id="by counters"),
+    pytest.param(
+        with_tokens(
+            with_server(case(ms_per_token=16.0), speculative=True), drafted=800, accepted=160
+        ),
+        4.21,
+        0.93,
+        "20 %",
+        id="on a CPU checking costs as much as generating",
+    ),
+]
+MISSING = [
+    pytest.param(firing(drafted=None, accepted=None), "drafted and accepted tokens", id="not told"),
+    pytest.param(counted(alone=False), "drafted and accepted tokens", id="counted for all"),
+    pytest.param(
+        with_envelope(firing(), expected_tps=None, decode=None),
+        "decode rate expected without drafts",
+        id="no expectation",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert draft_rejected.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "confidence", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, confidence: float, said: str) -> None:
+    finding = draft_rejected.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "decode"
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert finding.confidence == confidence
+    assert said in f"{finding.summary} {finding.remedy}"
+
+
+@pytest.mark.parametrize(("case", "fact"), MISSING)
+def test_names_the_missing_fact(case: Case, fact: str) -> None:
+    with pytest.raises(Missing) as missing:
+        draft_rejected.detect(case)
+
+    assert missing.value.fact == fact
+
+
+def test_leads_the_diagnosis() -> None:
+    assert next(iter(diagnose(firing()).findings)) == "draft-rejected"

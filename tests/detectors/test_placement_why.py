@@ -1,0 +1,132 @@
+"""Why a part is not on the GPU: one reason, the first in the order in which a cure helps."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes import memory_cases
+from fakes.gpu_cases import GIB, LLAMA_8B, SERVER, gpu_case
+from fakes.memory_cases import SPLIT_HOST, card, ollama
+from slowtok.detectors.case import Case, History, ModelLoad
+from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.placement import placement
+from slowtok.detectors.placement_why import (
+    better_load_bytes,
+    decides_itself,
+    needed_bytes,
+    others_at_load_bytes,
+    why,
+)
+
+ROOTS = ("model-too-big", "context-oversized", "vram-held-by-others", "reload-degradation")
+
+
+@pytest.mark.parametrize("cause", [*ROOTS, "partial-offload"])
+def test_exactly_one_root_fires_beside_the_split(cause: str) -> None:
+    case = memory_cases.FIRING[cause]()
+    found = {cause_of(d) for d in CATALOG if cause_of(d) in ROOTS and d.detect(case) is not None}
+
+    assert found == {cause} - {"partial-offload"}
+
+
+def sized(gib: float, *, context: int = 1024, margin: bool = True) -> Case:
+    """A model with weights of this size on a card with 23.7 GiB, a tenth of it in RAM."""
+    model = replace(LLAMA_8B, file_bytes=int(gib * GIB), read_bytes=int(gib * GIB))
+    layers = -1 if margin else 30
+    return gpu_case(
+        ms_per_token=150.0,
+        completion=300,
+        model=model,
+        server=replace(SERVER, gpu_layers=layers, context_tokens=context),
+        gpu=card(int(gib * 0.85 * 1024)),
+        host=SPLIT_HOST,
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "root", "sure"),
+    [
+        pytest.param(sized(24.0), "model-too-big", True, id="more than all"),
+        pytest.param(sized(22.5), "model-too-big", False, id="the engine's margin decides"),
+        pytest.param(sized(20.0), "told", True, id="fits with the margin"),
+        pytest.param(sized(20.0, context=65_536), "context-oversized", True, id="8 GiB of KV"),
+        pytest.param(
+            sized(20.5, context=16_384),
+            "context-oversized",
+            False,
+            id="the margin, at that context",
+        ),
+        pytest.param(sized(20.5, context=4096, margin=False), "told", True, id="told, no margin"),
+    ],
+)
+def test_root(case: Case, root: str, *, sure: bool) -> None:
+    reason = why(case, placement(case))
+
+    assert (reason.root, reason.sure) == (root, sure)
+
+
+def test_what_is_needed_is_measured_where_engine_and_driver_tell() -> None:
+    """ollama#5821 (3.1 8B, 80,000 tokens): 23.5 GiB by its estimate, 17.3 held, 2 of 33 missing."""
+    case = gpu_case(
+        server=replace(ollama(80_000), gpu_layers=31), gpu=card(17_700), host=SPLIT_HOST
+    )
+
+    assert needed_bytes(case, placement(case)) / GIB == pytest.approx(18.1, abs=0.2)
+    assert why(case, placement(case)).root == "told"
+
+
+def test_less_context_needs_less() -> None:
+    case = memory_cases.context_oversized()
+    placed = placement(case)
+
+    saved = needed_bytes(case, placed) - needed_bytes(case, placed, 8192)
+    assert saved == pytest.approx((65_536 - 8192) * 57_344)
+    assert needed_bytes(case, placed, 100_000) == needed_bytes(case, placed)
+
+
+def test_a_kv_cache_of_unknown_size_is_not_guessed() -> None:
+    model = ModelFacts(file_bytes=20 * GIB, read_bytes=20 * GIB, layers=32)
+    case = gpu_case(
+        model=model, server=replace(SERVER, gpu_layers=-1), gpu=card(18_000), host=SPLIT_HOST
+    )
+    placed = placement(case)
+
+    assert needed_bytes(case, placed) == needed_bytes(case, placed, 100) == 20.6 * GIB // 1
+
+
+def test_what_others_held_at_load_wins_over_what_they_hold_now() -> None:
+    case = memory_cases.vram_held_by_others()
+    placed = placement(case)
+    load = case.history.loads[0]
+    told = replace(case, history=History(loads=(replace(load, others_bytes=3 * GIB),)))
+    unseen = replace(case, history=History())
+
+    assert others_at_load_bytes(told, placed, 23 * GIB) == (3 * GIB, True)
+    assert others_at_load_bytes(case, placed, 23 * GIB)[0] / GIB == pytest.approx(5.2)
+    assert others_at_load_bytes(unseen, placed, 23 * GIB) == (900 * 2**20, False)
+
+
+@pytest.mark.parametrize(
+    ("now_gib", "before_gib", "better"),
+    [(4.8, 6.4, True), (6.3, 6.4, False), (6.4, 4.8, False), (None, 6.4, False), (0, 6.4, True)],
+)
+def test_a_better_load(now_gib: float | None, before_gib: float, *, better: bool) -> None:
+    now = ModelLoad(age_s=1.0, server_gpu_bytes=None if now_gib is None else int(now_gib * GIB))
+    before = replace(now, age_s=9.0, server_gpu_bytes=int(before_gib * GIB))
+    case = replace(gpu_case(), history=History(loads=(now, before)))
+
+    assert (better_load_bytes(case) is not None) is better
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "itself"),
+    [
+        ("llama-server", 20, False),
+        ("llama-server", -1, True),
+        ("llama-server", None, True),
+        ("ollama", 23, True),  # what it asks its child for is its own guess
+    ],
+)
+def test_who_decides(kind: str, layers: int | None, *, itself: bool) -> None:
+    assert decides_itself(replace(SERVER, kind=kind, gpu_layers=layers)) is itself

@@ -1,0 +1,159 @@
+"""Faults of the GPU: heat, power, clocks, others on it, its link, its health."""
+
+from collections.abc import Callable
+from random import Random
+
+from simulator.cards import DATACENTER, GEFORCE, LAPTOPS
+from simulator.physics import decode_pass
+from simulator.setups import ALL_CARDS, gpu_world, lasting
+from simulator.simulate import Truth
+from simulator.world import Kind, Level, World, change
+
+LLAMAS: tuple[Kind, ...] = ("llama-server", "ollama")
+
+
+def _truth(*primary: str, allowed: tuple[str, ...] = ()) -> Truth:
+    return Truth(slow=None, primary=frozenset(primary), allowed=frozenset(allowed))
+
+
+def _onset(dice: Random) -> float:
+    """Half of all faults are there from the beginning, the others come in the middle."""
+    return dice.choice((0.0, 0.0, 0.0, dice.uniform(3.0, 8.0)))
+
+
+def thermal_throttle(dice: Random) -> tuple[World, Truth]:
+    """Too hot: the chip, severely, or only its memory."""
+    cards = (*GEFORCE, *LAPTOPS, *DATACENTER)
+    world = gpu_world(dice, cards=cards, kinds=("llama-server", "ollama", "vllm"))
+    card = world.cards[0]
+    world = change(
+        world,
+        "nature",
+        cooling=dice.uniform(0.35, 0.62),
+        ambient_c=dice.uniform(30, 42),
+        warm=1.0,
+        decode_power=dice.uniform(0.8, 0.97),
+        knee=dice.uniform(0.75, 0.9),
+    )
+    how = dice.choice(("soft", "soft", "hard", "memory"))
+    if how == "hard":
+        world = change(world, "clocks", hard_heat=True)
+    elif how == "memory":
+        low = card.slowdown_c - dice.uniform(18, 28)
+        world = change(world, "clocks", memory_heat=True, throttle_at_c=low)
+    return lasting(world, dice, (15, 40)), _truth(
+        "thermal-throttle", allowed=("hardware-slowdown", "power-cap", "slow-prefill")
+    )
+
+
+def power_cap(dice: Random) -> tuple[World, Truth]:
+    """A limit so low that even the memory is kept waiting."""
+    world = gpu_world(dice, cards=(*GEFORCE, *DATACENTER))
+    world = change(
+        world, "nature", decode_power=dice.uniform(0.85, 1.0), knee=dice.uniform(0.7, 0.9)
+    )
+    ratio = dice.uniform(0.28, 0.55)
+    world = change(world, "clocks", limit_ratio=Level(ratio, 1.0))
+    return lasting(world, dice, (6, 25)), _truth("power-cap", allowed=("slow-prefill",))
+
+
+def hardware_slowdown(dice: Random) -> tuple[World, Truth]:
+    """The power supply pulls the brake."""
+    world = gpu_world(dice, cards=(*GEFORCE, *DATACENTER))
+    onset = _onset(dice)
+    duty = dice.choice((1.0, 1.0, 0.6))
+    brake = Level(dice.uniform(0.12, 0.4), 1.0, from_s=onset, period_s=4.0, duty=duty)
+    world = change(world, "clocks", brake=brake)
+    return lasting(world, dice, (15, 30)), _truth(
+        "hardware-slowdown", allowed=("slow-prefill", "clocks-stuck")
+    )
+
+
+def clocks_stuck(dice: Random) -> tuple[World, Truth]:
+    """Clocks that stay low under load, for no reason that is told."""
+    world = gpu_world(dice, cards=tuple(c for c in ALL_CARDS if not c.unified and not c.laptop))
+    if dice.random() < 0.5:
+        world = change(world, "clocks", sm=Level(dice.uniform(0.1, 0.4), 1.0))
+    else:
+        card = world.cards[0]
+        mhz = dice.choice((405, 810, card.memory_mhz * 0.5))
+        world = change(world, "clocks", memory=Level(mhz / card.memory_mhz, 1.0))
+    return lasting(world, dice, (5, 25)), _truth("clocks-stuck", allowed=("slow-prefill",))
+
+
+def gpu_shared(dice: Random) -> tuple[World, Truth]:
+    """Another process computes on the same GPU."""
+    world = gpu_world(dice, cards=(*GEFORCE, *LAPTOPS, *DATACENTER))
+    share = Level(dice.uniform(0.42, 0.8), 0.0, from_s=_onset(dice))
+    name = dice.choice(("python", "game.exe", "blender", "ffmpeg"))
+    world = change(world, "others", gpu_share=share, gpu_gib=dice.uniform(0.5, 2.0), gpu_name=name)
+    return lasting(world, dice, (10, 25)), _truth("gpu-shared", allowed=("slow-prefill",))
+
+
+def pcie_link(dice: Random) -> tuple[World, Truth]:
+    """A link below what card and slot can do, under two GPUs that talk at every layer."""
+    world = change(_together(dice), "nature", sync_s=dice.uniform(12e-6, 40e-6))
+    generation = dice.choice((1, 2, world.cards[0].generation))
+    width = 1 if generation == world.cards[0].generation else dice.choice((1, 2, 4))
+    world = change(world, "link", generation=generation, width=width)
+    world = change(world, "link", replays=dice.choice((0, 0, 5000)))
+    return lasting(world, dice, (6, 25)), _truth(
+        "pcie-link", allowed=("multi-gpu-split", "slow-prefill")
+    )
+
+
+def multi_gpu_split(dice: Random) -> tuple[World, Truth]:
+    """Rows shared over cards whose slots were never made for it: all talk, little work."""
+    world = _together(dice)
+    world = change(world, "link", width=dice.choice((1, 4)), slot_width=None)
+    world = change(world, "link", slot_width=world.link.width)
+    world = change(world, "nature", sync_s=dice.uniform(80e-6, 300e-6))
+    world = change(world, "past", count=0)
+    return lasting(world, dice, (6, 25)), _truth(
+        "multi-gpu-split", allowed=("pcie-link", "slow-prefill")
+    )
+
+
+def gpu_fault(dice: Random) -> tuple[World, Truth]:
+    """The driver reported a critical error, and the GPU is not what it was."""
+    world = gpu_world(dice, cards=(*GEFORCE, *DATACENTER))
+    at_s = dice.uniform(0.3, 2.0)
+    drag = Level(dice.uniform(0.1, 0.35), 1.0, from_s=at_s)
+    xid = dice.choice((48, 63, 79, 94, 95, 119, 154))
+    errors = dice.choice((0, 40)) if world.cards[0].datacenter else 0
+    world = change(world, "health", xid=xid, xid_at_s=at_s, drag=drag, ecc_errors=errors)
+    return lasting(world, dice, (10, 25)), _truth(
+        "gpu-fault", allowed=("clocks-stuck", "slow-kernel", "slow-prefill")
+    )
+
+
+def vgpu_unlicensed(dice: Random) -> tuple[World, Truth]:
+    """A virtual GPU without a licence is held back until it is next to nothing."""
+    world = gpu_world(dice, cards=(DATACENTER[0], DATACENTER[2]))
+    world = change(world, "health", virtual=True, licensed=False)
+    token_s = decode_pass(world, 1.0, 500, 0.9, 1.0).total_s
+    world = change(world, "work", idle_gap_s=token_s * dice.uniform(3, 60), prefill=0.1)
+    world = change(world, "past", count=0)
+    hidden = frozenset({"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"})
+    world = change(world, "sight", hidden=hidden)
+    return lasting(world, dice, (6, 25)), _truth(
+        "vgpu-unlicensed", allowed=("clocks-stuck", "slow-prefill")
+    )
+
+
+def _together(dice: Random) -> World:
+    """Return two GPUs that compute each layer together."""
+    kinds: tuple[Kind, ...] = ("llama-server", "vllm")
+    world = gpu_world(dice, cards=GEFORCE[:7], kinds=kinds, count=2)
+    if world.engine.kind == "vllm":
+        return change(world, "engine", tensor_parallel=2)
+    return change(world, "engine", split_mode="row")
+
+
+FAULTS: dict[str, Callable[[Random], tuple[World, Truth]]] = {
+    make.__name__.replace("_", "-"): make
+    for make in (
+        thermal_throttle, power_cap, hardware_slowdown, clocks_stuck, gpu_shared, pcie_link,
+        multi_gpu_split, gpu_fault, vgpu_unlicensed,
+    )
+}  # fmt: skip
