@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test check docs bench fit lock clean
+.PHONY: help install demo run test check docs accuracy bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ check: .venv/dev.stamp ## lint, format, types
 
 docs: .venv/dev.stamp ## docs/causes.md from the detectors
 	$(BIN)/python -m slowtok.detectors.docs
+
+accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts it into docs/accuracy.md
+	PYTHONPATH=tests $(BIN)/python -m accuracy $(ARGS)
 
 bench: .venv/dev.stamp ## what the proxy costs against direct requests
 	$(BIN)/python bench/overhead.py $(ARGS)

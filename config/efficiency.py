@@ -23,6 +23,14 @@ class DecodeConstants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LlamafileConstants:
+    """llamafile on the GPUs of one maker: seconds per layer on top, and where its band begins."""
+
+    layer_s: float
+    low_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConstants:
     """One kind of GPU: share of peak arithmetic reached by a dense model, and the band around it.
 
@@ -41,7 +49,7 @@ class Constants:
 
     `kv_ratio`: KV is read at this share of the rate of weights. `wide_ratio`: on unified memory
     weights of 8 bits and more are read faster by this factor. `layer_s` is by maker.
-    `llamafile_low_ratio` replaces the kinds' own where the engine is llamafile.
+    `llamafile` is by maker too.
     """
 
     kv_ratio: float
@@ -49,8 +57,7 @@ class Constants:
     layer_s: Mapping[str, float]
     moe_layer_s: float
     old_build_layer_s: float
-    llamafile_layer_s: float
-    llamafile_low_ratio: float
+    llamafile: Mapping[str, LlamafileConstants]
     decode: Mapping[str, DecodeConstants]
     prefill: Mapping[str, PrefillConstants]
 
@@ -67,15 +74,17 @@ def parse(raw: Mapping[str, Any]) -> Constants:
     Raises:
         KeyError: a constant is absent.
     """
-    shared, llamafile = raw["shared"], raw["llamafile"]
+    shared = raw["shared"]
     return Constants(
         kv_ratio=shared["kv_ratio"],
         wide_ratio=shared["wide_ratio"],
         layer_s={maker: us * 1e-6 for maker, us in raw["layer_us"].items()},
         moe_layer_s=shared["moe_layer_us"] * 1e-6,
         old_build_layer_s=shared["old_build_layer_us"] * 1e-6,
-        llamafile_layer_s=llamafile["layer_us"] * 1e-6,
-        llamafile_low_ratio=llamafile["low"],
+        llamafile={
+            maker: LlamafileConstants(layer_s=row["layer_us"] * 1e-6, low_ratio=row["low"])
+            for maker, row in raw["llamafile"].items()
+        },
         decode={
             kind: DecodeConstants(efficiency_ratio=row["efficiency"], low_ratio=row["low"])
             for kind, row in raw["decode"].items()

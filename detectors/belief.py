@@ -13,6 +13,7 @@ from slowtok.detectors.finding import MOST_CONFIDENCE, Finding
 LASTING: Collection[str] = frozenset(
     {
         "clocks-stuck",
+        "draft-rejected",
         "flash-attention-off",
         "gpu-shared",
         "host-bound",

@@ -1,6 +1,6 @@
 """All detectors, in the order of the documentation."""
 
-from slowtok.detectors.client import slow_reader
+from slowtok.detectors.client import proxy_lag, slow_network, slow_reader
 from slowtok.detectors.finding import Detector
 from slowtok.detectors.gpu import (
     clocks_stuck,
@@ -73,6 +73,8 @@ CATALOG: tuple[Detector, ...] = (
     host_contention,
     low_power_mode,
     slow_reader,
+    slow_network,
+    proxy_lag,
 )
 
 

@@ -8,7 +8,7 @@ order of the ranking and never more than once; what nobody explains stays unexpl
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slowtok.detectors.belief import believed
 from slowtok.detectors.case import Case, Phase
@@ -52,6 +52,7 @@ def diagnose(
     """Judge one request and name the causes that explain it; never raises for a detector."""
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
+    case = _measured(case)
     examined = _examine(case, [d for d in catalog if cause_of(d) not in disabled])
     decode = judge_decode(case)
     candidates = {
@@ -76,6 +77,14 @@ def diagnose(
         missing=examined.missing,
         failed=examined.failed,
     )
+
+
+def _measured(case: Case) -> Case:
+    """Return the case without estimated times: nothing may be concluded from them."""
+    if case.phases.source != "estimate":
+        return case
+    phases = replace(case.phases, prefill_s=None, decode_s=None, prefill_tps=None, decode_tps=None)
+    return replace(case, phases=phases)
 
 
 def _examine(case: Case, detectors: list[Detector]) -> _Examined:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from slowtok.detectors.case import Envelope, Range
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope_claim import judge_claim
-from slowtok.detectors.envelope_configured import SPLIT_RAM_EFFICIENCY, as_configured
+from slowtok.detectors.envelope_configured import SPLIT_RAM_EFFICIENCY, configured
 from slowtok.detectors.envelope_learned import REFINE_AFTER, learned_low_tps, refine
 from slowtok.detectors.envelope_memory import Memory, reference
 from slowtok.detectors.envelope_prefill import expected_prefill
@@ -86,14 +86,13 @@ def _expect(
         if unread := unpredictable(model):
             return replace(known, because=(unread, *known.because))
     band = memory.band(reads)
+    today = configured(memory, reads, model, device, server, gpus=gpus, sequences=sequences)
     return replace(
         known,
         decode=band,
         expected_tps=memory.expected_tps(reads),
         roofline_tps=memory.expected_tps(reads),
-        as_configured=as_configured(
-            memory, reads, model, device, server, gpus=gpus, sequences=sequences
-        ),
+        as_configured=today.band if today else None,
         basis=_basis(memory, reads, band),
         because=(*memory.notes, *_assumed(server)),
         efficiency_ratio=memory.efficiency_ratio,

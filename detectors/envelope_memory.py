@@ -175,13 +175,14 @@ def _efficiency(spec: GpuSpec | None, known: Constants, reads: Reads, server: Se
 
 
 def _layer_s(spec: GpuSpec | None, known: Constants, reads: Reads, server: ServerFacts) -> float:
-    layer_s = known.layer_s[spec.maker if spec else "nvidia"]
+    maker = spec.maker if spec else "nvidia"
+    layer_s = known.layer_s[maker]
     if reads.is_moe:
         layer_s += known.moe_layer_s
     if is_old_build(server.version):
         layer_s += known.old_build_layer_s
     if server.kind == "llamafile":
-        layer_s += known.llamafile_layer_s
+        layer_s += known.llamafile[maker].layer_s
     return layer_s
 
 
@@ -189,7 +190,7 @@ def _low_ratio(spec: GpuSpec | None, known: Constants, server: ServerFacts) -> f
     if spec is None:
         return 0.0
     if server.kind == "llamafile":
-        return known.llamafile_low_ratio
+        return known.llamafile[spec.maker].low_ratio
     if server.kind not in FITTED_ENGINES:
         return OTHER_ENGINE_LOW_RATIO
     return spec.decode.low_ratio

@@ -14,7 +14,8 @@ _PROCESS = (
 _SCHEDSTAT = f"{_PROCESS}; and the kernel needs CONFIG_SCHEDSTATS"
 _TIMINGS = (
     "the engine's own timings: llama-server and Ollama give them, vLLM with "
-    "--enable-per-request-metrics; streamed requests are timed without"
+    "--enable-per-request-metrics; streamed requests are timed without, and with "
+    'split_nonstreamed = "stream" in the settings all are streamed'
 )
 _MODEL_FILE = "slowtok must be able to read the model file that the server has loaded"
 _GPU = (

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.clocks import serving
+from slowtok.detectors.drafts import speculates
 from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.envelope_memory import build_of
-from slowtok.detectors.finding import Channel, Evidence, need
-from slowtok.detectors.gpu_window import facts_of, median, newest, settled
+from slowtok.detectors.finding import Channel, Evidence, Missing, need
+from slowtok.detectors.gpu_window import facts_of, gained, median, newest, settled
 from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.vram import MODEL_BYTES, newest_split
 
 LLAMA_CPP = frozenset({"llama-server", "ollama", "lm-studio"})
 KV_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
@@ -35,7 +37,9 @@ MAX_OF_EXPECTED_RATIO = 0.75
 less, by what is expected of it. No published source for the values below."""
 
 MIN_CLOCK_RATIO = 0.75
-"""Lower clocks are a cause of their own; healthy cards run at 0.8 of their highest and more."""
+MIN_MEMORY_CLOCK_RATIO = 0.85
+"""Lower clocks are a cause of their own; healthy cards run at 0.8 of their highest and more, their
+memory at 0.95."""
 
 MAX_BUS_BYTES_PER_S = 1e9
 MAX_OTHERS_RATIO = 0.10
@@ -44,7 +48,7 @@ MAX_OTHERS_RATIO = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoorUse:
-    """How the GPU looked: `channels` are what speaks for slow code, `unseen` what could not be.
+    """How the GPU looked: `channels` are what speaks for slow code.
 
     `memory_counted` says that the driver counted how much of the bandwidth was used.
     """
@@ -53,7 +57,6 @@ class PoorUse:
     busy_ratio: float
     power_ratio: float | None
     channels: tuple[Channel, ...]
-    unseen: int
     memory_counted: bool
     evidence: tuple[Evidence, ...]
 
@@ -61,19 +64,21 @@ class PoorUse:
 def poor_use(case: Case, phase: Phase) -> PoorUse | None:
     """Return how the one GPU looked that was busy all the while; None where it was not so.
 
+    Nothing else may explain it, so all else has to be known.
+
     Raises:
-        Missing: how busy it was is not known.
+        Missing: how busy it was is not known, nor its clocks, the bus or who else is there.
     """
     gpus = serving(case, phase)
-    if len(gpus) != 1 or case.neighbours.decode_mean > 0:
+    if len(gpus) != 1 or case.neighbours.decode_mean > 0 or speculates(case):
         return None
     [(index, samples)] = gpus.items()
     late = settled(samples)
     busy = need(median(late, lambda s: s.busy_ratio), "GPU utilisation")
-    if busy < MIN_BUSY_RATIO or _is_held_back(case, index, late):
+    if busy < MIN_BUSY_RATIO or _clocks_are_low(case, index, late) or _is_shared(samples):
         return None
-    traffic = median(late, lambda s: s.pcie_rx_bytes_per_s)
-    listed = next((s.processes for s in reversed(samples) if s.processes is not None), None)
+    if _fetches(late) or _had_errors([s for s in case.gpu if s.index == index]):
+        return None
     power, power_ratio = _power(case, late)
     memory, memory_ratio = _memory(case, late) if phase == "decode" else ((), None)
     evidence = Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MIN_BUSY_RATIO)
@@ -82,21 +87,51 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
         busy_ratio=busy,
         power_ratio=power_ratio,
         channels=(*power, *memory),
-        unseen=(traffic is None) + (listed is None),
         memory_counted=median(late, lambda s: s.dram_busy_ratio) is not None,
         evidence=(evidence, *_percent("power", power_ratio), *_percent("memory", memory_ratio)),
     )
 
 
-def _is_held_back(case: Case, index: int, samples: Sequence[GpuSample]) -> bool:
-    """Say whether low clocks, the bus or another process explain what the GPU does not do."""
-    clock = median(samples, lambda s: s.sm_clock_mhz)
-    best = case.history.best_sm_clock_mhz or facts_of(case, index).max_sm_clock_mhz
-    slow = clock is not None and best is not None and clock < MIN_CLOCK_RATIO * best
-    traffic = median(samples, lambda s: s.pcie_rx_bytes_per_s) or 0.0
-    listed = next((s.processes for s in reversed(samples) if s.processes is not None), ())
-    others = sum(p.busy_ratio or 0.0 for p in listed if p.is_server is False)
-    return slow or traffic >= MAX_BUS_BYTES_PER_S or others >= MAX_OTHERS_RATIO
+def _clocks_are_low(case: Case, index: int, samples: Sequence[GpuSample]) -> bool:
+    past, card = case.history, facts_of(case, index)
+    sm = need(median(samples, lambda s: s.sm_clock_mhz), "clocks of the GPU")
+    memory = median(samples, lambda s: s.memory_clock_mhz)
+    best_sm = past.best_sm_clock_mhz or card.max_sm_clock_mhz
+    best_memory = past.best_memory_clock_mhz or card.max_memory_clock_mhz
+    return _is_below(sm, MIN_CLOCK_RATIO, best_sm) or _is_below(
+        memory, MIN_MEMORY_CLOCK_RATIO, best_memory
+    )
+
+
+def _is_below(clock: float | None, ratio: float, best: float | None) -> bool:
+    return clock is not None and best is not None and clock < ratio * best
+
+
+def _is_shared(samples: Sequence[GpuSample]) -> bool:
+    """Say whether other processes work on the GPU; they need to be seen to be ruled out."""
+    held = newest_split(samples)
+    lists = [s.processes for s in samples if s.processes is not None]
+    others = [p for p in need(lists or None, "processes on the GPU")[-1] if p.is_server is not True]
+    if held is not None and (held.hidden_bytes or 0) > MODEL_BYTES:
+        raise Missing("processes on the GPU")
+    for other in others:
+        if (other.memory_bytes or 0) > MODEL_BYTES:
+            need(other.busy_ratio, "GPU time of each process")
+    return sum(other.busy_ratio or 0.0 for other in others) >= MAX_OTHERS_RATIO
+
+
+def _fetches(samples: Sequence[GpuSample]) -> bool:
+    """Say whether the GPU fetches from RAM: by the bus, or by what lies there."""
+    traffic = median(samples, lambda s: s.pcie_rx_bytes_per_s)
+    lists = [s.processes for s in samples if s.processes is not None]
+    in_ram = [p.host_memory_bytes for p in (lists[-1] if lists else ()) if p.is_server]
+    if traffic is None and in_ram and None not in in_ram:
+        return sum(count or 0 for count in in_ram) > MODEL_BYTES
+    return need(traffic, "PCIe traffic") >= MAX_BUS_BYTES_PER_S
+
+
+def _had_errors(samples: Sequence[GpuSample]) -> bool:
+    return bool(gained(samples, lambda s: s.xids) or gained(samples, lambda s: s.ecc_errors))
 
 
 def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:

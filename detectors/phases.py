@@ -52,7 +52,7 @@ def judge_decode(case: Case) -> DecodeJudgement:
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
     tokens = case.timeline.tokens.completion
     if is_error(case) or rate is None or decode_s is None or tokens is None:
-        return _cannot(_why_no_rate(case))
+        return _without_rate(case)
     ceiling, low = case.envelope.ceiling_tps, _low_edge(case)
     if low is None:
         because = "; ".join(case.envelope.because)
@@ -65,6 +65,19 @@ def judge_decode(case: Case) -> DecodeJudgement:
         return _cannot(unclear)
     expected = max(_expected(case) or low, low)  # a baseline may lie below the band
     return DecodeJudgement(slow=True, lost_s=decode_s * (1 - rate / expected), reason="")
+
+
+def _without_rate(case: Case) -> DecodeJudgement:
+    """Judge the prefill alone where nothing was to be generated, as for embeddings."""
+    cut_short = is_error(case) or case.timeline.ended in _CUT_SHORT
+    if cut_short or case.timeline.tokens.completion != 0:
+        return _cannot(_why_no_rate(case))
+    rate, low_tps = case.phases.prefill_tps, _expected_prefill(case)[0]
+    if rate is None or not low_tps:
+        return _cannot("nothing is generated, and there is no expectation for the prefill")
+    if rate < low_tps and not _is_telling_prefill(case):
+        return _cannot("nothing is generated, and too little is known of the prefill")
+    return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
 
 def _says_too_little(case: Case, tokens: int, decode_s: float) -> str | None:
@@ -206,7 +219,7 @@ def _why_no_rate(case: Case) -> str:
     if completion is None:
         return f"no token count: the request ended as {timeline.ended}"
     if case.phases.source == "estimate":
-        return "the engine gave no timings and the reply was not streamed"
+        return "the engine gave no timings and the reply was not streamed: its times are estimates"
     if completion <= 1:
         return f"too short to judge: {completion} token{'s' if completion != 1 else ''}"
     return f"no decode time: {completion} tokens came at once"

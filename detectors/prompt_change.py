@@ -56,14 +56,12 @@ def what_changed(prompt: PromptPrefix) -> str:
     """Return what changed and where, as the end of a sentence."""
     what = _WHAT[prompt.difference_kind or "text"]
     if prompt.first_difference is None or prompt.difference_message is None:
-        return f"{what} early on, and a cache ends there"
-    if prompt.difference_kind in ("tools", "tools-order"):
-        return f"{what}, and a cache ends there"
+        return f"{what} early on, and a cache ends where a prompt first differs"
     near = "at" if prompt.granularity_chars == 1 else "near"
-    role = f", role {prompt.difference_role}" if prompt.difference_role else ""
+    role = f" (role {prompt.difference_role})" if prompt.difference_role else ""
     return (
         f"{what} {near} character {prompt.first_difference} of message "
-        f"{prompt.difference_message + 1}{role}, and a cache ends there"
+        f"{prompt.difference_message + 1}{role}, and a cache ends where a prompt first differs"
     )
 
 
@@ -90,14 +88,14 @@ def engine_remedy(case: Case, prompt: PromptPrefix) -> str:
     wanted = max((prompt.others_since or 0) + 1, 2 if slots is None else slots + 1)
     if kind == "llama-server" and not prompt.others_since and case.model.kv_window_tokens:
         return (
-            "Start llama-server with --swa-full, which keeps the whole KV cache of a sliding-window "
-            "model (it takes more memory), or with more checkpoints (--ctx-checkpoints 64)."
+            "Start llama-server with more checkpoints (--ctx-checkpoints 64), or with --swa-full, "
+            "which keeps the whole KV cache of a sliding-window model and takes more memory."
         )
     return {
         "llama-server": (
-            f"Keep llama-server's prompt cache on (--cache-ram 8192, no --no-cache-prompt), give it "
-            f"a slot for each conversation (--parallel {wanted}; the slots share --ctx-size), or "
-            "pin each conversation to one (id_slot in the request)."
+            "Keep llama-server's prompt cache on (--cache-ram 8192, no --no-cache-prompt), give it "
+            f"a slot for each conversation (--parallel {wanted}; they share --ctx-size), or pin "
+            "each conversation to one (id_slot in the request)."
         ),
         "vllm": (
             "Keep prefix caching on (no --no-enable-prefix-caching) and leave it more KV cache: "

@@ -7,71 +7,118 @@ The columns are those of `fit/data/decode_rates.csv`; any may be missing or empt
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import prod
 
-from slowtok.config.hardware import find_card
+from slowtok.config.hardware import find_card, find_gpu
 from slowtok.config.models import KnownModel, find_model
 from slowtok.detectors.case import Envelope, Range
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.published_placement import Placement, placement_of
 
-# A shape that is guessed from the size is off by less than that in bytes read; no published source.
-ASSUMED_LOW_RATIO, ASSUMED_HIGH_RATIO = 0.75, 1.2
 SPECULATION_WORDS = ("mtp", "dflash", "eagle", "draft", "spec")
+SPECULATING_MODELS = ("mtp", "dflash", "eagle")  # that carry what guesses ahead
+# Nobody said how fast the RAM is: dual-channel DDR4-3200 reads 51 GB/s, DDR5-5600 90; phones and
+# old laptops half of it, servers many times as much. 298 published CPU rows of unknown RAM lie at
+# 10 to 65 GB/s (median 40) of weights read. No published source for the two ratios.
+TYPICAL_RAM_BYTES_PER_S = 60e9
+SAME_BANDWIDTH_RATIO = 0.1
+MANY_CORES = 64  # where their number is not told: then bandwidth alone limits
+TYPICAL_RAM_LOW_RATIO, TYPICAL_RAM_HIGH_RATIO = 0.40, 2.0
 TOGETHER = ("vllm", "sglang", "exllamav3", "mlc")  # several GPUs share each layer by default
-ENGINES = ("llamafile", "vllm", "exllamav3", "exllamav2", "sglang", "mlc", "mlx", "ollama")
+ENGINES = (
+    "llamafile",
+    "ik_llama",
+    "vllm",
+    "exllamav3",
+    "exllamav2",
+    "sglang",
+    "mlc",
+    "mlx",
+    "ollama",
+)
+
+
+class Unsized(ValueError):
+    """Nothing says how large the model is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """What a row did not say, and how far the rates may be off for it: no published source."""
+
+    note: str
+    low_ratio: float = 0.75
+    high_ratio: float = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The facts of one row; `assumed` are those that the row did not say."""
+    """The facts of one row; `assumed` is what the row did not say.
+
+    `ram_assumed` says that the RAM's bandwidth is a typical one.
+    """
 
     model: ModelFacts
     device: DeviceFacts
     server: ServerFacts
     context_tokens: int
-    memory_bytes: float | None = None
-    assumed: tuple[str, ...] = field(default_factory=tuple)
+    assumed: tuple[Assumption, ...] = ()
+    ram_assumed: bool = False
 
     def widen(self, envelope: Envelope) -> Envelope:
         """Widen the band and raise the ceiling for what was assumed, and say so."""
-        if not self.assumed:
-            return envelope
-        because = (*envelope.because, *self.assumed)
-        ceiling, band = envelope.ceiling_tps, envelope.decode
-        if ceiling is not None:
-            ceiling *= ASSUMED_HIGH_RATIO
-        if band is not None:
-            low, high = band.low * ASSUMED_LOW_RATIO, band.high * ASSUMED_HIGH_RATIO
-            band = Range(low=low, high=high)
-        return replace(envelope, decode=band, ceiling_tps=ceiling, because=because)
+        return replace(
+            envelope,
+            decode=self.widened(envelope.decode),
+            ceiling_tps=self.raised(envelope.ceiling_tps),
+            because=(*envelope.because, *(each.note for each in self.assumed)),
+        )
+
+    def raised(self, ceiling_tps: float | None) -> float | None:
+        """Raise a ceiling for what was assumed of model and context."""
+        if ceiling_tps is None:
+            return None
+        return ceiling_tps * prod(each.high_ratio for each in self.assumed)
+
+    def widened(self, band: Range | None) -> Range | None:
+        """Widen a band for what was assumed of model and context."""
+        if band is None:
+            return None
+        low, high = (
+            prod(a.low_ratio for a in self.assumed),
+            prod(a.high_ratio for a in self.assumed),
+        )
+        return Range(low=band.low * low, high=band.high * high)
 
 
-def facts_of(row: Mapping[str, object]) -> Published:
-    """Return the facts of a row.
+def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Published:
+    """Return the facts of a row; `model` is one that is known better than from it.
 
     Raises:
-        ValueError: a column does not hold what it should, or nothing says how large the model is.
+        Unsized: nothing says how large the model is.
+        ValueError: a column does not hold what it should.
     """
-    assumed: list[str] = []
-    model = _model(row, assumed)
+    assumed: list[Assumption] = []
+    model = model or _model(row, assumed)
     depth = _number(row, "context_depth")
     if depth is None:
-        assumed.append("context not given, taken as 0")
-    name = _text(row, "gpu")
-    card = find_card(name)
-    memory_gb = _number(row, "vram_gb")
+        assumed.append(Assumption(note="context not given, taken as 0", high_ratio=1.0))
+    placement = placement_of(_text(row, "ngl_or_offload"))
+    device = _device(row, placement)
+    ram = device.ram_bandwidth_bytes_per_s
     return Published(
         model=model,
-        device=_device(row, name),
-        server=_server(row),
+        device=replace(device, ram_bandwidth_bytes_per_s=ram or TYPICAL_RAM_BYTES_PER_S),
+        server=_server(row, placement),
         context_tokens=max(round(depth or 0), 0),
-        memory_bytes=memory_gb * 2**30 if memory_gb else card.memory_bytes if card else None,
         assumed=tuple(assumed),
+        ram_assumed=ram is None,
     )
 
 
-def _model(row: Mapping[str, object], assumed: list[str]) -> ModelFacts:
+def _model(row: Mapping[str, object], assumed: list[Assumption]) -> ModelFacts:
     parameters = _scaled(row, "params_b", 1e9)
     layers = _number(row, "n_layers")
     kv_heads, head_dim = _kv_heads(row), _number(row, "head_dim")
@@ -88,9 +135,10 @@ def _model(row: Mapping[str, object], assumed: list[str]) -> ModelFacts:
     if file_bytes is None:
         bits = bits_of(quantisation)
         if parameters is None or bits is None:
-            raise ValueError("neither weights_gib nor params_b with a known quant is given")
+            raise Unsized("neither weights_gib nor params_b with a known quant is given")
         file_bytes = parameters * bits / 8
-        assumed.append(f"size of the weights not given, {bits:.2g} bits each assumed")
+        note = f"size of the weights not given, {bits:.2g} bits each assumed"
+        assumed.append(Assumption(note=note, low_ratio=0.95, high_ratio=1.03))
     facts = ModelFacts(
         name=_text(row, "model") or None,
         quantisation=quantisation,
@@ -123,7 +171,7 @@ def _with_geometry(facts: ModelFacts, known: KnownModel, file_bytes: float) -> M
 
 
 def _guessed(
-    facts: ModelFacts, row: Mapping[str, object], file_bytes: float, assumed: list[str]
+    facts: ModelFacts, row: Mapping[str, object], file_bytes: float, assumed: list[Assumption]
 ) -> ModelFacts:
     """Fill the shape of a model outside the table from the row, or from others of its size."""
     parameters = float(facts.parameters or file_bytes * 8 / 4.8)
@@ -132,9 +180,10 @@ def _guessed(
     read = file_bytes * active / parameters if is_moe and active else file_bytes
     layers, kv_heads, head_dim = _number(row, "n_layers"), _kv_heads(row), _number(row, "head_dim")
     if layers is None or kv_heads is None or head_dim is None:
-        assumed.append("shape of the model not known, taken like others of its size")
+        note = "shape of the model not known, taken like others of its size"
     else:
-        assumed.append("model not in the table: taken as plain grouped attention")
+        note = "model not in the table: taken as plain grouped attention"
+    assumed.append(Assumption(note=note))
     layers = layers or 16 * (parameters / 1e9) ** 0.38  # 1B 16, 8B 35, 70B 80
     return replace(
         facts,
@@ -163,49 +212,64 @@ BITS = (
 )  # fmt: skip
 
 
-def _device(row: Mapping[str, object], name: str) -> DeviceFacts:
-    bandwidth = _scaled(row, "mem_bw_gbs", 1e9)
+def _device(row: Mapping[str, object], placement: Placement) -> DeviceFacts:
+    bandwidth, name = _scaled(row, "mem_bw_gbs", 1e9), _text(row, "gpu")
     if _on_cpu(row, name):
         threads = _number(row, "threads")
-        cores = round(threads) if threads else 64  # not told: then bandwidth alone limits
-        return DeviceFacts(gpus=(), cpu_physical_cores=cores, ram_bandwidth_bytes_per_s=bandwidth)
-    card, memory_gb = find_card(name), _number(row, "vram_gb")
+        cores = round(threads) if threads else MANY_CORES
+        ram = placement.ram_bandwidth_bytes_per_s or _of_ram(bandwidth, name)
+        return DeviceFacts(gpus=(), cpu_physical_cores=cores, ram_bandwidth_bytes_per_s=ram)
+    card, memory = find_card(name), _scaled(row, "vram_gb", 2**30)
+    memory = memory or (card.memory_bytes if card else None)
     count = max(round(_number(row, "n_gpus") or 1), 1)
     gpus = tuple(
         GpuFacts(
             index=index,
             name=name or None,
-            total_bytes=round(memory_gb * 2**30) if memory_gb else None,
+            total_bytes=round(memory) if memory else None,
             bandwidth_bytes_per_s=bandwidth or (card.bandwidth_bytes_per_s if card else None),
         )
         for index in range(count)
     )
-    return DeviceFacts(gpus=gpus)
+    ram = placement.ram_bandwidth_bytes_per_s
+    return DeviceFacts(gpus=gpus, cpu_physical_cores=MANY_CORES, ram_bandwidth_bytes_per_s=ram)
 
 
-def _server(row: Mapping[str, object]) -> ServerFacts:
-    backend, layers = _text(row, "backend").lower(), _text(row, "ngl_or_offload")
+def _of_ram(bandwidth: float | None, name: str) -> float | None:
+    """Return the bandwidth unless it is that of the card that was not used."""
+    spec = find_gpu(name)
+    if bandwidth is None or spec is None or spec.unified or spec.card is None:
+        return bandwidth
+    is_cards = abs(bandwidth / spec.card.bandwidth_bytes_per_s - 1) < SAME_BANDWIDTH_RATIO
+    return None if is_cards else bandwidth
+
+
+def _server(row: Mapping[str, object], placement: Placement) -> ServerFacts:
+    backend, model = _text(row, "backend").lower(), _text(row, "model").lower()
     kv = _text(row, "kv_dtype").lower() or "f16"
-    words = f"{backend} {_text(row, 'model').lower()}"
     kind = next((kind for kind in ENGINES if kind in backend), "llama-server")
     count = max(round(_number(row, "n_gpus") or 1), 1)
     together = count > 1 and kind in TOGETHER
     return ServerFacts(
         kind=kind,
         version=_text(row, "engine_build") or None,
-        gpu_layers=int(layers) if layers.isdigit() else None,
+        gpu_layers=placement.gpu_layers,
+        cpu_moe_layers=placement.cpu_moe_layers,
+        kv_on_gpu=placement.kv_on_gpu,
         kv_type_k=kv,
         kv_type_v=kv,
         split_mode=None if together else "layer",
         tensor_parallel=count if together else None,
-        speculative=any(word in backend for word in SPECULATION_WORDS) or "dflash" in words,
+        speculative=any(word in backend for word in SPECULATION_WORDS)
+        or any(word in model for word in SPECULATING_MODELS),
     )
 
 
 def _on_cpu(row: Mapping[str, object], name: str) -> bool:
-    said = _text(row, "ngl_or_offload").lower()
+    said = placement_of(_text(row, "ngl_or_offload"))
     backend = _text(row, "backend").lower()
-    return said == "cpu" or backend.endswith("cpu") or name.startswith("CPU ")
+    alone = backend.endswith("cpu") and "+" not in backend
+    return said.is_cpu or alone or name.startswith("CPU ")
 
 
 def _kv_heads(row: Mapping[str, object]) -> float | None:

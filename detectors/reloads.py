@@ -84,16 +84,16 @@ def remedy(case: Case, reload: Reload) -> str | None:
 
 def _room_for_both(case: Case, reload: Reload) -> str:
     one_for_all = "use one model for both purposes, or a smaller quantisation or context"
-    sizes = (reload.newest.server_gpu_bytes, reload.other and reload.other.server_gpu_bytes)
-    total = _gpu_bytes(case)
+    mine, total = reload.newest.server_gpu_bytes, _gpu_bytes(case)
+    other = None if reload.other is None else reload.other.server_gpu_bytes
     keep = {
         "ollama": "set OLLAMA_MAX_LOADED_MODELS=2 and keep_alive: -1",
         "llama-server": "let llama-server keep both (--models-max 2)",
     }.get(case.server.kind, "let the engine keep both in memory")
-    if sizes[0] is None or sizes[1] is None or total is None:
+    if mine is None or other is None or total is None:
         return f"{keep[0].upper()}{keep[1:]} if both fit; else {one_for_all}."
-    sums = f"{sizes[0] / GIB:.1f} + {sizes[1] / GIB:.1f} of {total / GIB:.1f} GiB"
-    if sum(size or 0 for size in sizes) <= FILLED_RATIO * total:
+    sums = f"{mine / GIB:.1f} + {other / GIB:.1f} of {total / GIB:.1f} GiB"
+    if mine + other <= FILLED_RATIO * total:
         return f"Both models fit at once ({sums}): {keep}."
     return f"The two models do not fit at once ({sums}): {one_for_all}, so that both stay loaded."
 

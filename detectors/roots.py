@@ -27,15 +27,21 @@ SAME_LOSS: Mapping[str, tuple[str, ...]] = {
     "vram-spill": _WHY_NOT_ON_GPU,
     "storage-paging": ("model-too-big",),
     "multi-gpu-split": ("pcie-link",),
+    "slow-kernel": ("gpu-fault",),
     "power-cap": ("low-power-mode", "thermal-throttle"),
     "hardware-slowdown": ("thermal-throttle",),
-    "clocks-stuck": ("low-power-mode", "gpu-fault", "vgpu-unlicensed"),
+    "clocks-stuck": ("low-power-mode", "gpu-fault", "vgpu-unlicensed", "vram-spill"),
     "slow-prefill": (
         *_WHY_NOT_ON_GPU,
         *_LOW_CLOCKS,
         "partial-offload",
         "cpu-fallback",
+        "pcie-link",
         "prompt-cache-miss",
+        "flash-attention-off",
+        "slow-kernel",
+        "gpu-shared",
+        *_WHY_NO_CORES,
     ),
 }
 """Symptom to roots that cost the very same time: beside its root, a symptom is charged nothing."""
@@ -46,7 +52,9 @@ COMES_AFTER: Mapping[str, tuple[str, ...]] = {
     "batch-shared": _WHY_NO_CORES,
     "host-bound": (*_WHY_NO_CORES, "vgpu-unlicensed"),
     "queued": ("model-load",),
-    "slow-kernel": ("flash-attention-off", "vgpu-unlicensed", "gpu-fault"),
+    "model-load": ("pcie-link",),
+    "pcie-link": ("vram-spill", "partial-offload"),
+    "slow-kernel": ("flash-attention-off", "vgpu-unlicensed", "vram-spill"),
     "draft-rejected": ("partial-offload",),
 }
 """Symptom to roots that add to it: both may cost time of their own."""

@@ -51,6 +51,10 @@ and does not spill."""
 MIN_EVICTED_BYTES, MIN_EVICTED_RATIO = 64 * 2**20, 0.02
 """As a share of the weights; less costs nothing. No published source."""
 
+PINNED_BYTES = 512 * 2**20
+"""RAM that a GPU uses for a healthy process, too: buffers to copy from and to. No published source
+for the amount."""
+
 OWN_RUNTIME = frozenset({"llama-server", "ollama", "lm-studio", "llamafile", "unknown"})
 """Engines that know GGML_CUDA_ENABLE_UNIFIED_MEMORY, or may."""
 
@@ -210,7 +214,7 @@ def _moved(case: Case, process: GpuProcess) -> int | None:
     silently = case.server.unified_memory or case.device.os in ("windows", "wsl")
     if not silently or by_design or process.host_memory_bytes is None:
         return process.evicted_bytes
-    return max(process.host_memory_bytes, process.evicted_bytes or 0)
+    return max(process.host_memory_bytes - PINNED_BYTES, process.evicted_bytes or 0)
 
 
 def _room(samples: Sequence[GpuSample]) -> tuple[float | None, float]:

@@ -30,11 +30,11 @@ def main() -> None:
     p = fit(table(few, kinds_of(few)), unified=unified_of(few))
     collapsed, every = hold_out(few, few), hold_out(few, rows)
     low = low_ratios(collapsed, every)
-    layer_us, llamafile_low, left = fit_llamafile(p, llamafile(raw))
+    llama = fit_llamafile(p, llamafile(raw))
     residuals = of_residuals(p, collapsed, every, low)
     remarks = ("Residuals, measured / predicted:", *residuals.splitlines())
-    llama = (layer_us, llamafile_low)
-    write_constants(constants_text(p, low, llama, fit_prefill(rows), few, remarks))
+    own = {maker: found.constants for maker, found in llama.items()}
+    write_constants(constants_text(p, low, own, fit_prefill(rows), few, remarks))
     constants.cache_clear()
     sections = (
         of_data(rows, few, out),
@@ -42,7 +42,7 @@ def main() -> None:
         of_kinds(collapsed),
         of_detection(collapsed, low),
         of_knock_outs(few, collapsed.residuals["GPU"]),
-        of_llamafile(layer_us, llamafile_low, left),
+        of_llamafile(llama),
         of_others(raw),
     )
     text = "\n\n".join(sections)

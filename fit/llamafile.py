@@ -1,4 +1,4 @@
-"""llamafile: an engine of its own time, slower per layer, with a band of its own.
+"""llamafile: an engine of its own time, slower per layer, with a band of its own by maker.
 
 Its rows (LocalScore, 2025, submitted by users) do not say how healthy their machines were, so the
 constants of the GPUs stay as they are and only its cost per layer is fitted; the band is wide.
@@ -6,29 +6,43 @@ constants of the GPUs stay as they are and only its cost per layer is fitted; th
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fit.bands import EVERY_ROW_QUANTILE
-from fit.model import Array, Parameters, residuals, table
+from fit.model import MAKERS, Array, Parameters, residuals, table
 from fit.rows import Row
+from slowtok.config.efficiency import LlamafileConstants
 
 STEP_US = 5.0
 MOST_US = 400.0
 
 
-def fit_llamafile(p: Parameters, rows: Sequence[Row]) -> tuple[float, float, Array]:
-    """Return the cost per layer in microseconds, the low factor, and the residuals."""
-    known = [row for row in rows if row.spec.kind in p.efficiency]
-    t = table(known, tuple(sorted(p.efficiency)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamafileFit:
+    """What was found on the GPUs of one maker; `left` is log(measured / predicted)."""
 
-    def slower(extra_us: float) -> Parameters:
-        return replace(p, layer_us={m: us + extra_us for m, us in p.layer_us.items()})
+    constants: LlamafileConstants
+    left: Array
+
+
+def fit_llamafile(p: Parameters, rows: Sequence[Row]) -> dict[str, LlamafileFit]:
+    """Return the cost per layer and the low factor for each maker."""
+    known = [row for row in rows if row.spec.kind in p.efficiency]
+    return {maker: _fit(p, [r for r in known if r.spec.maker == maker]) for maker in MAKERS}
+
+
+def _fit(p: Parameters, rows: Sequence[Row]) -> LlamafileFit:
+    t = table(rows, tuple(sorted(p.efficiency)))
+
+    def left(extra_us: float) -> Array:
+        slower = {maker: us + extra_us for maker, us in p.layer_us.items()}
+        return residuals(replace(p, layer_us=slower), t)
 
     steps = np.arange(0.0, MOST_US, STEP_US)
-    errors = [float(np.median(np.abs(residuals(slower(us), t)))) for us in steps]
-    best = float(steps[int(np.argmin(errors))])
-    left = residuals(slower(best), t)
-    low = math.floor(100 * float(np.exp(np.quantile(left, EVERY_ROW_QUANTILE)))) / 100
-    return best, low, left
+    best = float(steps[int(np.argmin([np.median(np.abs(left(us))) for us in steps]))])
+    low = math.floor(100 * float(np.exp(np.quantile(left(best), EVERY_ROW_QUANTILE)))) / 100
+    return LlamafileFit(
+        constants=LlamafileConstants(layer_s=best * 1e-6, low_ratio=low), left=left(best)
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from fit.bands import group_of
 from fit.model import PUBLISHED_PRIOR, Parameters
 from fit.rows import Row
-from slowtok.config.efficiency import PrefillConstants
+from slowtok.config.efficiency import LlamafileConstants, PrefillConstants
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "config" / "efficiency.toml"
@@ -18,7 +18,7 @@ UNIFIED = ("nvidia-gb10",)
 def constants_text(
     p: Parameters,
     low: Mapping[str, float],
-    llamafile: tuple[float, float],
+    llamafile: Mapping[str, LlamafileConstants],
     prefill: Mapping[str, PrefillConstants],
     rows: Sequence[Row],
     remarks: Sequence[str],
@@ -34,7 +34,9 @@ def constants_text(
     lines += [f"old_build_layer_us = {p.old_build_layer_us:.1f}"]
     lines += ["", "[layer_us]"]
     lines += [f"{maker} = {us:.1f}" for maker, us in p.layer_us.items()]
-    lines += ["", "[llamafile]", f"layer_us = {llamafile[0]:.1f}", f"low = {llamafile[1]:.2f}"]
+    lines += ["", "[llamafile]"]
+    for maker, own in llamafile.items():
+        lines.append(f"{maker} = {{ layer_us = {own.layer_s * 1e6:.1f}, low = {own.low_ratio:.2f} }}")
     lines += ["", "[decode]", *_decode_lines(p, low, rows), "", "[prefill]"]
     for kind, c in sorted(prefill.items()):
         lines.append(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fit.bands import (
     widths,
 )
 from fit.folds import FOLDS, KNOCK_OUTS, HeldOut, kinds_of, residuals_out, without
+from fit.llamafile import LlamafileFit
 from fit.model import Array, Parameters, residuals, table
 from fit.outside import of_outside
 from fit.rows import Row
@@ -85,13 +86,15 @@ def of_kinds(held: HeldOut) -> str:
     return "\n".join(lines)
 
 
-def of_llamafile(layer_us: float, low: float, left: Array) -> str:
-    """Say how the engine with constants of its own fares."""
-    median, error, spread = _spread(left)
-    return (
-        f"llamafile (LocalScore, {len(left)} rows): {layer_us:.0f} us more per layer, in sample "
-        f"median {median}, median error {error}, p5-p95 {spread}, low factor {low:.2f}."
-    )
+def of_llamafile(found: Mapping[str, LlamafileFit]) -> str:
+    """Show how the engine with constants of its own fares, in the sample."""
+    head = ("llamafile", "rows", "us more per layer", "low factor", "median", "median error")
+    lines = _head((*head, "p5-p95"))
+    for maker, own in found.items():
+        layer_us, low = own.constants.layer_s * 1e6, own.constants.low_ratio
+        cells = (maker, len(own.left), f"{layer_us:.0f}", f"{low:.2f}", *_spread(own.left))
+        lines.append(_line(*cells))
+    return "\n".join(lines)
 
 
 def of_others(raw: Sequence[dict[str, str]]) -> str:

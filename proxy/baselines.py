@@ -161,7 +161,8 @@ def _prefill_unit(case: Case) -> float | None:
 def _has_telling_decode(case: Case) -> bool:
     completion, decode_s = case.timeline.tokens.completion, case.phases.decode_s
     return (
-        case.phases.decode_tps is not None
+        case.phases.source != "estimate"
+        and case.phases.decode_tps is not None
         and completion is not None
         and completion >= MIN_DECODE_TOKENS
         and decode_s is not None

@@ -16,7 +16,7 @@ from slowtok.proxy.gpus_used import gpus_used, seen_from
 from slowtok.proxy.history import Past
 from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, with_slots
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.phases import split
+from slowtok.proxy.stream.phases import estimate, split
 
 MIN_SAMPLE_WINDOW_S = 1.0
 """A request may be shorter than the period of idle samples."""
@@ -79,7 +79,8 @@ class Evidence:
             device=device,
             **samples,
         )
-        return self._with_past(with_expectation(case))  # the baseline is kept as a share of that
+        case = self._with_past(with_expectation(case))  # the baseline is kept as a share of that
+        return _with_estimate(case, exchange)
 
     def _with_past(self, case: Case) -> Case:
         """Add what went before; a past that cannot be read costs only itself."""
@@ -131,6 +132,18 @@ class Evidence:
             return guessed
         mine = exchange.meter.reply.choices_seen if exchange.meter else 1
         return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
+
+
+def _with_estimate(case: Case, exchange: Exchange) -> Case:
+    """Split the time of a whole reply whose engine tells none as is to be expected."""
+    estimated = estimate(
+        case.phases,
+        case.timeline,
+        choices=exchange.meter.reply.choices if exchange.meter else 1,
+        prefill_tps=case.history.best_prefill_tps or case.envelope.expected_prefill_tps,
+        decode_tps=case.baseline.decode_tps or case.envelope.expected_tps,
+    )
+    return replace(case, phases=estimated)
 
 
 def _counted(activity: EngineActivity | None) -> EngineTimings | None:

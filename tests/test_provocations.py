@@ -21,6 +21,7 @@ from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
 from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
 from fakes.slow_client import read_slowly
+from fakes.slow_line import buffering_line, slow_line
 from slowtok.proxy.demo.model import fetch_model
 
 # What else this machine does in those seconds is not ours: a wrong verdict counts when it stays.
@@ -150,6 +151,7 @@ def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) ->
     evidence = {e["name"]: e["value"] for e in answer.record["findings"][0]["evidence"]}
     offset = next(value for name, value in evidence.items() if name == "first difference")
     assert 67 <= offset <= 83  # the seconds stand at 83, told to 16 characters
+    assert "a date or time changes" in answer.record["findings"][0]["summary"]
     assert "Rule 1" not in str(answer.record)
 
 
@@ -192,6 +194,35 @@ def test_a_client_that_does_not_read(tmp_path: Path, ram_bytes_per_s: float) -> 
 
     assert record.get("phase") == "delivery", record
     assert [finding["cause"] for finding in record["findings"]] == ["slow-reader"]
+
+
+def test_a_slow_line_to_the_engine(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
+    with (
+        real_engine(threads=CORES, slots=1) as engine,
+        slow_line(engine.url, 40_000) as address,
+        running_proxy(tmp_path, address) as proxy,
+    ):
+        answer = proxy.ask(chat(tokens=100, stream=True, logprobs=True, top_logprobs=5))
+
+    assert answer.record.get("phase") == "delivery", judged(answer)
+    assert answer.causes == ["slow-network"]
+    timing = answer.record["timing"]
+    assert timing["decode_stream_ms"] > 1.5 * timing["decode_ms"]
+
+
+def test_a_proxy_in_between_that_buffers(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
+    with (
+        real_engine(threads=CORES, slots=1) as engine,
+        buffering_line(engine.url) as address,
+        running_proxy(tmp_path, address) as proxy,
+    ):
+        answer = proxy.ask(chat(stream=True))
+
+    informing = [f["cause"] for f in answer.record["findings"] if f.get("informational")]
+    assert informing == ["slow-network"], judged(answer)
+    assert answer.record.get("phase") != "delivery", "the end came no later"
 
 
 def test_a_long_context_is_explained_and_normal(tmp_path: Path, ram_bytes_per_s: float) -> None:

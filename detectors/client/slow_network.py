@@ -21,7 +21,7 @@ Sources:
 """
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Evidence, Finding, Missing, weigh
+from slowtok.detectors.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.phases import MIN_WAIT_S
 from slowtok.detectors.window import decode_s
 
@@ -51,11 +51,10 @@ def detect(case: Case) -> Finding | None:
         return _held(case, held_s)
     if arrival_s < MIN_WAIT_S:
         return None
-    if case.phases.source not in ("engine", "metrics"):
-        if case.server.local is not False:
-            return None  # nothing but this machine is in between, and nothing speaks against it
-        raise Missing("decode time by the engine's own clock")
-    way_s = arrival_s - decode_s(case)
+    told_s = case.phases.decode_s if case.phases.source in ("engine", "metrics") else None
+    if told_s is None and case.server.local is not False:
+        return None  # nothing but this machine is in between, and nothing speaks against it
+    way_s = arrival_s - need(told_s, "decode time by the engine's own clock")
     if way_s < MIN_WAIT_S or way_s < MIN_WAY_RATIO * arrival_s or _late_here(case, way_s):
         return None
     return _finding(case, way_s, arrival_s)

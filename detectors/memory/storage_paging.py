@@ -8,6 +8,8 @@ Not to be confused with:
 - A cold start: the first tokens after a load read the file once, then reading ends.
 - `model-load`: reading before the first token.
 - `partial-offload`: weights in RAM, nothing is read.
+- `model-too-big`: the model is larger than all memory. Then this is the symptom; where it is
+  smaller, other programs or a limit take the memory, or the kernel gives up mapped pages too soon.
 
 Remedy:
 A smaller quantisation or model, more RAM, or fewer other programs in it. Where the model fits, load

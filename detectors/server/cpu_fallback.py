@@ -124,4 +124,5 @@ def _wrongly(case: Case) -> str:
     on_gpu, loaded = case.server.loaded_gpu_bytes, case.server.loaded_bytes
     if not on_gpu or not loaded:
         return ""
-    return f", although {engine_name(case.server)} says that {on_gpu / loaded:.0%} of it is there"
+    said = f"{engine_name(case.server)} says that {100 * on_gpu / loaded:.0f} % of it is there"
+    return f", although {said}"

@@ -24,18 +24,14 @@ Sources:
 - vllm-project/vllm#3384 (one thread is at 100 % while it waits for the GPU).
 """
 
-import statistics
-from collections.abc import Sequence
-
 from slowtok.detectors.case import Case
 from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.envelope_memory import is_tensor_parallel
-from slowtok.detectors.finding import Channel, Evidence, Finding, Missing, need, weigh
+from slowtok.detectors.finding import Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import gpus_during, median, settled
-from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.phases import judge_decode
 from slowtok.detectors.placement import off_gpu
-from slowtok.detectors.window import decode_s, decode_tps, mean, seconds
+from slowtok.detectors.window import decode_s, decode_tps, gpu_mean, mean, seconds
 
 TITLE = "GPU waits for one CPU thread"
 
@@ -46,8 +42,7 @@ MIN_THREAD_CORES = 0.9
 MAX_THREAD_CORES = 1.5
 """One thread all the time, and not two. Proposed, no published source."""
 
-MAX_WAITING_CORES = 0.1
-"""A thread that waits longer for a core is held up by others; proposed, no published source."""
+MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; proposed, no published source
 
 MAX_BUS_BYTES_PER_S = 1e9
 """Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link. No
@@ -57,7 +52,7 @@ MAX_EAGER_POWER_RATIO = 0.7
 """Without CUDA graphs the GPU runs many small kernels and counts as busy between them; its power
 says otherwise. No published source."""
 
-MIN_LOOK_S = 2.0
+MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 
 
 def detect(case: Case) -> Finding | None:
@@ -69,9 +64,8 @@ def detect(case: Case) -> Finding | None:
         return None
     cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
     waiting = mean(host, lambda s: s.server_run_delay_cores) or 0.0
-    most = (
-        MAX_THREAD_CORES + (case.server.tensor_parallel or 1) - 1
-    )  # each has a process of its own
+    processes = case.server.tensor_parallel or 1  # vLLM has one for each GPU
+    most = MAX_THREAD_CORES + processes - 1
     if not MIN_THREAD_CORES <= cores <= most or waiting >= MAX_WAITING_CORES:
         return None
     busy = need(_busy_ratio(case), "GPU utilisation")
@@ -83,16 +77,11 @@ def detect(case: Case) -> Finding | None:
 
 def _busy_ratio(case: Case) -> float | None:
     """Return the share of the time that a GPU worked; GPUs that take turns work as one."""
-    means = [_mean_busy(settled(s)) for s in gpus_during(case, "decode").values()]
+    gpus = gpus_during(case, "decode").values()
+    means = [gpu_mean(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [value for value in means if value is not None]
-    if not known:
-        return None
-    return max(known) if is_tensor_parallel(case.server) else min(sum(known), 1.0)
-
-
-def _mean_busy(samples: Sequence[GpuSample]) -> float | None:
-    values = [s.busy_ratio for s in samples if s.busy_ratio is not None]
-    return statistics.fmean(values) if values else None
+    together = max if is_tensor_parallel(case.server) else sum
+    return min(together(known), 1.0) if known else None
 
 
 def _power_ratio(case: Case) -> float | None:
@@ -108,7 +97,7 @@ def _power_ratio(case: Case) -> float | None:
 
 def _has_other_work(case: Case) -> bool:
     """Say whether something else keeps the GPU idle: the bus, weights in RAM, a missing licence."""
-    if any(s.vgpu_licensed is False for s in case.gpu):
+    if case.server.kv_on_gpu is False or any(s.vgpu_licensed is False for s in case.gpu):
         return True
     traffic = [
         median(samples, lambda s: s.pcie_rx_bytes_per_s)
@@ -127,7 +116,6 @@ def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
     idle_s = took_s * (1 - busy)
     # no formula tells what launching costs without CUDA graphs: 1.8 to 6.7 times were published
     lost_s = max(judge_decode(case).lost_s, idle_s) if eager else idle_s
-    channels: tuple[Channel, ...] = ("server",) if eager else ("inference",)
     said = (
         f"CUDA graphs are switched off, so the CPU starts each of the GPU's many small steps by "
         f"itself, and the GPU, {100 * busy:.0f} % busy, does little at a time"
@@ -137,7 +125,7 @@ def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
     )
     return Finding(
         phase="decode",
-        confidence=weigh("gauge", "gauge", *channels),
+        confidence=weigh("gauge", "gauge", "server" if eager else "inference"),
         lost_s=lost_s,
         summary=f"{said}: {rate_tps:.1f} tokens/s; that lost about {{lost}}.",
         remedy=_remedy(case, eager=eager),

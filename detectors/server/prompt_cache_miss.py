@@ -49,32 +49,36 @@ def detect(case: Case) -> Finding | None:
     if prompt is None:
         return None  # the first prompt of its kind: there is nothing that it could have missed
     total = need(case.timeline.tokens.prompt, "number of prompt tokens")
-    kept = _kept_ratio(prompt)
-    if total < MIN_LOST_TOKENS or max(prompt.shared_ratio, kept) < MIN_PREFIX_RATIO:
+    if total < MIN_LOST_TOKENS or _engine_is_new(case, prompt):
         return None
-    if _engine_is_new(case, prompt):
-        return None
-    changed = prompt.shared_ratio >= MIN_SHARED_RATIO and (
-        prompt.shared_ratio - kept >= MIN_MOVED_RATIO
-    )
+    kept, shared = _kept_ratio(prompt), prompt.shared_ratio
+    if shared >= MIN_SHARED_RATIO and shared - kept >= MIN_MOVED_RATIO:
+        return _changed_by_client(case, prompt, kept * total, shared * total)
+    return None if kept < MIN_PREFIX_RATIO else _lost_by_engine(case, prompt, kept * total)
+
+
+def _changed_by_client(
+    case: Case, prompt: PromptPrefix, kept: float, shared: float
+) -> Finding | None:
+    """Told by the prompts alone; the cached tokens only say how much of it was lost."""
     cached = _cached(case)
-    if changed:  # told by the prompts alone; the count only says how much of it was lost
-        reused = kept * total if cached is None else cached
-        lost = prompt.shared_ratio * total - reused
-        if lost < max(MIN_MOVED_RATIO * total, MIN_LOST_TOKENS):
-            return None
-        confidence = weigh("counter", "inference" if cached is None else "server")
-        why, remedy = what_changed(prompt), client_remedy(prompt)
-        return _finding(case, reused, lost, confidence, why, remedy)
-    if kept < MIN_PREFIX_RATIO:
+    lost = shared - (kept if cached is None else cached)
+    if lost < max(MIN_MOVED_RATIO * (case.timeline.tokens.prompt or 0), MIN_LOST_TOKENS):
         return None
-    reused = need(cached, "prompt tokens taken from the cache")
-    lost = kept * total - reused
-    if reused > MAX_CACHED_RATIO * kept * total or lost < MIN_LOST_TOKENS:
+    confidence = weigh("counter", "inference" if cached is None else "server")
+    why = what_changed(prompt)
+    return _finding(case, shared - lost, lost, confidence, why, client_remedy(prompt))
+
+
+def _lost_by_engine(case: Case, prompt: PromptPrefix, kept: float) -> Finding | None:
+    cached = need(_cached(case), "prompt tokens taken from the cache")
+    if cached > MAX_CACHED_RATIO * kept or kept - cached < MIN_LOST_TOKENS:
         return None
-    same = f"the first {100 * kept:.0f} % are the same as in an earlier request, but "
-    why, remedy = same + why_lost(case, prompt), engine_remedy(case, prompt)
-    return _finding(case, reused, lost, weigh("server", "gauge"), why, remedy)
+    same = 100 * _kept_ratio(prompt)
+    why = f"the first {same:.0f} % are the same as in an earlier request, but "
+    why += why_lost(case, prompt)
+    confidence = weigh("server", "gauge")
+    return _finding(case, cached, kept - cached, confidence, why, engine_remedy(case, prompt))
 
 
 def _kept_ratio(prompt: PromptPrefix) -> float:
@@ -92,6 +96,8 @@ def _kept_ratio(prompt: PromptPrefix) -> float:
 def _cached(case: Case) -> float | None:
     """Return the cached tokens, by the reply or by counters that counted this request alone."""
     activity = case.activity
+    if case.server.prefix_caching is False:
+        return 0
     if case.timeline.tokens.cached is not None or activity is None or not activity.alone:
         return case.timeline.tokens.cached
     return activity.cached_tokens
@@ -110,6 +116,7 @@ def _engine_is_new(case: Case, prompt: PromptPrefix) -> bool:
 def _finding(
     case: Case, reused: float, lost: float, confidence: float, why: str, remedy: str
 ) -> Finding:
+    """Return the finding; `reused` tokens were taken from the cache, or could be at the most."""
     total, prefill_s = case.timeline.tokens.prompt or 0, need(case.phases.prefill_s, "prefill time")
     computed = max(total - reused, 1.0)
     return Finding(
@@ -122,7 +129,11 @@ def _finding(
         ),
         remedy=remedy,
         evidence=(
-            Evidence(name="tokens from the cache", value=round(reused), unit="tokens"),
+            Evidence(
+                name="tokens from the cache" if _cached(case) is not None else "common beginning",
+                value=round(reused),
+                unit="tokens",
+            ),
             Evidence(
                 name="tokens computed again",
                 value=round(lost),

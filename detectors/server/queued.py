@@ -44,7 +44,7 @@ def detect(case: Case) -> Finding | None:
         phase="queue",
         confidence=CONFIDENCE if others else ENGINE_ONLY_CONFIDENCE,
         lost_s=waited_s,
-        summary=f"The request waited {waited_s:.1f} s before the engine began, {_why(case)}.",
+        summary=f"The request waited about {{lost}} before the engine began, {_why(case)}.",
         remedy=_remedy(case),
         evidence=(
             Evidence(name="wait in the queue", value=waited_s, unit="s", limit=MIN_QUEUE_S),

@@ -40,9 +40,12 @@ from slowtok.detectors.gpu_code import (
 from slowtok.detectors.gpu_window import facts_of
 from slowtok.detectors.phases import judge_decode, prefill_excess_s
 from slowtok.detectors.placement import off_gpu
-from slowtok.detectors.window import CPU_DECODES_CORES, mean
+from slowtok.detectors.window import mean
 
 TITLE = "No fast GPU code for this"
+
+COMPUTING_CORES = 2.0
+"""One thread waits for the GPU, whatever it does; more of them compute."""
 
 OLD_POWER_RATIO = 0.60
 """Of the power limit, where a build is known to be old: 0.47 in trap 46, 0.80 after the rebuild."""
@@ -62,8 +65,8 @@ def detect(case: Case) -> Finding | None:
         return None
     host = need(case.host_during(phase) or None, f"host samples during {phase}")
     cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
-    if cores > CPU_DECODES_CORES:
-        return _operator_on_cpu(case, phase, lost[phase], cores) if lacks_attention(case) else None
+    if cores >= COMPUTING_CORES and lacks_attention(case):
+        return _operator_on_cpu(case, phase, lost[phase], cores)
     if case.server.eager or case.server.flash_attention == "off":
         return None
     use = poor_use(case, phase)
@@ -88,7 +91,7 @@ def _operator_on_cpu(case: Case, phase: Phase, lost_s: float, cores: float) -> F
         ),
         remedy=_other_types(case),
         evidence=(
-            Evidence(name="CPU of the server", value=cores, unit="cores", limit=CPU_DECODES_CORES),
+            Evidence(name="CPU of the server", value=cores, unit="cores", limit=COMPUTING_CORES),
             _rate(case, phase),
         ),
     )
@@ -109,7 +112,7 @@ def _poor_code(case: Case, phase: Phase, lost_s: float, use: PoorUse) -> Finding
         why = f"the engine's build {case.server.version} is older than llama.cpp's code for it"
     return Finding(
         phase=phase,
-        confidence=weigh("inference", *channels, against=use.unseen),
+        confidence=weigh("inference", *channels),
         lost_s=lost_s,
         summary=(
             f"{name} was {100 * use.busy_ratio:.0f} % busy at its usual clocks but gave only "

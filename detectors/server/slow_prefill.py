@@ -2,16 +2,15 @@
 
 Signal:
 At least 256 prompt tokens were computed, over 2 s or more, at a rate per token below what the GPU
-should give for this model at this depth, or below half of what this setup gave before. It is named
+should give for this model at this depth, or below half of what this setup gave before. It is sure
 where something that was set explains it: small micro-batches, or weights in RAM that the GPU has to
-fetch for each batch.
+fetch for each batch; likely where this setup did better before; else it stays unexplained.
 
 Not to be confused with:
 - `prompt-cache-miss`: too many tokens, each one at the usual rate.
 - `flash-attention-off`, `slow-kernel`, `power-cap`, `thermal-throttle`: causes of their own.
-- `queued`, `model-load`: the wait before prefill; without the engine's timings they look alike.
-- Short prompts: one pass over the weights, limited by memory.
-- A neighbour's prefill at the same time.
+- `queued`, `model-load`: the wait before prefill.
+- Short prompts: one pass over the weights. A neighbour's prefill at the same time.
 
 Remedy:
 Larger micro-batches (`--ubatch-size`), more layers on the GPU, a shorter prompt.
@@ -27,22 +26,24 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Channel, Evidence, Finding, Missing, need, weigh
-from slowtok.detectors.phases import MIN_PREFILL_S, MIN_PREFILL_TOKENS, prefill_excess_s
+from slowtok.detectors.phases import (
+    MIN_PREFILL_S,
+    MIN_PREFILL_TOKENS,
+    OWN_PREFILL_RATIO,
+    prefill_excess_s,
+)
 from slowtok.detectors.placement import TOLD, off_gpu
 from slowtok.detectors.placement_cost import link_bytes_per_s
 
 TITLE = "Slow prefill"
 
 USUAL_MICRO_BATCH = 512
-LARGE_MICRO_BATCH = 2048
-"""llama.cpp's default, and what its users take where weights are in RAM."""
-
+LARGE_MICRO_BATCH = 2048  # what llama.cpp's users take where weights are in RAM; 512 is its default
 SMALL_BATCH_EXPONENT = 0.79
 """A quarter of the batch at a third of the rate (P40, gpt4all#2605): ln 3 / ln 4."""
 
 LINK_RATIO = 0.5
-"""Of a link's practical rate, at worst: weights in pageable memory are copied twice. #26391 gives
-about 13 of 25 GB/s. Otherwise no published source."""
+"""Of a link's practical rate, at worst: #26391 gives about 13 of 25 GB/s. No other source."""
 
 
 NO_REASON_REMEDY = "Look for other work on the GPU, and compare with another build of the engine"
@@ -50,7 +51,7 @@ NO_REASON_REMEDY = "Look for other work on the GPU, and compare with another bui
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reason:
-    """Something that was set, and the range of what it costs a prefill."""
+    """Something that was set, and what it costs a prefill at least and at most."""
 
     said: str
     remedy: str
@@ -61,7 +62,7 @@ class _Reason:
 
 
 def detect(case: Case) -> Finding | None:
-    """Fire when tokens were computed slowly; sure of it only where something set explains that."""
+    """Fire when tokens were computed slowly; how sure depends on what explains it."""
     if (case.timeline.tokens.processed or 0) < MIN_PREFILL_TOKENS:
         return None
     if need(case.phases.prefill_s, "prefill time") < MIN_PREFILL_S:
@@ -74,8 +75,7 @@ def detect(case: Case) -> Finding | None:
     if excess_s <= 0:
         return None
     reasons = [found for found in (_small_batches(case), _fetched(case)) if found is not None]
-    reason = max(reasons, key=lambda reason: reason.most_s, default=None)
-    return _finding(case, excess_s, reason)
+    return _finding(case, excess_s, max(reasons, key=lambda r: r.most_s, default=None))
 
 
 def _small_batches(case: Case) -> _Reason | None:
@@ -83,21 +83,19 @@ def _small_batches(case: Case) -> _Reason | None:
     server, envelope = case.server, case.envelope
     sizes = [size for size in (server.micro_batch_tokens, server.batch_tokens) if size]
     size = min(sizes, default=USUAL_MICRO_BATCH)
-    if server.micro_batch_tokens is None or size >= USUAL_MICRO_BATCH:
+    if size >= USUAL_MICRO_BATCH:
         return None
-    took_s, tokens = case.phases.prefill_s or 0.0, case.timeline.tokens.processed or 0
-    weights, rate = envelope.read_bytes or 0.0, envelope.bandwidth_bytes_per_s
-    passes = tokens * (1 / size - 1 / USUAL_MICRO_BATCH)
-    name = "--ubatch-size" if size == server.micro_batch_tokens else "--batch-size"
+    took_s, rate = case.phases.prefill_s or 0.0, envelope.bandwidth_bytes_per_s
+    passes = (case.timeline.tokens.processed or 0) * (1 / size - 1 / USUAL_MICRO_BATCH)
+    smaller = "--ubatch-size" if size == server.micro_batch_tokens else "--batch-size"
+    name = "--max-num-batched-tokens" if server.kind == "vllm" else smaller
     return _Reason(
         said=f"the engine computes only {size} tokens at once ({name})",
-        remedy=f"Start the engine with {name} {USUAL_MICRO_BATCH}, its default",
-        least_s=passes * weights / rate if rate else 0.0,
+        remedy=f"Start the engine with {name} {USUAL_MICRO_BATCH} or more",
+        least_s=passes * (envelope.read_bytes or 0.0) / rate if rate else 0.0,
         most_s=took_s * (1 - (size / USUAL_MICRO_BATCH) ** SMALL_BATCH_EXPONENT),
         channel="server",
-        evidence=Evidence(
-            name="tokens at once", value=size, unit="tokens", limit=USUAL_MICRO_BATCH
-        ),
+        evidence=Evidence(name="at once", value=size, unit="tokens", limit=USUAL_MICRO_BATCH),
     )
 
 
@@ -107,10 +105,9 @@ def _fetched(case: Case) -> _Reason | None:
         placed = off_gpu(case)
     except Missing:
         return None
-    weights = case.model.file_bytes
-    if placed is None or not weights:
+    if placed is None or not case.model.file_bytes:
         return None
-    held = placed.weights_ratio * weights
+    held = placed.weights_ratio * case.model.file_bytes
     size = case.server.micro_batch_tokens or case.server.batch_tokens or USUAL_MICRO_BATCH
     passes = -(-(case.timeline.tokens.processed or 0) // size)
     copied_s = passes * held / link_bytes_per_s(case)
@@ -130,19 +127,20 @@ def _more_at_once(case: Case, size: int) -> str:
         "llama-server": f"--batch-size {LARGE_MICRO_BATCH} --ubatch-size {LARGE_MICRO_BATCH}",
         "ollama": f"num_batch {LARGE_MICRO_BATCH} in the Modelfile or the request's options",
     }.get(case.server.kind)
-    if setting is None or size >= LARGE_MICRO_BATCH:
-        return fit
     less = LARGE_MICRO_BATCH // size
+    if setting is None or less < 2:
+        return fit
     return f"Set {setting}, so that they are fetched {less} times less often. {fit}"
 
 
 def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     rate_tps, took_s = case.phases.prefill_tps or 0.0, case.phases.prefill_s or 0.0
     usual_tps = rate_tps * took_s / max(took_s - excess_s, 0.01 * took_s)
-    why = "nothing that is visible here says why" if reason is None else reason.said
-    channels: tuple[Channel, ...] = () if reason is None else (reason.channel,)
-    lost_s = excess_s
+    why, lost_s = "nothing that is visible here says why", excess_s
+    was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
+    channels: tuple[Channel, ...] = ("gauge",) if was_better else ()
     if reason is not None:
+        why, channels = reason.said, (reason.channel,)
         lost_s = min(max(excess_s, reason.least_s), reason.most_s, took_s)
     return Finding(
         phase="prefill",
@@ -156,6 +154,6 @@ def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
         evidence=(
             Evidence(name="prefill rate", value=rate_tps, unit="tokens/s", limit=usual_tps),
             Evidence(name="prefill", value=took_s, unit="s", limit=MIN_PREFILL_S),
-            *(() if reason is None else (reason.evidence,)),
+            *([] if reason is None else [reason.evidence]),
         ),
     )

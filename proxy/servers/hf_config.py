@@ -7,7 +7,13 @@ describes several networks the one that writes text counts.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from slowtok.proxy.servers.kv_geometry import F16_BYTES, FULL_ATTENTION_PERIOD, KvBytes, add_up
+from slowtok.proxy.servers.kv_geometry import (
+    F16_BYTES,
+    FULL_ATTENTION_PERIOD,
+    STATE_VALUE_BYTES,
+    KvBytes,
+    add_up,
+)
 
 Config = Mapping[str, Any]
 
@@ -22,6 +28,10 @@ HEADS = ("num_attention_heads", "n_head", "n_heads")
 HEADS_KV = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv")
 WIDTH = ("hidden_size", "n_embd", "d_model")
 HEAD_LENGTH = ("head_dim", "attention_head_dim", "kv_channels")
+CONVOLUTION = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_kernel_size")
+MAMBA_HEADS = ("mamba_n_heads", "mamba_num_heads")
+MAMBA_HEAD_LENGTH = ("mamba_d_head", "mamba_head_dim")
+MAMBA_STATE = ("mamba_d_state", "ssm_state_size", "state_size")
 # Their layers differ in ways that no common field tells.
 LAYERS_OF_THEIR_OWN = ("block_configs",)
 SLIDING = frozenset({"sliding_attention", "chunked_attention", "local_attention"})
@@ -69,6 +79,36 @@ def kv_bytes(config: Config, attending: Collection[int] | None = None) -> KvByte
     ]
     sizes = ((_layer_bytes(config, layer, slides[layer]), slides[layer]) for layer in counted)
     return add_up(sizes, window)
+
+
+def state_bytes(config: Config, layers: int) -> float | None:
+    """Return the recurrent state of one sequence over `layers` layers that keep one.
+
+    None where the config does not tell its sizes. Counted at 32 bits, which engines keep it in.
+    """
+    if not layers:
+        return 0.0
+    values = _state_values(config)
+    return None if values is None else float(layers * values * STATE_VALUE_BYTES)
+
+
+def _state_values(config: Config) -> int | None:
+    """Return how many values one layer keeps: what a convolution looks back at, and the state."""
+    width = _whole(config, WIDTH)
+    if length := _whole(config, ("conv_L_cache",)):
+        return None if width is None else width * (length - 1)
+    back = max((_whole(config, CONVOLUTION) or 1) - 1, 0)
+    keys, key = (_whole(config, (f"linear_{n}",)) for n in ("num_key_heads", "key_head_dim"))
+    heads, head = (_whole(config, (f"linear_{n}",)) for n in ("num_value_heads", "value_head_dim"))
+    if keys and key and heads and head:
+        return heads * head * key + back * (2 * keys * key + heads * head)
+    heads, head = _whole(config, MAMBA_HEADS), _whole(config, MAMBA_HEAD_LENGTH)
+    size, expand = _whole(config, MAMBA_STATE), _whole(config, ("mamba_expand", "expand"))
+    inner = heads * head if heads and head else expand * width if expand and width else None
+    if inner is None or size is None:
+        return None
+    groups = (_whole(config, ("mamba_n_groups", "n_groups")) or 0) if heads else 0
+    return inner * size + back * (inner + 2 * groups * size)
 
 
 def quantisation(config: Config) -> tuple[str | None, int | None]:

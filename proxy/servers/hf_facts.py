@@ -70,7 +70,10 @@ def model_facts(
     decoder = safetensors_facts.decoder(tensors, layers)
     kv = hf_config.kv_bytes(config, safetensors_facts.attending_layers(decoder))
     loaded_bits = LOADED_BITS.get(str(config.get("dtype") or config.get("torch_dtype")))
-    parameters = safetensors_facts.parameters(tensors, bits) if tensors else None
+    whole_tensors = [(tensor, 1.0) for tensor in tensors]
+    parameters = safetensors_facts.parameters(whole_tensors, bits) if tensors else None
+    states = safetensors_facts.state_layers(decoder)
+    read = safetensors_facts.read(decoder, experts, used) if decoder else None
     total_bytes = sum(tensor.size_bytes for tensor in tensors)
     return ModelFacts(
         path=str(folder),
@@ -78,9 +81,7 @@ def model_facts(
         quantisation=quantisation or safetensors_facts.main_type(tensors),
         parameters=parameters,
         file_bytes=file_bytes or None,
-        read_bytes=safetensors_facts.read_bytes(decoder, experts, used, loaded_bits)
-        if decoder
-        else None,
+        read_bytes=None if read is None else safetensors_facts.read_bytes(read, loaded_bits),
         layers=layers,
         experts=experts,
         experts_used=used,
@@ -88,6 +89,8 @@ def model_facts(
         kv_window_tokens=None if kv is None else kv.window_tokens,
         kv_window_bytes_per_token=None if kv is None else kv.windowed,
         bits_per_weight=total_bytes * 8 / parameters if parameters else None,
+        state_bytes=hf_config.state_bytes(config, len(states)) if decoder else None,
+        active_parameters=None if read is None else safetensors_facts.parameters(read, bits),
     )
 
 

@@ -5,7 +5,7 @@ name of a tensor: type, shape, first and last byte.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -33,7 +33,8 @@ KEYS = re.compile(
     r"(.*)\.(k_proj|qkv_proj|qkv|kv_a_proj_with_mqa|c_attn|query_key_value|Wqkv|wqkv|wk|wkv_a"
     r"|in_proj_qkv|kv_proj|to_k|key)\.[^.]+$"
 )
-STATE = re.compile(r"(.*)\.A_log$")  # of a recurrent layer, whose keys are not kept
+# Of a recurrent layer, whose keys are not kept; of a short convolution.
+STATE = re.compile(r"(.*)\.(A_log|conv\.conv\.weight)$")
 # What quantisation adds: no parameters of the model.
 ADDED = re.compile(
     r"(scales?|_scale_inv|_scale_2|scale_inv|qzeros|zeros|zero_point|g_idx|weight_shape|absmax"
@@ -103,42 +104,58 @@ def decoder(tensors: Iterable[Tensor], layers: int | None) -> list[Tensor]:
     ]
 
 
-def read_bytes(
-    tensors: Iterable[Tensor], experts: int | None, used: int | None, plain_bits: int | None = None
-) -> int | None:
-    """Return the weight bytes of a decoder read for one token; None where experts are not known.
+def read(
+    tensors: Sequence[Tensor], experts: int | None, used: int | None
+) -> list[tuple[Tensor, float]] | None:
+    """Return the tensors of a decoder read for one token, and which share of each.
 
-    The embedding is a look-up, unless it is the output matrix too (tied): then it is read once.
-    `plain_bits` is what 32-bit weights are loaded as, where that is another size.
+    None where experts are not known. The embedding is a look-up, unless it is the output matrix
+    too (tied): then it is read once.
     """
-    tensors = list(tensors)
     tied = not any(OUTPUT.search(tensor.name) for tensor in tensors)
-    total = 0.0
+    found = []
     for tensor in tensors:
         if LOOK_UPS.search(tensor.name) or (EMBEDDING.search(tensor.name) and not tied):
             continue
-        size_bytes = float(tensor.size_bytes)
-        if plain_bits is not None and tensor.type_name == "F32":
-            size_bytes *= plain_bits / 32
+        ratio = 1.0
         if EXPERTS.search(tensor.name):
             if not experts or not used:
                 return None
-            size_bytes *= used / experts
-        total += size_bytes
+            ratio = used / experts
+        found.append((tensor, ratio))
+    return found
+
+
+def read_bytes(shares: Iterable[tuple[Tensor, float]], plain_bits: int | None = None) -> int:
+    """Return the bytes of shares of tensors.
+
+    `plain_bits` is what 32-bit weights are loaded as, where that is another size.
+    """
+    total = 0.0
+    for tensor, ratio in shares:
+        loaded = plain_bits / 32 if plain_bits is not None and tensor.type_name == "F32" else 1.0
+        total += tensor.size_bytes * ratio * loaded
     return round(total)
 
 
-def parameters(tensors: Iterable[Tensor], bits: int | None) -> int | None:
+def parameters(shares: Iterable[tuple[Tensor, float]], bits: int | None) -> int | None:
     """Return the number of weights; `bits` of one where several are packed into an integer."""
-    count = 0
-    for tensor in tensors:
+    count = 0.0
+    for tensor, ratio in shares:
         if ADDED.search(tensor.name):
             continue
         integer_bits = INTEGER_BITS.get(tensor.type_name)
         if integer_bits is not None and bits is None:
             return None
-        count += tensor.elements * (integer_bits // bits if integer_bits and bits else 1)
-    return count
+        packed = integer_bits // bits if integer_bits and bits else 1
+        count += tensor.elements * ratio * packed
+    return round(count)
+
+
+def state_layers(tensors: Iterable[Tensor]) -> frozenset[int]:
+    """Return the layers that keep a recurrent state."""
+    layers = {tensor.layer for tensor in tensors if STATE.match(tensor.name)}
+    return frozenset(layer for layer in layers if layer is not None)
 
 
 def attending_layers(tensors: Iterable[Tensor]) -> frozenset[int] | None:

@@ -1,10 +1,17 @@
-"""Which paths carry generations, and in which dialect: one table."""
+"""Which paths make the engine compute, and in which dialect they answer: one table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slowtok.proxy.stream.dialects import ollama, openai
+from slowtok.proxy.stream.dialects import (
+    anthropic,
+    llama_server,
+    ollama,
+    openai,
+    pooling,
+    responses,
+)
 from slowtok.proxy.stream.reply import Reply
 
 Dialect = Callable[[Mapping[str, Any], Reply], bool]
@@ -12,27 +19,55 @@ Dialect = Callable[[Mapping[str, Any], Reply], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One generation API. `streams_by_default` is what an absent `stream` field means."""
+    """One API that makes the engine compute.
+
+    `streams_by_default` is what an absent `stream` field means. `takes_stream_options` says that
+    usage can be asked for, and that a whole reply can be put together from a stream.
+    `prefill_only`: nothing is generated.
+    """
 
     name: str
     read: Dialect
     streams_by_default: bool = False
     takes_stream_options: bool = False
+    prefill_only: bool = False
 
 
 _CHAT = Api(name="openai-chat", read=openai.read, takes_stream_options=True)
 _TEXT = Api(name="openai-completions", read=openai.read, takes_stream_options=True)
+_RESPONSES = Api(name="openai-responses", read=responses.read)
+_MESSAGES = Api(name="anthropic-messages", read=anthropic.read)
 _OLLAMA = Api(name="ollama", read=ollama.read, streams_by_default=True)
+_OLLAMA_EMBED = Api(name="ollama-embed", read=ollama.read_embedding, prefill_only=True)
+_NATIVE = Api(name="llama-server", read=llama_server.read)
+_EMBEDDINGS = Api(name="embeddings", read=pooling.read, prefill_only=True)
+_RERANK = Api(name="rerank", read=pooling.read, prefill_only=True)
 
 _APIS = {
     "/v1/chat/completions": _CHAT,
     "/chat/completions": _CHAT,  # llama-server's alias; its bare /completions is another API
     "/v1/completions": _TEXT,
+    "/v1/responses": _RESPONSES,
+    "/responses": _RESPONSES,
+    "/v1/messages": _MESSAGES,
     "/api/chat": _OLLAMA,
     "/api/generate": _OLLAMA,
+    "/api/embed": _OLLAMA_EMBED,
+    "/api/embeddings": _OLLAMA_EMBED,
+    "/completion": _NATIVE,
+    "/completions": _NATIVE,
+    "/infill": _NATIVE,
+    "/v1/embeddings": _EMBEDDINGS,
+    "/embeddings": _EMBEDDINGS,
+    "/embedding": _EMBEDDINGS,
+    "/v1/rerank": _RERANK,
+    "/v1/reranking": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/rerank": _RERANK,
+    "/reranking": _RERANK,
 }
 
 
 def find_api(method: str, path: str) -> Api | None:
-    """Return the generation API at `path` (without query), or None: relayed without a verdict."""
+    """Return the API at `path` (without query), or None: relayed without a verdict."""
     return _APIS.get(path.rstrip("/")) if method == "POST" else None

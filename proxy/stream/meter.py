@@ -101,6 +101,8 @@ class Meter:
             return False
         try:
             said: Any = orjson.loads(event)
+            if isinstance(said, list):  # llama-server's own answer to several prompts
+                return sum(self._read(one, self.reply) for one in said) > 0
             return self._read(said, self.reply)
         except (orjson.JSONDecodeError, AttributeError, TypeError):
             self.parse_errors += 1  # not JSON, or JSON of another shape: the bytes have passed

@@ -4,6 +4,8 @@ The engine's word is taken as it is, also where it claims more time than passed 
 the record, and their difference is evidence (an answer from a cache, a clock that runs apart).
 """
 
+from dataclasses import replace
+
 from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
 
 
@@ -53,6 +55,40 @@ def split(
     )
 
 
+def estimate(
+    phases: Phases,
+    timeline: Timeline,
+    *,
+    choices: int,
+    prefill_tps: float | None,
+    decode_tps: float | None,
+) -> Phases:
+    """Fill in what a whole reply without timings leaves open, from the rates to be expected.
+
+    Prefill and decode are taken to have been slower than expected by the same factor, so that
+    together they are the time from the request to its reply. Nothing may be concluded from that.
+    """
+    processed, completion = timeline.tokens.processed, timeline.tokens.completion
+    whole_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, phases.load_s or 0.0)
+    if phases.source != "estimate" or not (prefill_tps and decode_tps and whole_s):
+        return phases
+    if processed is None or completion is None:
+        return phases
+    usual_prefill_s = processed / prefill_tps
+    usual_decode_s = max(completion / choices - 1, 0) / decode_tps
+    if not usual_prefill_s + usual_decode_s:
+        return phases
+    factor = whole_s / (usual_prefill_s + usual_decode_s)
+    prefill_s, decode_s = usual_prefill_s * factor, usual_decode_s * factor
+    return replace(
+        phases,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        prefill_tps=_rate(processed, prefill_s),
+        decode_tps=_decode_rate(completion, choices, decode_s),
+    )
+
+
 def _word(
     said: EngineTimings | None, counted: EngineTimings | None
 ) -> tuple[EngineTimings, Source]:
@@ -72,6 +108,9 @@ def _prefill_and_decode(
             _stream_decode(timeline) if decode_s is None else decode_s,
             word,
         )
+    if _only_read(timeline):
+        whole_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, engine.load_s or 0.0)
+        return whole_s if alone else None, None, "stream"
     if not timeline.stream:
         return None, None, "estimate"
     prefill_s = None
@@ -113,12 +152,19 @@ def _bounds(
     if source in ("engine", "metrics") and answered is not None and decode_s is not None:
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
         first = answered - decode_s if first is None else min(first, answered - decode_s)
+    if _only_read(timeline):
+        first = answered
     begin = None if first is None or prefill_s is None else first - prefill_s
     if timeline.sent_at_s is not None:
         first = None if first is None else max(first, timeline.sent_at_s)
         begin = None if begin is None else max(begin, timeline.sent_at_s)
     end = timeline.last_token_at_s if timeline.stream else None
     return begin, first, answered if end is None else end
+
+
+def _only_read(timeline: Timeline) -> bool:
+    """Say whether a whole reply generated nothing, as embeddings do: all of it was prefill."""
+    return timeline.tokens.completion == 0 and not timeline.stream
 
 
 def _answered_at_s(timeline: Timeline) -> float | None:

@@ -4,6 +4,7 @@ Dialects write into a `Reply`; the meter reads it once at the end. Values are th
 in the units of our records (seconds, tokens).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,12 @@ class Reply:
     decode_s: float | None = None
     last_choice: int = 0
     timings: dict[int, ChoiceTimings] = field(default_factory=dict)
+    usage_at_start: Mapping[str, Any] = field(default_factory=dict)
+
+    def note_choice(self, index: Any) -> None:
+        """An event is about the answer of this number."""
+        self.last_choice = count_of(index) or 0
+        self.choices_seen = max(self.choices_seen, self.last_choice + 1)
 
     @property
     def choices(self) -> int:

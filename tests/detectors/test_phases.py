@@ -6,12 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.cases import case, healthy, with_envelope, with_phases, with_timeline, with_tokens
-from slowtok.detectors.case import Baseline, Case, Envelope, Phase, Phases, Range
+from fakes.cases import (
+    case,
+    healthy,
+    with_envelope,
+    with_phases,
+    with_server,
+    with_timeline,
+    with_tokens,
+)
+from slowtok.detectors.case import (
+    Baseline,
+    Case,
+    Envelope,
+    Phase,
+    Phases,
+    Range,
+)
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Finding, PhaseLoss
 from slowtok.detectors.machine import GpuFacts
-from slowtok.detectors.phases import judge_decode, losses, slowdown, unexplained_wait
+from slowtok.detectors.phases import (
+    judge_decode,
+    losses,
+    slowdown,
+    unexplained_wait,
+)
 
 LOW_TPS = 76.0  # the low edge of the healthy case's band
 
@@ -194,13 +214,33 @@ def test_a_wait_is_slow_when_it_is_felt_and_at_least_a_tenth(
     assert lost(waited) == (PhaseLoss(phase=phase, lost_s=wait_s, slow=slow),)
 
 
-def test_prefill_is_slow_only_by_what_a_finding_shows() -> None:
+def test_without_an_expectation_prefill_is_slow_only_by_what_a_finding_shows() -> None:
     slow = case(prefill_s=30.0)
 
     assert lost(slow) == ()
     assert lost(slow, found("prefill", 20.0)) == (
         PhaseLoss(phase="prefill", lost_s=20.0, slow=True),
     )
+
+
+def drafting(tps: float, *, drafted: int | None = None, accepted: int | None = None) -> Case:
+    before = with_server(decoded(tps, baseline=learned(200.0)), speculative=True)
+    return with_tokens(before, drafted=drafted, accepted=accepted)
+
+
+def test_drafts_are_not_held_against_what_other_text_gave() -> None:
+    """103 and 19 tokens/s came from one healthy server (rkz91/coco#116)."""
+    assert judge_decode(drafting(80.0, drafted=400, accepted=200)).slow is False
+    assert judge_decode(drafting(80.0)).slow is False
+    assert judge_decode(with_server(drafting(80.0), speculative=False)).slow is True
+
+
+def test_slower_than_without_drafts_is_slow_if_it_is_known_what_became_of_them() -> None:
+    judged = judge_decode(drafting(60.0, drafted=400, accepted=20))
+
+    assert judged.slow is True
+    assert judged.lost_s == pytest.approx(5.0 * (1 - 60 / 151))
+    assert "does not tell what became of its drafts" in judge_decode(drafting(60.0)).reason
 
 
 def test_a_finding_cannot_show_more_than_the_prefill_took() -> None:

@@ -322,6 +322,28 @@ def slow_reader() -> Case:
     return with_phases(with_timeline(case(), client_blocked_s=2.5), delivery_s=2.0)
 
 
+def slow_network() -> Case:
+    """A remote engine decoded in 3 s what arrived over 8 s, ten tokens at a time."""
+    quick = case()
+    begin_s = quick.phases.decode_from_at_s or 0.0
+    slow = with_phases(quick, decode_stream_s=8.0, decode_to_at_s=begin_s + 8.0, total_s=8.1)
+    slow = with_timeline(
+        slow,
+        token_at_s=tuple(begin_s + i * 8.0 / 44 for i in range(45)),
+        last_token_at_s=begin_s + 8.0,
+        last_byte_at_s=begin_s + 8.0,
+        delivered_at_s=begin_s + 8.0,
+        itl_p50_s=8.0 / 44,
+        itl_p99_s=0.3,
+    )
+    return replace(with_server(slow, local=False, url="http://10.0.0.7:8080"), host=())
+
+
+def proxy_lag() -> Case:
+    """slowtok held the request for two seconds before it sent it."""
+    return with_phases(with_timeline(case(), proxy_s=2.0), total_s=5.1)
+
+
 def serving() -> GpuProcess:
     """The server's process on the GPU, with the model in its memory."""
     return GpuProcess(pid=4711, name="llama-server", memory_bytes=400 * 2**20, is_server=True)
@@ -335,7 +357,9 @@ FIRING: dict[str, Callable[[], Case]] = {
     "long-context": long_context,
     "model-load": model_load,
     "prompt-cache-miss": prompt_cache_miss,
+    "proxy-lag": proxy_lag,
     "queued": queued,
+    "slow-network": slow_network,
     "slow-reader": slow_reader,
     "storage-paging": storage_paging,
     "threads-misconfigured": threads_misconfigured,

@@ -16,6 +16,7 @@ from fakes.gpu_cases import (
     GIB,
     GPU_HOST,
     HEALTHY_MS,
+    MIB,
     SERVER,
     gpu_case,
     with_readings,
@@ -78,7 +79,14 @@ def old_build(version: str = "b6100-1a2b3c4d", **readings: Any) -> Case:
         completion=400,
         server=replace(SERVER, version=version),
         device=replace(DEVICE, gpus=(RTX_5090,)),
-        gpu=replace(BUSY_GPU, total_bytes=32 * GIB, power_limit_w=575.0, sm_clock_mhz=2800),
+        gpu=replace(
+            BUSY_GPU,
+            total_bytes=32 * GIB,
+            free_bytes=32 * GIB - 7_200 * MIB,
+            power_limit_w=575.0,
+            sm_clock_mhz=2800,
+            memory_clock_mhz=13801,
+        ),
     )
     busy = {"busy_ratio": 0.98, "power_w": 270.0, "memory_busy_ratio": None}
     return with_readings(slow, **(busy | readings))

@@ -44,6 +44,7 @@ def timeline(world: World, trace: Trace, dice: Random) -> Timeline:
         engine=_word(world, trace, dice),
         client_blocked_s=waits.blocked_s,
         proxy_s=0.0003 + waits.proxy_s,
+        loop_lag_s=0.002 + max(waits.proxy_lag_s, waits.proxy_s),
     )
 
 

@@ -158,6 +158,8 @@ def prompt(world: World) -> PromptPrefix | None:
         first_difference=min(common, 4000),
         difference_message=0 if request.common < 0.2 else 4,
         difference_role="system" if request.common < 0.2 else "user",
+        difference_kind=request.difference,
+        others_since=request.others_since,
         granularity_chars=64,
         previous_age_s=request.previous_age_s,
     )
@@ -203,6 +205,7 @@ def _loads(world: World, dice: Random) -> tuple[ModelLoad, ...]:
     loads = []
     for at in range(past.loads):
         others = past.others_at_load_gib * GIB if at == 0 else 0.0
+        leaked = past.leaked_gib * GIB if at == 0 else 0.0
         bytes_ = held if at == 0 or past.earlier_gpu_gib is None else past.earlier_gpu_gib * GIB
         name = past.models[at % len(past.models)] if past.models and at else own
         loads.append(
@@ -212,7 +215,7 @@ def _loads(world: World, dice: Random) -> tuple[ModelLoad, ...]:
                 context_tokens=world.engine.context,
                 load_s=world.waits.load_s or dice.uniform(2, 9),
                 server_gpu_bytes=int(bytes_) or None,
-                free_before_bytes=int(max(room - others, 0)),
+                free_before_bytes=int(max(room - others - leaked, 0)),
                 others_bytes=int(others + 150 * 2**20),
             )
         )

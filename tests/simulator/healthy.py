@@ -104,7 +104,14 @@ def new_conversation(dice: Random) -> World:
     """Nothing of the prompt was seen before, so nothing can be cached."""
     world = gpu_world(dice, cards=(*GEFORCE[3:7], *DATACENTER))
     return change(
-        world, "request", prompt=2000, cached=0, common=0.01, shared=0.02, previous_age_s=40.0
+        world,
+        "request",
+        prompt=2000,
+        cached=0,
+        common=0.01,
+        shared=0.02,
+        previous_age_s=40.0,
+        difference="text",
     )
 
 

@@ -25,6 +25,9 @@ from simulator.world import Kind, Placement, World, change
 BORDER_GIB = 1.0
 """Within this of fitting, two answers are as good as each other."""
 
+SLOWEST_TOKEN_S = 4.0
+"""Nobody waits for the 32 tokens that a verdict needs where each takes longer."""
+
 LLAMAS: tuple[Kind, ...] = ("llama-server", "llama-server", "ollama")
 BIG = tuple(m for m in DENSE if m.parameters > 7)
 
@@ -70,13 +73,15 @@ def vram_held_by_others(dice: Random) -> tuple[World, Truth]:
 
 
 def reload_degradation(dice: Random) -> tuple[World, Truth]:
-    """The same configuration was wholly on the GPU after an earlier load."""
+    """An earlier load of the same was wholly on the GPU; now memory is gone that nobody holds."""
     for _ in range(300):
         world = gpu_world(dice, cards=DESKTOP, kinds=LLAMAS)
         if need_gib(world) < room_gib(world) - BORDER_GIB:
             break
     full = need_gib(world)
-    world = _placed(change(world, "engine", gpu_layers=-1), dice, dice.uniform(0.3, 0.9))
+    leaked = room_gib(world) - full * dice.uniform(0.3, 0.85)
+    ratio = split_ratio(world, leaked)
+    world = _placed(change(world, "engine", gpu_layers=-1), dice, max(ratio, 0.1))
     world = change(
         world,
         "past",
@@ -84,6 +89,8 @@ def reload_degradation(dice: Random) -> tuple[World, Truth]:
         loads_seen=True,
         loads=dice.randint(2, 5),
         earlier_gpu_gib=full,
+        leaked_gib=leaked,
+        leak_remains=dice.random() < 0.6,
         slow_recently=dice.randint(1, 4),
     )
     return world, Truth(
@@ -156,7 +163,7 @@ def vram_spill(dice: Random) -> tuple[World, Truth]:
     onset = dice.choice((0.0, 0.0, 0.0, dice.uniform(2, 5)))
     world = change(world, "host", system=system)
     world = change(world, "placement", spill_gib=over, spill_from_s=onset, gpu_known=1.0)
-    root = _because(world, 0.0).primary - {"partial-offload", "cpu-fallback"}
+    root = _because(world, 0.0).primary & {"model-too-big", "context-oversized"}
     return lasting(world, dice), Truth(
         slow=None,
         primary=frozenset({"vram-spill"}) | root,
@@ -176,7 +183,8 @@ def storage_paging(dice: Random) -> tuple[World, Truth]:
     on_cpu = world.model.file_bytes(world.quantisation) / GIB * (1 - world.placement.gpu_ratio)
     ram = max(on_cpu * dice.uniform(0.4, 0.9), 2.0)
     missing = min(1 - (ram - 1.5) / on_cpu, 1.0) * (1 - world.placement.gpu_ratio)
-    disk = dice.choice((0.15, 0.5, 2.0, 3.5))
+    read = world.model.pass_bytes(world.quantisation) * max(missing, 0.04)
+    disk = max(dice.choice((0.15, 0.5, 2.0, 3.5)), read / 1e9 / SLOWEST_TOKEN_S)
     world = replace(world, host=replace(world.host, ram_gib=ram + 1.5, disk_gb_s=disk))
     world = change(world, "placement", disk_ratio=max(missing, 0.04))
     return lasting(world, dice, (6, 30)), Truth(

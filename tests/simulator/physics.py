@@ -6,6 +6,7 @@ RAM by the CPU, or the disk; each layer costs a launch; the host may keep the GP
 
 from dataclasses import dataclass
 
+from simulator.cards import Card
 from simulator.geometry import KV_SIZE
 from simulator.world import World
 
@@ -110,30 +111,33 @@ def prefill_s(world: World, tokens: int, sm: float, at_s: float) -> float:
 
 
 def cpu_power(world: World, at_s: float) -> Cpu:
-    """What the scheduler gives the engine's threads, which work in lock step."""
+    """What the scheduler gives the engine's threads, which wait for each other at every step.
+
+    The exponents are of a llama-server on two cores: half of the time lost to others made it 7
+    times slower, half lost to a quota 3 times, and four threads for each core 4 times.
+    """
     host, work = world.host, world.work
     on_cpu = world.placement.gpu_ratio < 1 or world.placement.kv_gpu_ratio < 1
     threads = float(world.engine.threads) if on_cpu or not world.cards else 1.0
+    wanted = min(threads, host.logical)
     demand = world.others.cores.at(at_s) + world.others.steal * host.logical
     free = max(host.logical - demand, host.logical * threads / (threads + demand + 1e-9))
-    cores = min(threads, free)
+    cores = min(wanted, free)
+    speed = min(1.0, min(threads, host.physical) / min(host.physical, 5))
+    if threads == 1 and world.cards:
+        speed = 1.0
+    speed *= (cores / wanted) ** 2.3
+    speed /= (threads / wanted) * max(wanted / host.physical, 1.0) ** 0.3
     throttled = 0.0
     if work.quota is not None and work.quota < cores:
         throttled = (
             cores - work.quota
         )  # seconds that threads wait, each second, for the next period
+        speed *= (work.quota / cores) ** 1.4
         cores = work.quota
-    saturating = min(1.0, min(cores, host.physical) / min(host.physical, 5) * 1.05)
-    crowded = max(threads / max(free, 0.1), 1.0)
-    over = max(threads / host.physical, 1.0) if threads > 1 else 1.0
-    lock_step = 1 / crowded**1.3 / over**0.35
-    if throttled and threads > 1:
-        lock_step *= min(1.0, (work.quota or 1.0) / threads * 1.5) ** 0.5
-    if threads == 1 and world.cards:
-        saturating = min(cores, 1.0)
     starved = max(threads - free, 0.0) + (demand / host.logical) * 0.02 + throttled
     return Cpu(
-        speed=max(saturating * lock_step * work.cpu_speed, 0.004),
+        speed=max(speed * work.cpu_speed, 0.004),
         cores=cores,
         starved=starved,
         throttled=throttled,
@@ -176,9 +180,14 @@ def _gpu_time(
         seconds = reads / len(cards) / (card.bandwidth_gb_s * 1e9) * pace
         part = launches if together else launches / len(cards)
         flops = 2 * world.model.read_parameters * 1e9 * (1 + world.others.neighbours.at(at_s))
-        computed = flops / (card.tflops * 1e12 * 0.25) / len(cards) / max(sm, 0.05)
+        computed = flops / (card.tflops * 1e12 * _batch_ratio(card)) / len(cards) / max(sm, 0.05)
         per_card.append((max(seconds, computed) + part) * drag)
     return tuple(per_card), _talk(world, at_s) if together else 0.0
+
+
+def _batch_ratio(card: Card) -> float:
+    """Share of the peak that a batch computes at; Pascal's is that of its int8, four times more."""
+    return 1.0 if card.architecture == "Pascal" else 0.25
 
 
 def talk_bytes(world: World, at_s: float) -> float:

@@ -142,6 +142,8 @@ def _memory(world: World, card: Card, index: int) -> dict[str, Any]:
     if card.unified:
         return {}
     held = server_bytes(world, index) + world.others.gpu_gib * GIB * (index == 0) + 160 * MIB
+    if world.past.leak_remains and index == 0:
+        held += world.past.leaked_gib * GIB
     reserved = 300 * MIB
     return {
         "total_bytes": card.bytes,

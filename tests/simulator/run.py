@@ -8,6 +8,7 @@ from simulator.world import World
 
 STEP_S = 0.05
 MAX_STEPS = 1500
+USUAL_STEPS = 240
 NO_LOAD = Load(busy=0.0)
 
 
@@ -213,7 +214,7 @@ class _Run:
 
 def _step_for(seconds: float) -> float:
     """Return a step that is short beside the samples, unless the phase is very long."""
-    return min(max(STEP_S, seconds / MAX_STEPS), max(seconds, 1e-3)) or STEP_S
+    return min(max(STEP_S, seconds / USUAL_STEPS), max(seconds, 1e-3)) or STEP_S
 
 
 def _half_busy(world: World, cores: float, share: float) -> float:

@@ -100,18 +100,25 @@ def settle(truth: Truth, world: World, case: Case) -> Truth:
 
 
 def _is_slow(truth: Truth, world: World, case: Case) -> bool | None:
-    if truth.phase == "decode":
-        return _decode_is_slow(case)
-    total_s = case.phases.total_s
-    waits = world.waits
-    lost_s = {
-        "queue": waits.queue_s,
-        "load": waits.load_s,
-        "prefill": (case.phases.prefill_s or 0.0) * 0.6,
-        "delivery": _late_s(case),
-        "decode": 0.0,
+    decode = _decode_is_slow(case)
+    if truth.phase == "decode" or decode:
+        return decode
+    return _wait_is_slow(truth, world, case)
+
+
+def _wait_is_slow(truth: Truth, world: World, case: Case) -> bool | None:
+    """Hold the least and the most that a phase may have lost against what counts as a wait."""
+    waits, prefill_s, late_s = world.waits, case.phases.prefill_s or 0.0, _late_s(case)
+    least_s, most_s = {
+        "queue": (waits.queue_s, waits.queue_s),
+        "load": (waits.load_s, waits.load_s),
+        "prefill": (prefill_s * 0.6, prefill_s),
+        "delivery": (late_s, late_s),
     }[truth.phase]
-    return lost_s >= LEAST_WAIT_S * 1.2 and lost_s >= LEAST_WAIT_RATIO * 1.2 * total_s
+    gate_s = max(LEAST_WAIT_S, LEAST_WAIT_RATIO * case.phases.total_s)
+    if least_s >= gate_s * 1.1:
+        return True
+    return False if most_s < gate_s * 0.9 else None
 
 
 def _late_s(case: Case) -> float:

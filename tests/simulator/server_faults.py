@@ -6,7 +6,7 @@ from random import Random
 from simulator.cards import DATACENTER, GEFORCE
 from simulator.geometry import DENSE, MODELS
 from simulator.physics import decode_pass
-from simulator.setups import cpu_world, gpu_world, lasting, need_gib, room_gib
+from simulator.setups import conversation, cpu_world, gpu_world, lasting, need_gib, room_gib
 from simulator.simulate import Truth
 from simulator.world import Kind, Level, Placement, World, change
 from slowtok.detectors.case import Phase
@@ -100,7 +100,9 @@ def batch_shared(dice: Random) -> tuple[World, Truth]:
     count = dice.randint(3, 12)
     from_s = dice.choice((0.0, 0.0, 4.0))
     room = (room_gib(world) - need_gib(world, 0)) * 2**30 / count
-    context = min(dice.uniform(3000, 16000), room / max(world.model.kv_bytes, 1))
+    prompt = min(dice.uniform(2000, 9000), world.engine.context * 0.7)
+    context = min(prompt * dice.uniform(0.5, 2.0), room / max(world.model.kv_bytes, 1))
+    world = conversation(world, dice, int(prompt))
     world = change(world, "engine", slots=16 if world.engine.kind == "llama-server" else 1)
     world = change(
         world,
@@ -165,6 +167,8 @@ def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
         common=common,
         shared=dice.uniform(0.85, 0.98),
         previous_age_s=dice.uniform(3, 90),
+        difference=dice.choice(("time", "attribution-header", "tools-order")) if changed else None,
+        others_since=0 if changed else dice.randint(0, 4),
     )
     return lasting(world, dice, (3, 8)), _truth(
         "prompt-cache-miss", phase="prefill", allowed=("long-context", "slow-prefill")

@@ -5,6 +5,7 @@ from typing import Literal
 
 from simulator.cards import LANE_GB_S, Card
 from simulator.geometry import Model
+from slowtok.detectors.case import DifferenceKind
 
 Kind = Literal["llama-server", "ollama", "vllm"]
 FOREVER = float("inf")
@@ -88,6 +89,8 @@ class Request:
     common: float = 0.0
     shared: float | None = None
     previous_age_s: float | None = None
+    difference: DifferenceKind | None = None
+    others_since: int = 0
     stream: bool = True
     chunk_tokens: float = 1.0
 
@@ -227,6 +230,8 @@ class Past:
     loads_seen: bool = True
     loads: int = 1
     others_at_load_gib: float = 0.0
+    leaked_gib: float = 0.0
+    leak_remains: bool = False
     earlier_gpu_gib: float | None = None
     slow_recently: int = 0
     causes: tuple[str, ...] = ()
@@ -299,4 +304,4 @@ class World:
 
 def change(world: World, part: str, **values: object) -> World:
     """Return the world with these values in one of its parts."""
-    return replace(world, **{part: replace(getattr(world, part), **values)})  # type: ignore[arg-type]
+    return replace(world, **{part: replace(getattr(world, part), **values)})

@@ -1,4 +1,4 @@
-"""Ollama's native `/api/chat` and `/api/generate`; its durations are nanoseconds.
+"""Ollama's native `/api/chat`, `/api/generate` and `/api/embed`; its durations are nanoseconds.
 
 `load_duration` holds the scheduler's queue as well as the load and is about 100 ms even when the
 model is there (Ollama `server/routes.go`), so it is a load only where it is long.
@@ -28,6 +28,20 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
         message.get("tool_calls"),
     )
     return any(said)
+
+
+def read_embedding(event: Mapping[str, Any], reply: Reply) -> bool:
+    """Note what a body of `/api/embed` says: after the load, all of its time is prefill."""
+    if event.get("error"):
+        reply.failed = True
+        return False
+    reply.model = reply.model or text_of(event.get("model"))
+    reply.prompt_tokens = count_of(event.get("prompt_eval_count"))
+    reply.completion_tokens = 0
+    total_s, load_s = _seconds(event.get("total_duration")), _seconds(event.get("load_duration"))
+    reply.load_s = load_s
+    reply.prefill_s = None if total_s is None else max(total_s - (load_s or 0.0), 0.0)
+    return False
 
 
 def _read_end(event: Mapping[str, Any], reply: Reply) -> None:

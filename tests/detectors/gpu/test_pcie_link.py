@@ -39,7 +39,6 @@ def replaying(count: float) -> Case:
     return with_readings(
         vram_spill(), pcie_replays=lambda s: int(count * s), pcie_rx_bytes_per_s=12e9
     )
-    return busy
 
 
 QUIET = [

@@ -92,7 +92,7 @@ FIRING = [
     pytest.param(
         llama_server(),
         16.6,
-        "so 30 % of what each token reads",
+        "so 24 % of what each token reads",
         "-ctk q8_0 -ctv q8_0 with -fa on), which frees 1.6 GiB",
         id="llama-server, by the memory it holds",
     ),

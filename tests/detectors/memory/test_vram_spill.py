@@ -76,6 +76,13 @@ QUIET = [
         id="as much out as in: results of several GPUs",
     ),
     pytest.param(evicted(0), id="AMD: the driver moved nothing"),
+    pytest.param(
+        with_readings(
+            with_device(gpu_case(ms_per_token=12.0), os="windows"),
+            processes=(replace(SERVING, host_memory_bytes=400 * MIB),),
+        ),
+        id="Windows: buffers in RAM, as any process has",
+    ),
     pytest.param(evicted(16 * MIB), id="AMD: next to nothing moved"),
     pytest.param(
         with_readings(idle_controller(), memory_busy_ratio=0.5), id="its own memory is at work"
@@ -107,7 +114,7 @@ FIRING = [
     pytest.param(
         with_readings(
             with_device(gpu_case(ms_per_token=80.0), os="windows"),
-            processes=(replace(SERVING, host_memory_bytes=GIB),),
+            processes=(replace(SERVING, host_memory_bytes=1536 * MIB),),
             **FULL,
         ),
         72.0,

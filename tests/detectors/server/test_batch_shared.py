@@ -1,10 +1,23 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fakes.cases import batch_shared as firing
-from fakes.cases import case, healthy, host_contention, queued, with_envelope, with_gpu, with_phases
+from fakes.cases import (
+    case,
+    healthy,
+    host_contention,
+    queued,
+    with_envelope,
+    with_gpu,
+    with_phases,
+    with_server,
+    with_timeline,
+)
+from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case import Case, Neighbours
+from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.server import batch_shared
 
@@ -14,7 +27,25 @@ def sharing(others: int, ms_per_token: float) -> Case:
     return replace(case(ms_per_token=ms_per_token), neighbours=neighbours)
 
 
+def llama_29175(*, mean: float = 0.9, most: int = 1, **server: Any) -> Case:
+    """ggml-org/llama.cpp#29175: another's prompt stops the stream for 8 s (-b 4096)."""
+    quick = gpu_case(completion=1000)
+    begin_s = quick.phases.decode_from_at_s or 0.0
+    times = tuple(begin_s + i * 0.0078 + (8.0 if i >= 400 else 0.0) for i in range(1000))
+    took_s = times[-1] - begin_s
+    paused = with_timeline(quick, token_at_s=times)
+    paused = with_phases(paused, decode_s=took_s, decode_tps=999 / took_s, decode_to_at_s=times[-1])
+    paused = with_server(paused, slots=8, batch_tokens=4096, **server)
+    return replace(paused, neighbours=Neighbours(decode_mean=mean, decode_max=most))
+
+
 QUIET = [
+    pytest.param(llama_29175(mean=0.0, most=0), id="a pause, and nobody else is there"),
+    pytest.param(llama_29175(mean=0.3), id="a pause for far longer than anybody was there"),
+    pytest.param(
+        replace(llama_29175(mean=0.49), activity=EngineActivity(span_s=20.0, preemptions=1)),
+        id="the engine threw it out",
+    ),
     pytest.param(healthy(), id="alone"),
     pytest.param(
         replace(firing(), neighbours=Neighbours(decode_mean=0.4, decode_max=2)),
@@ -48,8 +79,26 @@ FIRING = [
         "tokens/s where it would get about",
         id="llama.cpp#13627: two streams on a GPU cost each 6 %",
     ),
+    pytest.param(
+        llama_29175(),
+        8.0 + 0.2,
+        "paused for 8.0 s while their prompts were computed",
+        id="llama.cpp#29175: another's prompt",
+    ),
+    pytest.param(
+        llama_29175(mean=0.49, kind="vllm"),
+        8.0,
+        "--max-num-batched-tokens 1024 (4096 now)",
+        id="another's prompt, for a moment",
+    ),
+    pytest.param(
+        llama_29175(kind="ollama"), 8.0 + 0.2, "OLLAMA_NUM_PARALLEL=1", id="no batch size to change"
+    ),
 ]
 MISSING = [
+    pytest.param(
+        with_phases(llama_29175(mean=0.49), decode_tps=None), "decode rate", id="paused, no rate"
+    ),
     pytest.param(
         with_gpu(with_envelope(firing(), read_bytes=None)),
         "bytes read per token",

@@ -89,7 +89,7 @@ def test_fires(case: Case, lost_s: float, confidence: float, said: str) -> None:
 
     assert finding is not None
     assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.1)
     assert finding.confidence == confidence
     assert said in f"{finding.summary} {finding.remedy}"
 

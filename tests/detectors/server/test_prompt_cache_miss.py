@@ -1,10 +1,12 @@
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
 from fakes.cases import healthy, with_phases, with_prompt, with_server, with_tokens
 from fakes.cases import prompt_cache_miss as firing
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, DifferenceKind, History, ModelLoad
+from slowtok.detectors.engine import EngineActivity, ModelFacts
 from slowtok.detectors.finding import Finding, Missing
 from slowtok.detectors.server import prompt_cache_miss
 
@@ -14,7 +16,46 @@ def lost_by_engine() -> Case:
     return with_prompt(firing(), common_prefix_chars=10_800, difference_message=9)
 
 
+def changed(kind: str | None, **prompt: Any) -> Case:
+    """The client changed something of that kind at the beginning."""
+    return with_prompt(firing(), difference_kind=kind, **prompt)
+
+
+def counted(before: Case, *, cached: int, alone: bool) -> Case:
+    """The reply says nothing of the cache, the engine's counters do."""
+    activity = EngineActivity(span_s=9.0, alone=alone, cached_tokens=cached)
+    return replace(with_tokens(before, cached=None), activity=activity)
+
+
+def tale_3400() -> Case:
+    """tale-project/tale#3400: 28k tokens, 16,276 from the cache each turn, 74 to 93 s."""
+    slow = with_phases(with_tokens(firing(), prompt=28_000, cached=16_276), prefill_s=83.0)
+    return with_prompt(
+        slow,
+        chars=100_000,
+        common_prefix_chars=64,
+        shared_ratio=0.99,
+        first_difference=64,
+        difference_kind="attribution-header",
+    )
+
+
+def mlx_vlm_999() -> Case:
+    """Blaizzy/mlx-vlm#999: 0 of 5872 tokens from the cache, 9.7 s per call instead of 0.7."""
+    slow = with_phases(with_tokens(lost_by_engine(), prompt=5900, cached=0), prefill_s=9.7)
+    return with_server(with_prompt(slow, common_prefix_chars=11_940), kind="openai")
+
+
 QUIET = [
+    pytest.param(
+        replace(lost_by_engine(), history=History(loads=(ModelLoad(age_s=10.0),))),
+        id="the model was loaded after the earlier prompt",
+    ),
+    pytest.param(
+        with_tokens(changed("time"), cached=2100),
+        id="the engine used three quarters again, wherever they stood",
+    ),
+    pytest.param(counted(lost_by_engine(), cached=2500, alone=True), id="counters: from the cache"),
     pytest.param(replace(firing(), prompt=None), id="the first prompt: nothing to miss yet"),
     pytest.param(healthy(), id="the common beginning came from the cache"),
     pytest.param(
@@ -46,7 +87,7 @@ FIRING = [
     pytest.param(
         firing(),
         4.0 * 0.98,
-        "first differs from an earlier one near character 64 of message 1, role system",
+        "the text changed near character 64 of message 1 (role system)",
         id="the client changed the beginning",
     ),
     pytest.param(
@@ -58,7 +99,7 @@ FIRING = [
     pytest.param(
         with_prompt(with_tokens(firing(), cached=840), common_prefix_chars=3600),
         4.0 * 0.971,
-        "move times, counters",
+        "move whatever changes to its end",
         id="the change is a third into the prompt",
     ),
     pytest.param(
@@ -79,11 +120,59 @@ FIRING = [
         "--parallel",
         id="the engine kept next to none of it",
     ),
+    pytest.param(tale_3400(), 83.0 * 0.975, "CLAUDE_CODE_ATTRIBUTION_HEADER=0", id="tale#3400"),
+    pytest.param(mlx_vlm_999(), 9.7 * 0.995, "update it", id="mlx-vlm#999"),
+    pytest.param(
+        with_tokens(changed("time"), cached=None),
+        4.0 * 0.98,
+        "a date or time changes near character 64",
+        id="the prompts alone tell it",
+    ),
+    pytest.param(
+        changed("tools-order", difference_role="tools", common_prefix_chars=2000),
+        4.0 * 0.98,
+        "sort its tools by name",
+        id="the order of the tools, which some templates put first",
+    ),
+    pytest.param(
+        counted(lost_by_engine(), cached=0, alone=True), 4.0 * 0.9, "no longer had", id="counters"
+    ),
+    pytest.param(
+        with_server(with_tokens(lost_by_engine(), cached=None), kind="vllm", prefix_caching=False),
+        4.0 * 0.9,
+        "prefix cache turned off",
+        id="vLLM was told to keep nothing",
+    ),
+    pytest.param(
+        with_prompt(lost_by_engine(), others_since=3),
+        4.0 * 0.9,
+        "--parallel 4",
+        id="other conversations took the slots",
+    ),
+    pytest.param(
+        with_server(with_prompt(lost_by_engine(), others_since=1), kind="ollama", slots=1),
+        4.0 * 0.9,
+        "OLLAMA_NUM_PARALLEL=2",
+        id="another conversation took Ollama's only slot",
+    ),
+    pytest.param(
+        replace(
+            with_prompt(lost_by_engine(), others_since=0), model=ModelFacts(kv_window_tokens=4096)
+        ),
+        4.0 * 0.9,
+        "--swa-full",
+        id="llama.cpp#14157: a sliding window",
+    ),
 ]
 MISSING = [
+    pytest.param(
+        counted(lost_by_engine(), cached=0, alone=False),
+        "prompt tokens taken from the cache",
+        id="counters of several requests",
+    ),
     pytest.param(with_tokens(firing(), prompt=None), "number of prompt tokens", id="no usage"),
     pytest.param(
-        with_tokens(firing(), cached=None),
+        with_tokens(lost_by_engine(), cached=None),
         "prompt tokens taken from the cache",
         id="cached tokens not reported",
     ),
@@ -112,6 +201,23 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         prompt_cache_miss.detect(case)
 
     assert missing.value.fact == fact
+
+
+@pytest.mark.parametrize("kind", get_args(DifferenceKind))
+def test_every_kind_of_difference_has_its_own_remedy(kind: str) -> None:
+    text = detected(changed(None))
+    finding = detected(changed(kind))
+
+    assert (finding.remedy == text.remedy) == (kind == "text")
+    assert finding.summary.isascii()
+    assert finding.remedy.isascii()
+    assert finding.remedy.endswith(".")
+
+
+def test_what_the_engine_says_counts_for_more() -> None:
+    unsure = detected(with_tokens(firing(), cached=None))
+
+    assert detected(firing()).confidence > unsure.confidence
 
 
 def detected(case: Case) -> Finding:

@@ -116,6 +116,7 @@ def test_only_the_chosen_experts_are_read(tmp_path: Path) -> None:
     chosen = 2 * 2 * 32 * WIDTH  # layers x experts x shape
     shared, router = 2 * 32 * WIDTH, 2 * 8 * WIDTH
     assert facts.read_bytes == 2 * (VOCABULARY * WIDTH + chosen + shared + router)
+    assert facts.active_parameters == VOCABULARY * WIDTH + chosen + shared + router
     assert (facts.experts, facts.experts_used) == (8, 2)
 
 
@@ -166,6 +167,59 @@ def test_a_hybrid_by_its_tensors(tmp_path: Path) -> None:
     }
     facts = read(write(tmp_path / "m.gguf", "qwen3next", 4, tensors))
     assert facts.kv_bytes_per_token == 2 * 32 * 2
+
+
+# Values that one layer keeps, by hand: what its convolution looks back at, and its state.
+@pytest.mark.parametrize(
+    ("arch", "part", "numbers", "values"),
+    [
+        ("llama", "ffn_up", {}, 0),
+        ("qwen3next", "ssm_out",
+         {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 128, "ssm.group_count": 2},
+         128 * 512 + 3 * (512 + 2 * 2 * 128)),
+        ("jamba", "ssm_out",
+         {"ssm.conv_kernel": 4, "ssm.inner_size": 128, "ssm.state_size": 16},
+         16 * 128 + 3 * 128),
+        ("lfm2", "shortconv.conv", {"shortconv.l_cache": 3}, 2 * WIDTH),
+        ("rwkv7", "time_mix_w0", {"wkv.head_size": 16}, (16 + 2) * WIDTH),
+        ("kimi-linear", "ssm_a", {"ssm.conv_kernel": 4, "kda.head_dim": 8}, 4 * 8 * (8 + 3 * 3)),
+    ],
+)  # fmt: skip
+def test_a_state_is_as_large_at_any_context(
+    tmp_path: Path, arch: str, part: str, numbers: dict[str, int], values: int
+) -> None:
+    def describe(writer: gguf.GGUFWriter) -> None:
+        for key, number in numbers.items():
+            writer.add_uint32(f"{arch}.{key}", number)
+
+    tensors = EMBEDDING | blocks(3, f"{part}.weight", (8, 8)) | {"blk.3.attn_k.weight": (8, 8)}
+    facts = read(write(tmp_path / "m.gguf", arch, 4, tensors, describe))
+    assert facts.state_bytes == 3 * values * 4
+
+
+def test_a_state_of_unknown_size_is_not_known(tmp_path: Path) -> None:
+    tensors = EMBEDDING | blocks(2, "ssm_out.weight", (8, 8))
+    assert read(write(tmp_path / "m.gguf", "jamba", 2, tensors)).state_bytes is None
+
+
+def test_layers_with_a_state_beside_their_attention_keep_both(tmp_path: Path) -> None:
+    def describe(writer: gguf.GGUFWriter) -> None:
+        writer.add_ssm_inner_size(128)
+        writer.add_ssm_state_size(16)
+
+    tensors = EMBEDDING | blocks(2, "ssm_out.weight", (8, 8)) | blocks(2, "attn_k.weight", (8, 8))
+    facts = read(write(tmp_path / "m.gguf", "falcon-h1", 2, tensors, describe))
+    assert facts.state_bytes == 2 * 128 * 16 * 4
+    assert facts.kv_bytes_per_token == 2 * 2 * 32 * 2
+
+
+def test_chunks_of_llama_4_are_a_window_that_its_file_does_not_name(tmp_path: Path) -> None:
+    plain = read(write(tmp_path / "m.gguf", "llama4", 4, EMBEDDING))
+    switched_off = read(
+        write(tmp_path / "n.gguf", "llama4", 4, EMBEDDING, lambda w: w.add_sliding_window(0))
+    )
+    assert (plain.kv_window_tokens, plain.kv_window_bytes_per_token) == (8192, 3 * 2 * 32 * 2)
+    assert (switched_off.kv_window_tokens, switched_off.kv_bytes_per_token) == (None, 4 * 2 * 64)
 
 
 @pytest.mark.parametrize(("absorbed", "values"), [(True, 512 + 64), (False, 2 * (192 + 128))])
@@ -258,4 +312,5 @@ def test_a_real_model() -> None:
         name="Smollm2 135M 8k Lc100K Mix1 Ep2", path=str(found), digest=facts.digest,
         quantisation="Q4_1", parameters=134515008, file_bytes=98362432, read_bytes=96576768,
         layers=30, kv_bytes_per_token=23040.0, bits_per_weight=96576768 * 8 / 134515008,
+        state_bytes=0.0, active_parameters=134515008,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.servers.hf_config import experts, kv_bytes, quantisation, text_config
+from slowtok.proxy.servers.hf_config import experts, kv_bytes, quantisation, text_config, state_bytes
 from slowtok.proxy.servers.kv_geometry import KvBytes
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -156,3 +156,32 @@ def test_text_config_wins_and_the_outer_one_fills_in() -> None:
     )
     assert merged["num_hidden_layers"] == 4
     assert quantisation(merged) == ("FP8", 8)
+
+
+QWEN_3_5_27B = {
+    "linear_num_value_heads": 48, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4, "hidden_size": 5120,
+}  # fmt: skip
+GRANITE_4_H = {
+    "mamba_n_heads": 48, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1,
+    "mamba_d_conv": 4, "mamba_expand": 2, "hidden_size": 1536,
+}  # fmt: skip
+JAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "hidden_size": 4096}
+
+
+@pytest.mark.parametrize(
+    ("config", "values"),
+    [
+        (QWEN_3_5_27B, 48 * 128 * 128 + 3 * (2 * 16 * 128 + 48 * 128)),
+        (GRANITE_4_H, 48 * 64 * 128 + 3 * (48 * 64 + 2 * 128)),
+        (JAMBA, 8192 * 16 + 3 * 8192),
+        ({"conv_L_cache": 3, "hidden_size": 2048}, 2 * 2048),
+    ],
+)
+def test_state_of_a_layer(config: dict[str, Any], values: int) -> None:
+    assert state_bytes(config, 5) == 5 * values * 4
+
+
+def test_state_of_unknown_size_and_no_state() -> None:
+    assert state_bytes({"hidden_size": 64}, 1) is None
+    assert state_bytes({"hidden_size": 64}, 0) == 0

@@ -119,6 +119,7 @@ def test_layers_with_a_state_keep_no_keys(tmp_path: Path) -> None:
     facts = read(write_folder(tmp_path / "m", config, {**hybrid, **state}))
 
     assert facts.kv_bytes_per_token == 1 * 2 * 2 * (16 + 16)
+    assert facts.state_bytes is None  # its sizes are not in the config
 
 
 def test_fp8(tmp_path: Path) -> None:
