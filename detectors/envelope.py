@@ -15,6 +15,7 @@ Source: docs/envelope.md has the formula, every constant with its source, and th
 
 from dataclasses import replace
 
+from slowtok.detectors.assumed_model import completed_live, widen
 from slowtok.detectors.case import Envelope, Range
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope_claim import judge_claim
@@ -57,7 +58,9 @@ def expect(
     the mean number of sequences decoded together; it moves `as_configured` only.
     `processed_tokens` are the prompt's tokens that were not in the cache; they move `prefill` only.
     """
+    model, assumed = completed_live(model)
     found = _expect(model, device, server, context_tokens, gpu_indices, sequences, processed_tokens)
+    found = widen(found, assumed) if assumed else found
     return _with_drafts(found) if server.speculative else found
 
 

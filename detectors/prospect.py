@@ -8,8 +8,8 @@ band.
 
 from dataclasses import dataclass, replace
 
+from slowtok.detectors.assumed_model import raised, widened
 from slowtok.detectors.case import Envelope, Range
-from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import DRAFTS_HIGH_RATIO, expect
 from slowtok.detectors.envelope_configured import Configured, configured
 from slowtok.detectors.envelope_memory import reference
@@ -137,7 +137,7 @@ def _decode(facts: Published, told: Envelope, today: Configured | None) -> tuple
         notes.append(f"the RAM's bandwidth is not known, {gb_per_s:.0f} GB/s assumed: a wide band")
     if facts.server.speculative:
         ceiling = None
-    ceiling, band = facts.raised(ceiling), facts.widened(band)
+    ceiling, band = raised(ceiling, facts.assumed), widened(band, facts.assumed)
     if band is None:
         return Rate(ceiling=ceiling), notes
     return Rate(low=band.low, expected=expected, high=band.high, ceiling=ceiling), notes
@@ -162,6 +162,6 @@ def _prefill(facts: Published, told: Envelope, *, split: bool) -> Rate:
     """Return prefill's band; none for a split, of which none was measured."""
     if told.prefill is None or split:
         return Rate()
-    band = facts.widened(told.prefill)
+    band = widened(told.prefill, facts.assumed)
     assert band is not None
     return Rate(low=band.low, expected=told.expected_prefill_tps, high=band.high)

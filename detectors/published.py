@@ -8,15 +8,14 @@ The columns are those of `fit/data/decode_rates.csv`; any may be missing or empt
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from slowtok.config.hardware import find_card, find_gpu
-from slowtok.config.models import KnownModel, find_model
-from slowtok.detectors.case import Envelope, Range
+from slowtok.detectors.assumed_model import Assumption, completed
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
 from slowtok.detectors.published_placement import Placement, placement_of
 
+NO_CONTEXT = Assumption(note="context not given, taken as 0", high_ratio=1.0)
 SPECULATION_WORDS = ("mtp", "dflash", "eagle", "draft", "spec")
 SPECULATING_MODELS = ("mtp", "dflash", "eagle")  # that carry what guesses ahead
 # Nobody said how fast the RAM is: dual-channel DDR4-3200 reads 51 GB/s, DDR5-5600 90; phones and
@@ -40,19 +39,6 @@ ENGINES = (
 )
 
 
-class Unsized(ValueError):
-    """Nothing says how large the model is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumption:
-    """What a row did not say, and how far the rates may be off for it: no published source."""
-
-    note: str
-    low_ratio: float = 0.75
-    high_ratio: float = 1.2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """The facts of one row; `assumed` is what the row did not say.
@@ -67,31 +53,6 @@ class Published:
     assumed: tuple[Assumption, ...] = ()
     ram_assumed: bool = False
 
-    def widen(self, envelope: Envelope) -> Envelope:
-        """Widen the band and raise the ceiling for what was assumed, and say so."""
-        return replace(
-            envelope,
-            decode=self.widened(envelope.decode),
-            ceiling_tps=self.raised(envelope.ceiling_tps),
-            because=(*envelope.because, *(each.note for each in self.assumed)),
-        )
-
-    def raised(self, ceiling_tps: float | None) -> float | None:
-        """Raise a ceiling for what was assumed of model and context."""
-        if ceiling_tps is None:
-            return None
-        return ceiling_tps * prod(each.high_ratio for each in self.assumed)
-
-    def widened(self, band: Range | None) -> Range | None:
-        """Widen a band for what was assumed of model and context."""
-        if band is None:
-            return None
-        low, high = (
-            prod(a.low_ratio for a in self.assumed),
-            prod(a.high_ratio for a in self.assumed),
-        )
-        return Range(low=band.low * low, high=band.high * high)
-
 
 def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Published:
     """Return the facts of a row; `model` is one that is known better than from it.
@@ -100,11 +61,10 @@ def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Publ
         Unsized: nothing says how large the model is.
         ValueError: a column does not hold what it should.
     """
-    assumed: list[Assumption] = []
-    model = model or _model(row, assumed)
+    model, assumed = (model, ()) if model else _model(row)
     depth = _number(row, "context_depth")
     if depth is None:
-        assumed.append(Assumption(note="context not given, taken as 0", high_ratio=1.0))
+        assumed = (*assumed, NO_CONTEXT)
     placement = placement_of(_text(row, "ngl_or_offload"))
     device = _device(row, placement)
     ram = device.ram_bandwidth_bytes_per_s
@@ -113,103 +73,27 @@ def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Publ
         device=replace(device, ram_bandwidth_bytes_per_s=ram or TYPICAL_RAM_BYTES_PER_S),
         server=_server(row, placement),
         context_tokens=max(round(depth or 0), 0),
-        assumed=tuple(assumed),
+        assumed=assumed,
         ram_assumed=ram is None,
     )
 
 
-def _model(row: Mapping[str, object], assumed: list[Assumption]) -> ModelFacts:
-    parameters = _scaled(row, "params_b", 1e9)
-    layers = _number(row, "n_layers")
-    kv_heads, head_dim = _kv_heads(row), _number(row, "head_dim")
-    known = find_model(
-        _text(row, "model"),
-        parameters=parameters,
-        layers=None if layers is None else round(layers),
-        kv_heads=None if kv_heads is None else round(kv_heads),
-        head_dim=None if head_dim is None else round(head_dim),
-    )
-    parameters = parameters or (known.parameters if known else None)
-    file_bytes = _scaled(row, "weights_gib", 2**30)
-    quantisation = _text(row, "quant") or None
-    if file_bytes is None:
-        bits = bits_of(quantisation)
-        if parameters is None or bits is None:
-            raise Unsized("neither weights_gib nor params_b with a known quant is given")
-        file_bytes = parameters * bits / 8
-        note = f"size of the weights not given, {bits:.2g} bits each assumed"
-        assumed.append(Assumption(note=note, low_ratio=0.95, high_ratio=1.03))
-    facts = ModelFacts(
+def _model(row: Mapping[str, object]) -> tuple[ModelFacts, tuple[Assumption, ...]]:
+    parameters, layers = _scaled(row, "params_b", 1e9), _number(row, "n_layers")
+    size = _scaled(row, "weights_gib", 2**30)
+    told = ModelFacts(
         name=_text(row, "model") or None,
-        quantisation=quantisation,
+        quantisation=_text(row, "quant") or None,
         parameters=None if parameters is None else round(parameters),
-        file_bytes=round(file_bytes),
-        bits_per_weight=None if parameters is None else file_bytes * 8 / parameters,
+        file_bytes=None if size is None else round(size),
+        layers=None if layers is None else round(layers),
     )
-    if known is not None:
-        return _with_geometry(facts, known, file_bytes)
-    return _guessed(facts, row, file_bytes, assumed)
-
-
-def _with_geometry(facts: ModelFacts, known: KnownModel, file_bytes: float) -> ModelFacts:
-    read = file_bytes * known.read_parameters / known.parameters
-    for kind, exact in known.read_bytes_by_type:
-        if kind in (facts.quantisation or "").upper():
-            read = min(exact, file_bytes)
-    return replace(
-        facts,
-        read_bytes=round(read),
-        layers=known.layers,
-        experts=known.experts,
-        experts_used=known.experts_used,
-        kv_bytes_per_token=known.kv_bytes_per_token,
-        kv_window_tokens=known.window_tokens,
-        kv_window_bytes_per_token=known.window_bytes_per_token,
-        state_bytes=known.state_bytes,
-        active_parameters=round(known.read_parameters),
+    return completed(
+        told,
+        active_parameters=_scaled(row, "active_params_b", 1e9),
+        kv_heads=_kv_heads(row),
+        head_dim=_number(row, "head_dim"),
     )
-
-
-def _guessed(
-    facts: ModelFacts, row: Mapping[str, object], file_bytes: float, assumed: list[Assumption]
-) -> ModelFacts:
-    """Fill the shape of a model outside the table from the row, or from others of its size."""
-    parameters = float(facts.parameters or file_bytes * 8 / 4.8)
-    active = _scaled(row, "active_params_b", 1e9)
-    is_moe = active is not None and active < 0.8 * parameters
-    read = file_bytes * active / parameters if is_moe and active else file_bytes
-    layers, kv_heads, head_dim = _number(row, "n_layers"), _kv_heads(row), _number(row, "head_dim")
-    if layers is None or kv_heads is None or head_dim is None:
-        note = "shape of the model not known, taken like others of its size"
-    else:
-        note = "model not in the table: taken as plain grouped attention"
-    assumed.append(Assumption(note=note))
-    layers = layers or 16 * (parameters / 1e9) ** 0.38  # 1B 16, 8B 35, 70B 80
-    return replace(
-        facts,
-        read_bytes=round(read),
-        layers=round(layers),
-        experts=64 if is_moe else None,  # how many is not known, and only "several" matters
-        kv_bytes_per_token=4.0 * round(layers) * (kv_heads or 8) * (head_dim or 128),
-    )
-
-
-def bits_of(quantisation: str | None) -> float | None:
-    """Return the usual bits per weight of a file of this type, embeddings included.
-
-    From the block layouts, and for the mixed types from published files of 7B to 70B.
-    """
-    name = (quantisation or "").upper().replace("-", "_")
-    return next((bits for word, bits in BITS if word in name), None)
-
-
-BITS = (
-    ("IQ1", 1.8), ("TQ1", 1.7), ("TQ2", 2.1), ("IQ2", 2.6), ("Q2_K", 3.2), ("IQ3", 3.6),
-    ("Q3_K", 3.9), ("IQ4", 4.5), ("NVFP4", 4.6), ("MXFP4", 4.4), ("Q4_0", 4.6), ("Q4_1", 5.0),
-    ("Q4_K_S", 4.6), ("Q4_K", 4.9), ("Q5", 5.7), ("Q6", 6.6), ("Q8", 8.5), ("FP8", 8.2),
-    ("INT8", 8.2), ("W8", 8.2), ("AWQ", 4.7), ("GPTQ", 4.7), ("INT4", 4.7), ("4BIT", 4.5),
-    ("BF16", 16.0), ("F16", 16.0), ("FP16", 16.0), ("F32", 32.0),
-)  # fmt: skip
 
 
 def _device(row: Mapping[str, object], placement: Placement) -> DeviceFacts:

@@ -36,7 +36,9 @@ def constants_text(
     lines += [f"{maker} = {us:.1f}" for maker, us in p.layer_us.items()]
     lines += ["", "[llamafile]"]
     for maker, own in llamafile.items():
-        lines.append(f"{maker} = {{ layer_us = {own.layer_s * 1e6:.1f}, low = {own.low_ratio:.2f} }}")
+        lines.append(
+            f"{maker} = {{ layer_us = {own.layer_s * 1e6:.1f}, low = {own.low_ratio:.2f} }}"
+        )
     lines += ["", "[decode]", *_decode_lines(p, low, rows), "", "[prefill]"]
     for kind, c in sorted(prefill.items()):
         lines.append(

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
+from slowtok.detectors.assumed_model import widen
 from slowtok.detectors.envelope import expect
 from slowtok.detectors.published import facts_of
 
@@ -30,7 +31,7 @@ def _judged(record: dict[str, str]) -> tuple[float, float, float] | None:
     except ValueError:
         return None
     told = expect(facts.model, facts.device, facts.server, facts.context_tokens)
-    envelope = facts.widen(told)
+    envelope = widen(told, facts.assumed)
     band, expected = envelope.decode, envelope.expected_tps
     if band is None or expected is None:
         return None

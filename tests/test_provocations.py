@@ -200,7 +200,7 @@ def test_a_slow_line_to_the_engine(tmp_path: Path, ram_bytes_per_s: float) -> No
     keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
     with (
         real_engine(threads=CORES, slots=1) as engine,
-        slow_line(engine.url, 40_000) as address,
+        slow_line(engine.url, 20_000) as address,
         running_proxy(tmp_path, address) as proxy,
     ):
         answer = proxy.ask(chat(tokens=100, stream=True, logprobs=True, top_logprobs=5))

@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from slowtok.detectors.assumed_model import Assumption, bits_of, widen
 from slowtok.detectors.case import Envelope
 from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.envelope import expect
 from slowtok.detectors.envelope_reads import reads_of
-from slowtok.detectors.published import Assumption, bits_of, facts_of
+from slowtok.detectors.published import facts_of
 
 ROW: dict[str, object] = {
     "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
@@ -44,7 +45,7 @@ def test_a_whole_row_needs_no_assumption() -> None:
     assert found.model.kv_bytes_per_token == 131072
     assert found.model.read_bytes == pytest.approx(4.60e9, rel=0.01)  # no embedding table
     assert found.server.version == "4426e298 (b2824)"
-    assert found.widen(Envelope(because=("x",))).because == ("x",)
+    assert widen(Envelope(because=("x",)), found.assumed).because == ("x",)
 
 
 def test_numbers_may_be_numbers() -> None:
@@ -80,7 +81,7 @@ def test_a_laptop_without_a_bandwidth_gets_none_of_a_card() -> None:
 def test_an_assumption_is_said_and_widens_the_band(gap: dict[str, object]) -> None:
     found = facts_of(ROW | gap)
     envelope = expect(found.model, found.device, found.server, found.context_tokens)
-    wide = found.widen(envelope)
+    wide = widen(envelope, found.assumed)
     assert found.assumed
     assert envelope.decode is not None
     assert wide.decode is not None
@@ -93,7 +94,7 @@ def test_an_assumption_is_said_and_widens_the_band(gap: dict[str, object]) -> No
 
 def test_an_assumption_beside_no_band_is_only_said() -> None:
     found = replace(facts_of(ROW), assumed=(Assumption(note="y"),))
-    assert found.widen(Envelope(because=("x",))) == Envelope(because=("x", "y"))
+    assert widen(Envelope(because=("x",)), found.assumed) == Envelope(because=("x", "y"))
 
 
 def test_a_mixture_that_is_not_in_the_table_reads_its_active_part() -> None:

@@ -1,6 +1,6 @@
 """A slow line to an engine: passes bytes on as they are, replies no faster than it is told to.
 
-Or a proxy that buffers: it holds a reply back until the engine has nothing more to say.
+Or a proxy that buffers: it holds a stream back until the engine has nothing more to say.
 """
 
 import contextlib
@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
+from fakes.wire import LAST_CHUNK
+
 PIECE_BYTES = 2048
-QUIET_S = 0.5  # of the engine: then its reply is complete
+STREAM = b"text/event-stream"
 
 Pass = Callable[[socket.socket, socket.socket], None]
 
@@ -31,22 +33,16 @@ def slow_line(url: str, bytes_per_s: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def buffering_line(url: str) -> Iterator[str]:
-    """Pass each reply on in one piece; yields the address to ask."""
+    """Pass each stream on in one piece; yields the address to ask."""
 
     def collect(engine: socket.socket, asking: socket.socket) -> None:
         held = b""
-        while True:
-            engine.settimeout(QUIET_S if held else None)
-            try:
-                piece = engine.recv(1 << 20)
-            except TimeoutError:
-                asking.sendall(held)
-                held = b""
-                continue
+        while piece := engine.recv(1 << 20):
             held += piece
-            if not piece:
-                asking.sendall(held)
-                return
+            if STREAM in held and not held.endswith(b"\r\n" + LAST_CHUNK):
+                continue
+            asking.sendall(held)
+            held = b""
 
     with _line(url, collect) as address:
         yield address

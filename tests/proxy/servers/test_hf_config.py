@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.servers.hf_config import experts, kv_bytes, quantisation, text_config, state_bytes
+from slowtok.proxy.servers.hf_config import (
+    experts,
+    kv_bytes,
+    quantisation,
+    state_bytes,
+    text_config,
+)
 from slowtok.proxy.servers.kv_geometry import KvBytes
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"

@@ -1,0 +1,127 @@
+"""Where connections come in: the port, how many there may be, and a polite no beyond that.
+
+A proxy that ran out of file descriptors would neither accept a client nor reach an engine. So it
+takes no more clients than it can serve, and tells the others at once to come back later.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from typing import cast
+
+import orjson
+from aiohttp import web
+
+if sys.platform != "win32":
+    import resource
+
+MAX_DESCRIPTORS = 65_536  # asked of the system; more would only cost memory in its tables
+OWN_DESCRIPTORS = 64  # files, pipes, looks at engines; counted: 25 to 40
+MAX_REFUSALS = 32  # that are being told so at the same time; what comes beyond is closed at once
+REFUSAL_S = 2.0  # at most, until a refused client has read why
+KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client that is long gone
+
+_WHY = {
+    "message": "slowtok has as many connections as it may have: come back in a moment, or raise"
+    " max_connections and the limit of open files (ulimit -n)",
+    "type": "slowtok_error",
+    "param": None,
+    "code": "overloaded",
+}
+_BODY = orjson.dumps({"error": _WHY})
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" % len(_BODY)
+) + _BODY
+
+
+class Door:
+    """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
+
+    def __init__(self, server: web.Server, most: int) -> None:
+        self.refused = 0
+        self._server = server
+        self._most = most
+        self._refusing: set[_Refusal] = set()
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """Return the protocol for one connection that has just been accepted."""
+        if len(self._server.connections) < self._most:
+            return cast(asyncio.BaseProtocol, self._server())
+        self.refused += 1
+        return _Refusal(self._refusing)
+
+
+class _Refusal(asyncio.Protocol):
+    """Says no to the first bytes of a request, and ends when the client has had time to read it.
+
+    A connection that is closed with bytes unread is reset, and the answer may be lost with it. So
+    what still comes is read and thrown away.
+    """
+
+    def __init__(self, refusing: "set[_Refusal]") -> None:
+        self._refusing = refusing
+        self._said = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._refusing) >= MAX_REFUSALS:
+            self._transport.abort()
+            return
+        self._refusing.add(self)
+        self._timer = asyncio.get_running_loop().call_later(REFUSAL_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._said and not self._transport.is_closing():
+            self._said = True
+            self._transport.write(REFUSAL)
+            self._transport.write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self in self._refusing:
+            self._refusing.discard(self)
+            self._timer.cancel()
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many clients can be served at once; raises the limit of open files for them.
+
+    Each one may need a second descriptor, for its engine.
+    """
+    if sys.platform == "win32":
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < highest:
+        with contextlib.suppress(OSError, ValueError):  # then it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+            soft = highest
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(min(wanted, (soft - OWN_DESCRIPTORS - MAX_REFUSALS) // 2), 1)
+
+
+def open_port(host: str, port: int, client_timeout_s: float) -> socket.socket:
+    """Return the bound socket. Its connections end when a client takes nothing for so long.
+
+    Only Linux can be told that. A client that was stopped would else hold its engine for ever.
+
+    Raises:
+        OSError: the address cannot be used.
+        UnicodeError: a host name that cannot be one.
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":  # each connection inherits these
+            timeout_ms = int(client_timeout_s * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
