@@ -18,6 +18,10 @@ from pathlib import Path
 
 from slowtok.config.efficiency import DecodeConstants, PrefillConstants, constants
 
+MAKERS_WORDS = (
+    "", "NVIDIA GeForce RTX ", "NVIDIA GeForce ", "NVIDIA RTX ", "NVIDIA ", "Tesla ",
+    "AMD Radeon RX ", "AMD Radeon ", "AMD Instinct ", "AMD ", "Intel Arc ", "Intel ", "Apple ",
+)  # fmt: skip
 _FOLDER = Path(__file__).parent
 
 
@@ -97,6 +101,17 @@ def find_gpu(name: str | None) -> GpuSpec | None:
 def find_card(name: str) -> Card | None:
     """Return the row of `gpus.csv` with exactly this name, whatever the case of its letters."""
     return cards().get(name.strip().casefold())
+
+
+def card_called(text: str) -> Card | None:
+    """Return the card of exactly this name, where the maker's words may be left out: "RTX 5090"."""
+    return next((card for words in MAKERS_WORDS if (card := find_card(words + text.strip()))), None)
+
+
+def cards_with(text: str) -> tuple[str, ...]:
+    """Return the names of the cards that hold all of these words: what may have been meant."""
+    words = set(text.casefold().split())
+    return tuple(card.name for name, card in cards().items() if words <= set(name.split()))
 
 
 def kind_of(name: str) -> str | None:

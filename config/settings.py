@@ -82,6 +82,9 @@ class Settings(BaseModel):
     disable: tuple[str, ...]
     keep_requests: Annotated[int, Field(ge=1, le=100_000)]
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)]
+    client_timeout_s: Annotated[float, Field(ge=0.1, le=86_400)]
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)]
+    grace_s: Annotated[float, Field(ge=0, le=86_400)]
     _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property

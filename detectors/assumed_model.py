@@ -17,6 +17,7 @@ from slowtok.detectors.engine import ModelFacts
 
 USUAL_BITS = 4.8  # of a file whose parameters are not told
 DENSE_RATIO = 0.8  # of the parameters: fewer are used by mixtures of experts only
+SHARED_RATIO = 0.04  # of a mixture's parameters; 0.02 to 0.06 of those in config/models.csv
 SEVERAL = 64  # experts, where only that there are several is known
 _ACTIVE = re.compile(r"(?<![a-z0-9])a(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
@@ -164,9 +165,12 @@ def _from_table(facts: ModelFacts, known: KnownModel) -> ModelFacts:
 def _like_others(
     facts: ModelFacts, active: float | None, kv_heads: float | None, head_dim: float | None
 ) -> tuple[ModelFacts, str]:
-    """Fill the shape of a model outside the table from what was told, or from others of its size."""
+    """Fill the shape of a model outside the table: as told, or like others of its size."""
     size = float(facts.file_bytes or 0)
     parameters = float(facts.parameters or size * 8 / USUAL_BITS)
+    if active is None and (facts.experts or 0) > 1 and facts.experts_used:
+        used_ratio = facts.experts_used / (facts.experts or 1)
+        active = parameters * (SHARED_RATIO + (1 - SHARED_RATIO) * used_ratio)
     is_moe = active is not None and active < DENSE_RATIO * parameters
     note = "model not in the table: taken as plain grouped attention"
     if facts.layers is None or kv_heads is None or head_dim is None:
@@ -182,7 +186,7 @@ def _like_others(
 
 
 def _filled(facts: ModelFacts, guess: ModelFacts) -> ModelFacts:
-    """Take from `guess` what is not known; the KV cache as a whole, since its parts belong together."""
+    """Take from `guess` what is not known; the KV cache as a whole."""
     if facts.kv_bytes_per_token is not None:
         guess = replace(
             guess, kv_bytes_per_token=None, kv_window_tokens=None, kv_window_bytes_per_token=None

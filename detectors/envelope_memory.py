@@ -50,6 +50,8 @@ CPU_LOW_BIT = 4.0
 CPU_LOW_BIT_MIDDLE_RATIO = 0.5
 CPU_LOW_BIT_LOW_RATIO = 0.22
 
+MEASURED_RAM = "reference: the whole model in RAM, whose bandwidth was measured on this machine"
+
 # Tensor parallel: each layer waits for the others' results. Gemma-4-12B on 1, 2 and 4 RTX 3090
 # without NVLink (vLLM) takes 18.8, 11.4 and 9.5 ms per token: 16 and 62 us a layer on top.
 TENSOR_LAYER_S = 20e-6  # for each GPU beyond the first
@@ -231,7 +233,7 @@ def ram(reads: Reads, device: DeviceFacts) -> Memory:
         raise NoBasis(
             "the RAM bandwidth is not known yet: measuring it takes a second without requests"
         )
-    notes = ["reference: the whole model in RAM, whose bandwidth was measured on this machine"]
+    notes = [MEASURED_RAM]
     low_bit = reads.bits_per_weight is not None and reads.bits_per_weight < CPU_LOW_BIT
     if low_bit:
         notes.append("weights under 4 bits: on a CPU limited by unpacking them, hence a wide band")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.excess import excess
 from slowtok.detectors.finding import Channel, Evidence, need
 from slowtok.detectors.gpu_share import MIN_OTHERS_RATIO, others
 from slowtok.detectors.gpu_window import (
@@ -24,7 +25,7 @@ from slowtok.detectors.gpu_window import (
     median,
     share_with_bits,
 )
-from slowtok.detectors.link import excess, received, sent
+from slowtok.detectors.link import received, sent
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.split import MIN_GAIN, Samples, busy_medians, decode_samples
 from slowtok.detectors.window import gpu_mean

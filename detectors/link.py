@@ -18,7 +18,7 @@ from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.facts import label
 from slowtok.detectors.gpu_window import Read, facts_of, gained, most
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.window import decode_s, gpu_mean
+from slowtok.detectors.window import gpu_mean
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """By generation."""
@@ -144,25 +144,6 @@ def busier_share(link: Link, samples: Sequence[GpuSample]) -> float | None:
 def samples_of(case: Case, phase: Phase, index: int) -> tuple[GpuSample, ...]:
     """Return one GPU's samples of a phase, without the first: its rates are of before."""
     return tuple(s for s in case.gpu_during(phase) if s.index == index)[1:]
-
-
-def within(case: Case, least_s: float, most_s: float) -> float:
-    """Return the value between two predictions that is nearest to what decode lost.
-
-    The lower one where nothing is expected of this GPU. Never more than nearly all of the decode.
-    """
-    took_s = decode_s(case)
-    excess_s = excess(case)
-    nearest_s = least_s if excess_s is None else min(max(excess_s, least_s), most_s)
-    return min(nearest_s, 0.97 * took_s)
-
-
-def excess(case: Case) -> float | None:
-    """Return by how much decode took longer than expected, None where nothing is expected."""
-    expected, rate = case.envelope.expected_tps, case.phases.decode_tps
-    if not expected or not rate:
-        return None
-    return max(decode_s(case) * (1 - rate / expected), 0.0)
 
 
 def _replays_too_often(samples: Sequence[GpuSample], generation: int, width: int) -> bool:

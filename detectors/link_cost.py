@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.excess import excess
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu_window import by_gpu, median, settled
-from slowtok.detectors.link import Link, busier_share, excess, samples_of
+from slowtok.detectors.link import Link, busier_share, samples_of
 from slowtok.detectors.placement import server_cores, serving_gpus
 from slowtok.detectors.window import CPU_DECODES_CORES
 

@@ -12,7 +12,7 @@ from slowtok.detectors.assumed_model import raised, widened
 from slowtok.detectors.case import Envelope, Range
 from slowtok.detectors.envelope import DRAFTS_HIGH_RATIO, expect
 from slowtok.detectors.envelope_configured import Configured, configured
-from slowtok.detectors.envelope_memory import reference
+from slowtok.detectors.envelope_memory import MEASURED_RAM, reference
 from slowtok.detectors.envelope_reads import NoBasis, reads_of
 from slowtok.detectors.footprint import MOST_OVERHEAD_BYTES, Footprint, footprint, kv_bytes
 from slowtok.detectors.machine import DeviceFacts
@@ -22,6 +22,8 @@ from slowtok.detectors.published import (
     TYPICAL_RAM_LOW_RATIO,
     Published,
 )
+
+IN_RAM = "reference: the whole model in RAM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ def prospect(facts: Published, *, reserved_tokens: int | None = None) -> Prospec
     today = _today(placed)
     decode, more = _decode(placed, told, today)
     assumed = (each.note for each in facts.assumed)
-    basis = (told.basis, *told.because, *assumed, *notes, *more)
+    told_notes = (IN_RAM if note == MEASURED_RAM else note for note in told.because)
+    basis = (told.basis, *told_notes, *assumed, *notes, *more)
     return Prospect(
         decode=decode,
         prefill=_prefill(placed, told, split=bool(placed.device.gpus) and today is not None),
@@ -85,7 +88,7 @@ def room_bytes(device: DeviceFacts) -> int | None:
 
 
 def layers_that_fit(facts: Published, tokens: int) -> int | None:
-    """Return how many layers fit on the GPUs for sure, buffers and a KV cache of so many tokens too.
+    """Return how many layers fit on the GPUs for sure, buffers and a cache of so many tokens too.
 
     The output matrix counts as one layer more, as engines count it. None where sizes are not known.
     """
@@ -160,8 +163,7 @@ def _with_typical_ram(band: Range | None) -> Range | None:
 
 def _prefill(facts: Published, told: Envelope, *, split: bool) -> Rate:
     """Return prefill's band; none for a split, of which none was measured."""
-    if told.prefill is None or split:
-        return Rate()
     band = widened(told.prefill, facts.assumed)
-    assert band is not None
+    if band is None or split:
+        return Rate()
     return Rate(low=band.low, expected=told.expected_prefill_tps, high=band.high)

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.excess import excess, within
 from slowtok.detectors.finding import Channel, Evidence, need, weigh
 from slowtok.detectors.gpu_window import facts_of, median
 from slowtok.detectors.link import (
     FAULTED_RATIO,
     PRACTICAL_RATIO,
     Link,
-    excess,
     link_at_work,
     received,
     sent,
     share_of,
-    within,
 )
 from slowtok.detectors.machine import GpuProcess, GpuSample
 from slowtok.detectors.placement import server_cores, serving_gpus

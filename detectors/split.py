@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.excess import excess
 from slowtok.detectors.finding import need
 from slowtok.detectors.footprint import footprint
 from slowtok.detectors.gpu_window import facts_of, median, settled
-from slowtok.detectors.link import excess
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.placement import server_cores
 from slowtok.detectors.vram import newest_split

@@ -16,6 +16,7 @@ from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy import guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.door import Door
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 from slowtok.proxy.headers import allow_page
@@ -54,6 +55,8 @@ class Proxy:
         self.baselines = Baselines(self.kept)
         self._sinks = sinks
         self._own_cost = OwnCost()
+        self.door: Door | None = None  # where the proxy listens for others than tests
+        self.is_stopping = False  # each connection ends with the reply that it is at
 
     async def start(self, port: int) -> None:
         """Start everything that needs a running loop. `port` is where the proxy listens."""
@@ -78,7 +81,9 @@ class Proxy:
             sinks=self._sinks,
             disabled=settings.disable,
         )
-        self.relay = Relay(self.session, self.engines, self.observer)
+        self.relay = Relay(
+            self.session, self.engines, self.observer, client_timeout_s=settings.client_timeout_s
+        )
         self.ram = RamBandwidth(
             settings.state_path / "ram.json",
             is_quiet=lambda: self.observer.in_flight == 0,
@@ -146,6 +151,7 @@ class Proxy:
             "counts": {
                 "requests": self.observer.requests,
                 "in_flight": self.observer.in_flight,
+                "connections_refused": self.door.refused if self.door else 0,
                 "failures": dict(self.observer.failures),
                 "log_lines_lost": self._log_lines_lost(),
                 "baseline_errors": self.baselines.errors,
@@ -181,9 +187,15 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
     async def relay(request: web.Request) -> web.StreamResponse:
         return await proxy.relay.handle(request)
 
+    async def close_when_stopping(_: web.Request, response: web.StreamResponse) -> None:
+        if proxy.is_stopping:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
     app = web.Application(middlewares=[_guard(proxy.settings, relay)])
     app.cleanup_ctx.append(life)
     app.on_response_prepare.append(_drop_what_was_added)
+    app.on_response_prepare.append(close_when_stopping)
     app.add_routes(Api(proxy.store, proxy.status).routes())
     app.router.add_route("*", "/{rest:(?s:.*)}", relay)
     return app
@@ -271,6 +283,6 @@ def make_runner(app: web.Application) -> web.AppRunner:
         keepalive_timeout=75,
         max_line_size=64 * 1024,
         max_field_size=64 * 1024,
-        shutdown_timeout=5.0,
+        shutdown_timeout=1.0,  # drain.py has waited before
         handle_signals=False,
     )

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from collections.abc import Callable
 from typing import cast
 
 import orjson
@@ -39,16 +40,22 @@ REFUSAL = (
 class Door:
     """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
 
-    def __init__(self, server: web.Server, most: int) -> None:
+    def __init__(self, server: web.Server, most: int, *, tell: Callable[..., None]) -> None:
         self.refused = 0
+        self._is_full = False
         self._server = server
         self._most = most
+        self._tell = tell
         self._refusing: set[_Refusal] = set()
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Return the protocol for one connection that has just been accepted."""
         if len(self._server.connections) < self._most:
+            self._is_full = False
             return cast(asyncio.BaseProtocol, self._server())
+        if not self._is_full:
+            self._tell("connections-refused", most=self._most)
+        self._is_full = True
         self.refused += 1
         return _Refusal(self._refusing)
 

@@ -10,7 +10,9 @@ from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import PromptPrint
 from slowtok.proxy.stream.meter import Meter
 
-_CUT_SHORT = frozenset({"client-gone", "upstream-error", "upstream-refused", "timeout"})
+_CUT_SHORT = frozenset(
+    {"client-gone", "upstream-error", "upstream-refused", "timeout", "overloaded", "proxy-stopped"}
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import aiohttp
 from aiohttp import web
@@ -40,11 +41,19 @@ class Relay:
     """Relays requests to the engines and shows each finished one to the observer."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, engines: Engines, observer: Observer
+        self,
+        session: aiohttp.ClientSession,
+        engines: Engines,
+        observer: Observer,
+        *,
+        client_timeout_s: float,
     ) -> None:
         self._session = session
         self._engines = engines
         self._observer = observer
+        self._client_timeout_s = client_timeout_s
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._is_cut_off = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Relay one request. Cancelled when the client goes away."""
@@ -57,16 +66,36 @@ class Relay:
             accepted_at_s=time.monotonic(),
             api=find_api(request.method, request.path),
         )
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._tasks.add(task)
         with self._unharmed("begin"):
             self._observer.begin(exchange)
         try:
             return await self._relay(request, exchange)
         except asyncio.CancelledError:
-            exchange.end("client-gone", time.monotonic())
+            exchange.end(self._cut_short(), time.monotonic())
             raise
         finally:
+            self._tasks.discard(task)
             with self._unharmed("end"):
                 self._observer.end(exchange)
+
+    def cut_off(self) -> int:
+        """End every request that is on its way: the proxy stops. Returns how many there were."""
+        self._is_cut_off = True
+        for task in self._tasks:
+            task.cancel()
+        return len(self._tasks)
+
+    async def _leave(
+        self, response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
+    ) -> None:
+        if self._is_cut_off:
+            await _break_off(response, request, remover)
+
+    def _cut_short(self) -> str:
+        """Say why a request was cancelled."""
+        return "proxy-stopped" if self._is_cut_off else "client-gone"
 
     @contextlib.contextmanager
     def _unharmed(self, place: str) -> Iterator[None]:
@@ -77,7 +106,7 @@ class Relay:
             self._observer.failures[place] += 1
 
     async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        body, call = await _read_request(request, exchange.api)
+        body, call = await _read_request(request, exchange.api, self._client_timeout_s)
         read_at_s = time.monotonic()
         engine = await self._engines.choose(call.model if call else None)
         if engine is None:
@@ -205,6 +234,9 @@ class Relay:
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
+        except asyncio.CancelledError:
+            await self._leave(response, request, remover)
+            raise
         finally:
             backlog.close()
             exchange.client_blocked_s = backlog.blocked_s
@@ -255,28 +287,42 @@ class Relay:
         return response
 
 
-async def _read_request(request: web.Request, api: Api | None) -> tuple[Body, Call | None]:
+async def _read_request(
+    request: web.Request, api: Api | None, timeout_s: float
+) -> tuple[Body, Call | None]:
     """Return the body to send, and what it asks for where it is a generation that we can read."""
     if not request.body_exists:
         return None, None
     if api is None or "Content-Encoding" in request.headers:
-        return _pieces(request, []), None
+        return _pieces(request, [], timeout_s), None
     pieces: list[bytes] = []
     size_bytes = 0
-    while chunk := await request.content.readany():
+    while chunk := await _next_piece(request, timeout_s):
         pieces.append(chunk)
         size_bytes += len(chunk)
         if size_bytes > MAX_READ_BODY_BYTES:
-            return _pieces(request, pieces), None
+            return _pieces(request, pieces, timeout_s), None
     body = b"".join(pieces)
     return body, read_call(api, body)
 
 
-async def _pieces(request: web.Request, read: list[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(
+    request: web.Request, read: list[bytes], timeout_s: float
+) -> AsyncIterator[bytes]:
     for piece in read:
         yield piece
-    while piece := await request.content.readany():
+    while piece := await _next_piece(request, timeout_s):
         yield piece
+
+
+async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
+    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            return await request.content.readany()
+    if request.transport is not None:
+        request.transport.abort()
+    return await asyncio.Future()  # it is cancelled with its request
 
 
 def _target(request: web.Request) -> str:

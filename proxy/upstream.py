@@ -3,14 +3,20 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.connector import Connection
 from yarl import URL
 
 from slowtok.proxy.headers import Headers
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.tracing import Trace
 
 # llama-server and vLLM drop idle connections after 5 s (read in their sources): ours go first.
 KEEPALIVE_S = 4.0
@@ -19,6 +25,9 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_STALE_S = 1.0  # a dropped connection shows in a round trip; later the engine was at work
 PIECE_BYTES = 256 * 1024  # of a request body; aiohttp warns from 1 MiB on
 
+_EXHAUSTED = frozenset(  # of this machine, which is no fault of the engine's
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
 _CONNECTION_BROKE = aiohttp.ClientOSError | ConnectionError
 
 Body = bytes | AsyncIterator[bytes] | None
@@ -41,7 +50,7 @@ class UpstreamError(Exception):
 def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
     """Return the session that all upstreams share: nothing decoded, followed, kept or added."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=_Connector(
             limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=60, enable_cleanup_closed=False
         ),
         # No total time-out: a long prefill is silent for minutes and that is no fault.
@@ -97,6 +106,21 @@ async def send(
                 raise _error_for(error, base_url) from error
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Keeps connections for later; one that was spoken on meanwhile is closed and not used.
+
+    aiohttp takes what an engine says too much, as after a wrong Content-Length, for the answer to
+    the next request: one client would get what was meant for another.
+    """
+
+    async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> Connection | None:
+        while (kept := await super()._get(key, traces)) is not None:
+            if kept.protocol is not None and not kept.protocol.should_close:
+                break
+            kept.close()
+        return kept
+
+
 @contextlib.contextmanager
 def held(reply: aiohttp.ClientResponse) -> Iterator[None]:
     """Hold a reply's connection: given back after a complete body, closed when left early.
@@ -146,12 +170,16 @@ class _Attempt:
 
 
 def _noting_reuse() -> aiohttp.TraceConfig:
-    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, _Attempt):
-            context.trace_request_ctx.reused = True
+    def note(*, reused: bool) -> Callable[..., Awaitable[None]]:
+        async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
+            if isinstance(context.trace_request_ctx, _Attempt):
+                context.trace_request_ctx.reused = reused
+
+        return note
 
     trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(note)
+    trace.on_connection_reuseconn.append(note(reused=True))
+    trace.on_connection_create_start.append(note(reused=False))  # the kept one was of no use
     return trace
 
 
@@ -181,6 +209,13 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             ended="timeout",
             failed=f"{base_url} did not accept the connection in time",
             check="is the machine reachable, and does a firewall drop the connection?",
+        )
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        return UpstreamError(
+            status=503,
+            ended="overloaded",
+            failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
+            check="raise the limit of open files (ulimit -n), or set max_connections lower",
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         refused = error.os_error.errno == errno.ECONNREFUSED

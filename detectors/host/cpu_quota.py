@@ -25,6 +25,7 @@ Sources:
 import math
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Evidence, Finding, need
 from slowtok.detectors.window import decode_s, mean
 
@@ -35,6 +36,9 @@ MIN_THROTTLED_RATIO = 0.05
 
 MIN_STOPPED_RATIO = 0.02
 """No published source: a period may count as throttled for its last few microseconds only."""
+
+MOST_EXPONENT = 1.8
+"""The most that was measured, see `_lost_ratios`."""
 
 CONFIDENCE = 0.95
 """A counter of the kernel that says nothing else."""
@@ -54,7 +58,8 @@ def detect(case: Case) -> Finding | None:
     if stopped_ratio < MIN_STOPPED_RATIO:
         return None
     quota = mean(samples, lambda s: s.server_quota_cores)
-    lost_s = decode_s(case) * _lost_ratio(stopped_ratio, stopped_cores + used_cores)
+    least_ratio, most_ratio = _lost_ratios(stopped_ratio)
+    lost_s = within(case, decode_s(case) * least_ratio, decode_s(case) * most_ratio)
     limit = (
         "Its CPU quota"
         if quota is None
@@ -83,14 +88,15 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _lost_ratio(stopped_ratio: float, wanted_cores: float) -> float:
-    """Estimate between threads that stop together and threads that stop independently.
+def _lost_ratios(stopped_ratio: float) -> tuple[float, float]:
+    """Return what stopping for this share of the wanted time costs, at least and at most.
 
-    n threads that run for the share r of the time run together for r to r to the power of n; the
-    exponent in the middle is used. Measured, two threads with quotas of 1 and 1.5 cores: 69 and
-    26 % lost, 61 and 33 % estimated; one thread with half a core: 50 and 47 %.
+    Threads that stop together lose that share. They stop a few ms apart, though, and wait for each
+    other meanwhile, at the quota's expense. Measured, two threads: with quotas of 1 and 1.5 cores
+    they ran for 0.53 and 0.76 of the time and lost 69 and 26 %, powers of 1.8 and 1.1.
     """
-    return float(1 - (1 - stopped_ratio) ** ((1 + max(wanted_cores, 1.0)) / 2))
+    ran_ratio = 1 - stopped_ratio
+    return 1 - ran_ratio, float(1 - ran_ratio**MOST_EXPONENT)
 
 
 def _remedy(case: Case, quota: float | None) -> str:

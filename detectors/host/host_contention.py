@@ -26,6 +26,7 @@ Sources:
 import math
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Evidence, Finding, need
 from slowtok.detectors.machine import HostSample
 from slowtok.detectors.window import RunQueue, mean, run_queue, run_queue_of, runs_on_cpu
@@ -68,8 +69,9 @@ def _contended(queue: RunQueue) -> bool:
 def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
     """Estimate what the waits cost, from the share r of the time that a thread had its core.
 
-    Prefill works long between barriers and loses at least 1 - r. In decode n threads run together
-    for about r to the power of n, as if their waits were independent, and somewhat less.
+    Prefill works long between barriers and loses at least 1 - r. Decode does too; at most its n
+    threads run together for r to the power of n, as if their waits were independent, and somewhat
+    less (two threads came near that; what more of them lose was not measured).
     """
     duration_s = need(
         case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
@@ -78,8 +80,9 @@ def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
         return duration_s * queue.taken_ratio
     # Sample by sample: others that took the cores for a part of the time cost only that part.
     samples = [s for s in case.host_during(phase) if _is_whole(s)]
-    lost_ratio = mean(samples, lambda s: _lost_ratio(run_queue_of([s])))
-    return duration_s * (_lost_ratio(queue) if lost_ratio is None else lost_ratio)
+    most_ratio = mean(samples, lambda s: _lost_ratio(run_queue_of([s])))
+    most_s = duration_s * (_lost_ratio(queue) if most_ratio is None else most_ratio)
+    return within(case, min(duration_s * queue.taken_ratio, most_s), most_s)
 
 
 def _lost_ratio(queue: RunQueue) -> float:

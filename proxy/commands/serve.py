@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -21,6 +21,8 @@ from slowtok.detectors.case import Case
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.app import Proxy, make_app, make_runner
+from slowtok.proxy.door import Door, most_connections, open_port
+from slowtok.proxy.drain import Stop, drain, is_busy
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.console import is_telling, plain, request_line
@@ -28,6 +30,7 @@ from slowtok.proxy.outputs.lines import to_file, to_stdout
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.recorder import Recorder
 
+BACKLOG = 1024  # connections that the kernel keeps until they are accepted
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
 
 T = TypeVar("T")
@@ -55,6 +58,8 @@ class Screen:
             self._log.event(event, **facts)
         elif event == "engine-lost":
             self.say(plain(f"engine    {facts.get('url')} does not answer any more"))
+        elif event == "stopping":
+            self.say(f"stopping  {facts['requests']} under way; once more stops at once")
         elif event == "engine-found" and self.greeted:
             version = f" {facts['version']}" if facts.get("version") else ""
             self.say(plain(f"engine    {facts.get('url')} ({facts.get('kind')}{version}) is here"))
@@ -80,7 +85,11 @@ def run_serve(settings: Settings) -> int:
     """
     _check_causes(settings)
     with contextlib.ExitStack() as opened:
-        listener = _usable(settings, "listen", lambda: _open_port(settings.host, settings.port))
+        listener = _usable(
+            settings,
+            "listen",
+            lambda: open_port(settings.host, settings.port, settings.client_timeout_s),
+        )
         opened.callback(listener.close)
         _check_upstreams(settings, int(listener.getsockname()[1]))
         screen = Screen(json=settings.json_lines or settings.log_path is None)
@@ -115,9 +124,17 @@ async def _serve(
     stop = _stop_on_signals()
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, backlog=1024).start()
+        server = cast(web.Server, runner.server)  # it is set up
+        proxy.door = Door(server, most_connections(settings.max_connections), tell=tell)
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(proxy.door, sock=listener, backlog=BACKLOG)
         await _greet(screen, listener, proxy.engines)
-        await stop.wait()
+        await stop.asked.wait()
+        listening.close()  # another slowtok may take the port now
+        if is_busy(proxy, server):
+            tell("stopping", requests=proxy.observer.in_flight, grace_s=settings.grace_s)
+        if cut_off := await drain(proxy, server, settings.grace_s, stop.at_once):
+            tell("cut-off", requests=cut_off)
     finally:
         await runner.cleanup()
 
@@ -195,19 +212,6 @@ def _usable(settings: Settings, key: str, make: Callable[[], T]) -> T:
         raise settings.fault(key, f"cannot be used: {reason}") from None
 
 
-def _open_port(host: str, port: int) -> socket.socket:
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
 def _open_log(settings: Settings) -> Log | None:
     """Return the log; None where the screen writes the same JSON lines to standard output."""
     path = settings.log_path
@@ -216,12 +220,12 @@ def _open_log(settings: Settings) -> Log | None:
     return Log(to_file(path, max_bytes=settings.log_max_bytes, backups=settings.log_backups))
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
+def _stop_on_signals() -> Stop:
+    stop = Stop()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the runner instead
-            loop.add_signal_handler(name, stop.set)
+            loop.add_signal_handler(name, stop.ask)
     return stop
 
 

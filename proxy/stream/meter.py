@@ -101,7 +101,7 @@ class Meter:
             return False
         try:
             said: Any = orjson.loads(event)
-            if isinstance(said, list):  # llama-server's own answer to several prompts
+            if isinstance(said, list) and said:  # llama-server's own answer to several prompts
                 return sum(self._read(one, self.reply) for one in said) > 0
             return self._read(said, self.reply)
         except (orjson.JSONDecodeError, AttributeError, TypeError):

@@ -225,13 +225,15 @@ def whole_between(low: int, high: int) -> Callable[[int], int]:
 def card(name: str | None, index: int = 0, **known: Any) -> GpuFacts:
     """A GPU by its name, with what the report says of it besides."""
     spec = find_card(name) if name else None
-    by_name = {} if spec is None else {
-        "total_bytes": int((spec.memory_bytes or 0) / 1e9) * GIB or None,
-        "bandwidth_bytes_per_s": spec.bandwidth_bytes_per_s,
-        "default_power_limit_w": spec.default_power_limit_w,
-    }
-    maker = {"AMD": "amd", "App": "apple"}.get((name or "")[:3], "nvidia")
-    return GpuFacts(index=index, name=name, vendor=maker, **{**by_name, **known})  # type: ignore[arg-type]
+    facts = GpuFacts(
+        index=index,
+        name=name,
+        vendor=next((v for v in ("amd", "apple") if v in (name or "").lower()), "nvidia"),
+        total_bytes=int(spec.memory_bytes) if spec and spec.memory_bytes else None,
+        bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s if spec else None,
+        default_power_limit_w=spec.default_power_limit_w if spec else None,
+    )
+    return replace(facts, **known)
 
 
 def weights(name: str, quantisation: str, *, like: str | None = None, **known: Any) -> ModelFacts:

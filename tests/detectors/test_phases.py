@@ -163,11 +163,14 @@ def without_rate(*, ended: str = "stop", status: int = 200, completion: int | No
         (without_rate(ended="client-gone"), "the client left before the end"),
         (without_rate(), "no token count: the request ended as stop"),
         (without_rate(completion=1), "too short to judge: 1 token"),
-        (without_rate(completion=0), "too short to judge: 0 tokens"),
+        (
+            without_rate(completion=0),
+            "nothing is generated, and there is no expectation for the prefill",
+        ),
         (without_rate(completion=9), "no decode time: 9 tokens came at once"),
         (
             with_phases(without_rate(completion=9), source="estimate"),
-            "the engine gave no timings and the reply was not streamed",
+            "the engine gave no timings and the reply was not streamed: its times are estimates",
         ),
     ],
 )

@@ -28,8 +28,8 @@ def without(*columns: str) -> dict[str, object]:
         ({"weights_gib": "big"}, "weights_gib"),
         ({"params_b": "nan"}, "params_b"),
         ({"context_depth": -1}, "context_depth"),
-        ({"weights_gib": "", "quant": "magic"}, "weights_gib"),
-        ({"weights_gib": None, "params_b": None, "model": None}, "weights_gib"),
+        ({"weights_gib": "", "quant": "magic"}, "size"),
+        ({"weights_gib": None, "params_b": None, "model": None}, "size"),
     ],
 )
 def test_a_row_that_says_nothing_usable_is_refused(bad: dict[str, object], word: str) -> None:

@@ -30,13 +30,13 @@ QUIET = [
 FIRING = [
     pytest.param(
         firing(),
-        3.704 * 0.333,
+        3.704 * 0.235,
         "The CPU quota of 1.5 cores stopped",
         id="measured: two threads, 1.5 cores; 0.26 of decode was lost",
     ),
     pytest.param(
         cpu_quota_of_one_core(),
-        9.052 * 0.615,
+        9.052 * 0.671,
         "--threads 1",
         id="measured: two threads, one core; 0.69 of decode was lost",
     ),
@@ -49,13 +49,13 @@ FIRING = [
             server_throttled_ratio=0.875,
             server_throttled_s_per_s=0.465,
         ),
-        6.313 * 0.467,
+        6.313 * 0.530,
         "quota of 0.5 cores",
         id="measured: one thread, half a core; 0.50 of decode was lost",
     ),
     pytest.param(
         with_host(firing(), server_quota_cores=None),
-        3.704 * 0.333,
+        3.704 * 0.235,
         "Raise or remove the limit",
         id="the limit itself is not readable",
     ),

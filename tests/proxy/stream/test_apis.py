@@ -1,4 +1,4 @@
-"""Which requests are generations."""
+"""Which requests make the engine compute."""
 
 import pytest
 
@@ -9,12 +9,13 @@ from slowtok.proxy.stream.apis import find_api
     ("method", "path"),
     [
         pytest.param("GET", "/v1/chat/completions", id="another method"),
-        pytest.param("POST", "/completions", id="llama-server's own API, not OpenAI's"),
-        pytest.param("POST", "/completion", id="the same under its older name"),
-        pytest.param("POST", "/v1/embeddings", id="no generation"),
-        pytest.param("POST", "/v1/responses", id="not read yet"),
-        pytest.param("POST", "/v1/messages", id="not read yet either"),
         pytest.param("POST", "/v1/chat/completions/control", id="a path below"),
+        pytest.param("POST", "/v1/messages/count_tokens", id="counts, computes nothing"),
+        pytest.param("POST", "/v1/responses/input_tokens", id="the same of OpenAI"),
+        pytest.param("GET", "/v1/responses/resp_1", id="an answer kept"),
+        pytest.param("POST", "/tokenize", id="no work for the model"),
+        pytest.param("POST", "/api/show", id="facts"),
+        pytest.param("POST", "/v1/nope", id="unknown"),
         pytest.param("POST", "", id="no path"),
         pytest.param("POST", "/", id="the root"),
     ],
@@ -24,22 +25,31 @@ def test_everything_else_is_only_relayed(method: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "streams_by_default", "takes_stream_options"),
+    ("path", "name", "flags"),
     [
-        ("/v1/chat/completions", "openai-chat", False, True),
-        ("/v1/chat/completions/", "openai-chat", False, True),
-        ("/chat/completions", "openai-chat", False, True),
-        ("/v1/completions", "openai-completions", False, True),
-        ("/api/chat", "ollama", True, False),
-        ("/api/generate", "ollama", True, False),
+        ("/v1/chat/completions", "openai-chat", "takes_stream_options"),
+        ("/v1/chat/completions/", "openai-chat", "takes_stream_options"),
+        ("/chat/completions", "openai-chat", "takes_stream_options"),
+        ("/v1/completions", "openai-completions", "takes_stream_options"),
+        ("/v1/responses", "openai-responses", ""),
+        ("/v1/messages", "anthropic-messages", ""),
+        ("/api/chat", "ollama", "streams_by_default"),
+        ("/api/generate", "ollama", "streams_by_default"),
+        ("/completion", "llama-server", ""),
+        ("/completions", "llama-server", ""),  # not /v1/completions: another reply
+        ("/infill", "llama-server", ""),
+        ("/api/embed", "ollama-embed", "prefill_only"),
+        ("/api/embeddings", "ollama-embed", "prefill_only"),
+        ("/v1/embeddings", "embeddings", "prefill_only"),
+        ("/embedding", "embeddings", "prefill_only"),
+        ("/v1/rerank", "rerank", "prefill_only"),
+        ("/reranking", "rerank", "prefill_only"),
     ],
 )
-def test_generations(
-    path: str, name: str, streams_by_default: bool, takes_stream_options: bool
-) -> None:
+def test_each_path_has_its_api(path: str, name: str, flags: str) -> None:
     api = find_api("POST", path)
 
     assert api is not None
     assert api.name == name
-    assert api.streams_by_default == streams_by_default
-    assert api.takes_stream_options == takes_stream_options
+    set_flags = ("streams_by_default", "takes_stream_options", "prefill_only")
+    assert " ".join(flag for flag in set_flags if getattr(api, flag)) == flags

@@ -133,6 +133,7 @@ WITHOUT_USAGE = [
     "llama-server-2026.10.chat-stream-logprobs",
     "llama-server-2026.10.chat-stream-progress",
     "llama-server-2026.10.completions-stream",  # its usage is on the last choice, always
+    "llama-server-2026.10.completion-stream",
     "llama-server-2026.10.responses-stream",
     "llama-server-2026.10.messages-stream",
     "vllm-0.32.chat-stream",

@@ -1,0 +1,58 @@
+"""`slowtok fit`: does a model fit, how fast will it be, is a claimed rate possible."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import orjson
+from rich.console import Console
+
+from slowtok.config.settings import Settings
+from slowtok.detectors.machine import DeviceFacts
+from slowtok.proxy.outlook.asked import Asked, AskError, question
+from slowtok.proxy.outlook.batch import MOST_LINE_BYTES, answers
+from slowtok.proxy.outlook.layout import page
+from slowtok.proxy.outlook.outlook import outlook, outlook_json
+from slowtok.proxy.outlook.present import look_at_machine
+
+DONE, FAILED, USAGE = 0, 1, 2
+
+
+def run_fit(settings: Settings, asked: Asked, claimed_tps: float | None) -> int:
+    """Answer one question and print it. Returns 2 where it cannot be used, with one line why."""
+    try:
+        answer = outlook(question(asked, _present(settings, asked)), claimed_tps)
+    except (AskError, ValueError) as reason:
+        sys.stderr.write(f"slowtok: {reason}\n")
+        return USAGE
+    if settings.json_lines:
+        text = orjson.dumps(outlook_json(answer), option=orjson.OPT_INDENT_2).decode()
+        sys.stdout.write(text + "\n")
+    else:
+        Console(highlight=False).print(page(answer))
+    return DONE
+
+
+def run_batch() -> int:
+    """Answer each line of standard input at once. Returns 1 where one could not be read."""
+    failed = False
+    for answer in answers(bounded_lines(sys.stdin.buffer)):
+        failed |= "error" in answer
+        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    return FAILED if failed else DONE
+
+
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a stream; of one that is too long only the beginning."""
+    while line := stream.readline(MOST_LINE_BYTES + 1):
+        rest = line
+        while not rest.endswith(b"\n") and (rest := stream.readline(MOST_LINE_BYTES)):
+            pass
+        yield line
+
+
+def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
+    """Look at this machine where no other was named."""
+    return None if asked.gpu else asyncio.run(look_at_machine(settings.state_path))

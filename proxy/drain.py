@@ -1,0 +1,47 @@
+"""The end of a proxy: what is on its way may finish, and is cut off visibly where it does not.
+
+aiohttp's own way to shut down throws away what still comes of a request's body, and closes what a
+client has not taken yet. So waiting is done here, before it begins.
+"""
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from slowtok.proxy.app import Proxy
+
+POLL_S = 0.02  # aiohttp tells nobody when the last byte of a reply has gone out
+
+
+class Stop:
+    """What signals ask for: the first one to finish, a second one to stop at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def ask(self) -> None:
+        """Take note of one signal."""
+        (self.at_once if self.asked.is_set() else self.asked).set()
+
+
+async def drain(proxy: Proxy, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
+    """Wait until every reply has gone out; return how many were cut off.
+
+    They are cut off after `grace_s`, or as soon as `at_once` is set.
+    """
+    proxy.is_stopping = True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            while is_busy(proxy, server) and not at_once.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(at_once.wait(), POLL_S)
+    return proxy.relay.cut_off()
+
+
+def is_busy(proxy: Proxy, server: web.Server) -> bool:
+    """Say whether a request is on its way, or bytes of a reply wait for a client."""
+    transports = [connection.transport for connection in server.connections]
+    waiting = (t.get_write_buffer_size() for t in transports if isinstance(t, asyncio.Transport))
+    return proxy.observer.in_flight > 0 or any(waiting)

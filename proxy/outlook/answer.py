@@ -1,0 +1,59 @@
+"""A prospect as JSON: rates in tokens per second, memory in GiB. What is not known is null."""
+
+from dataclasses import asdict
+from typing import Any
+
+from slowtok.detectors.footprint import GIB, LEAST_OVERHEAD_BYTES, MOST_OVERHEAD_BYTES
+from slowtok.detectors.prospect import Prospect, Rate
+
+DIGITS = 4
+
+
+def as_json(found: Prospect) -> dict[str, Any]:
+    """Return the object that `--batch` writes; `--json` adds to it."""
+    return {
+        "decode_tps": rate(found.decode),
+        "prefill_tps": rate(found.prefill),
+        "vram_gib": _memory(found),
+        "fits": found.fits,
+        "basis": list(found.basis),
+    }
+
+
+def unanswered(reason: str) -> dict[str, Any]:
+    """Return the same for a setup of which too little is known."""
+    nothing = rate(Rate())
+    return {
+        "decode_tps": nothing, "prefill_tps": nothing, "vram_gib": None, "fits": None,
+        "basis": [reason],
+    }  # fmt: skip
+
+
+def rate(found: Rate) -> dict[str, float | None]:
+    """Return a rate with a few digits: more would claim what nobody knows."""
+    return {name: _rounded(value) for name, value in asdict(found).items()}
+
+
+def _memory(found: Prospect) -> dict[str, float | None] | None:
+    """Return the parts. Buffers are a range, and so is what is needed altogether."""
+    needed = found.footprint
+    if needed is None:
+        return None
+    return {
+        "weights": _gib(needed.weights_bytes),
+        "embeddings_in_ram": _gib(needed.embedding_bytes),
+        "kv_cache": _gib(needed.kv_bytes),
+        "buffers_low": _gib(LEAST_OVERHEAD_BYTES),
+        "buffers_high": _gib(MOST_OVERHEAD_BYTES),
+        "needed_low": _gib(needed.least_bytes),
+        "needed_high": _gib(needed.most_bytes),
+        "available": _gib(found.room_bytes),
+    }
+
+
+def _gib(count: float | None) -> float | None:
+    return None if count is None else round(count / GIB, 3)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,116 @@
+"""The answer for human eyes: memory part by part, rates, what fits at most, the claim. Pure."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slowtok.detectors.footprint import (
+    FIT_MARGIN_BYTES,
+    GIB,
+    LEAST_OVERHEAD_BYTES,
+    MOST_OVERHEAD_BYTES,
+)
+from slowtok.detectors.prospect import Prospect, Rate
+from slowtok.proxy.outlook.outlook import Outlook
+from slowtok.proxy.outputs.console import plain
+
+_FITS = {
+    True: ("it fits", "green"),
+    False: ("it does not fit", "bold red"),
+    None: ("too close to call", "yellow"),
+}
+_CLAIMS = {"impossible": "bold red", "unheard-of": "yellow", "slow": "yellow", "plausible": "green"}
+
+
+def page(answer: Outlook) -> RenderableType:
+    """Return the whole answer."""
+    parts: list[RenderableType] = [Text(plain(answer.question.title), "bold"), Text()]
+    parts += [_memory(answer), _verdict(answer), Text(), _rates(answer), Text()]
+    if answer.claim is not None:
+        parts += [_claim(answer), Text()]
+    parts += [Text(f"  {plain(line)}", "dim") for line in answer.found.basis]
+    return Group(*parts)
+
+
+def _memory(answer: Outlook) -> Table:
+    table = _table("Memory", "GiB")
+    found, context = answer.found, answer.question.context_tokens
+    needed = found.footprint
+    if needed is None:
+        return table
+    table.add_row("weights", _gib(needed.weights_bytes), _beside(needed.embedding_bytes))
+    server = answer.question.facts.server
+    table.add_row("KV cache", _gib(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
+    low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MOST_OVERHEAD_BYTES)
+    table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
+    most = needed.most_bytes
+    total = _gib(needed.least_bytes) + ("" if most is None else f" - {_gib(most)}")
+    table.add_row("needed", total, f"engines like to leave {_gib(FIT_MARGIN_BYTES)} free")
+    table.add_row("there", _gib(found.room_bytes), "" if found.room_bytes else "not known")
+    return table
+
+
+def _beside(embedding_bytes: int) -> str:
+    return f"of them {_gib(embedding_bytes)} may stay in RAM" if embedding_bytes else ""
+
+
+def _verdict(answer: Outlook) -> Text:
+    if answer.found.room_bytes is None:
+        return Text("Whether it fits is not known: the memory is not.", "yellow")
+    said, style = _FITS[answer.found.fits]
+    text = Text(said.capitalize(), style)
+    tokens, layers = answer.most_context_tokens, answer.most_gpu_layers
+    if tokens:
+        text.append(f", with up to {_round(tokens):,} tokens of context", "default not bold")
+    elif layers is not None and answer.question.facts.device.gpus and not answer.found.fits:
+        of = answer.question.facts.model.layers
+        text.append(f": {layers} of {of} layers do for sure", "default not bold")
+    return text.append(".")
+
+
+def _round(tokens: int) -> int:
+    return tokens if tokens < 1000 else tokens // 1000 * 1000
+
+
+def _rates(answer: Outlook) -> Table:
+    table = _table("Tokens per second", "low", "expected", "high", "ceiling")
+    depth, context = answer.question.facts.context_tokens, answer.question.context_tokens
+    rows = {0: answer.empty, depth: answer.found, context: answer.full}
+    for tokens, found in sorted(rows.items()):
+        table.add_row(f"decode at {tokens:,} tokens", *_numbers(found.decode))
+    table.add_row("prefill", *_numbers(_prefill(answer.found)))
+    return table
+
+
+def _prefill(found: Prospect) -> Rate:
+    return found.prefill
+
+
+def _claim(answer: Outlook) -> Text:
+    claim = answer.claim
+    if claim is None:
+        return Text()
+    text = Text(f"{claim.tps:,.6g} tokens/s: ")
+    text.append(claim.possibility, _CLAIMS.get(claim.possibility, ""))
+    if claim.ceiling_ratio is not None and claim.ceiling_ratio > 1:
+        text.append(f", {claim.ceiling_ratio:.3g} times the ceiling")
+    return text.append(f"\n  {claim.because}", "dim")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(title, no_wrap=True, header_style="bold underline")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    if len(columns) == 1:
+        table.add_column("", overflow="fold", style="dim")
+    return table
+
+
+def _numbers(found: Rate) -> tuple[str, ...]:
+    values = (found.low, found.expected, found.high, found.ceiling)
+    return tuple("?" if v is None else f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in values)
+
+
+def _gib(count: float | None) -> str:
+    return "?" if count is None else f"{count / GIB:.2f}"

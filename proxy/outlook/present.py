@@ -1,0 +1,37 @@
+"""This machine, looked at once through the sampling process: its GPUs, and its RAM as once measured.
+
+Nothing runs on a GPU, and the bandwidth of RAM is only read where `slowtok serve` has kept it.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from slowtok.detectors.machine import DeviceFacts
+from slowtok.proxy.doctor.look import NOT_LOOKED, POLL_S, READY_S
+from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.sampling.supervisor import Sampler
+
+
+async def look_at_machine(state_path: Path) -> DeviceFacts:
+    """Return what is here; without GPUs where none was seen in time."""
+    sampler = Sampler()
+    try:
+        await sampler.start()
+        sampler.set_active(True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_S):
+                while sampler.status()["gpu_unavailable"] == NOT_LOOKED:  # noqa: ASYNC110 - as in doctor
+                    await asyncio.sleep(POLL_S)
+        device = sampler.device()
+    finally:
+        await sampler.stop()
+    kept = RamBandwidth(state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False)
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=kept.bytes_per_s,
+        ram_bytes=device.ram_bytes or psutil.virtual_memory().total,
+    )
