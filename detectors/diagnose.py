@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from slowtok.detectors.belief import believed
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.drift import drift_of
 from slowtok.detectors.finding import (
     Detector,
     Diagnosis,
@@ -69,7 +70,7 @@ def diagnose(
     return Diagnosis(
         verdict=verdict,
         phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
-        reason="" if slow else unjudged,
+        reason="" if slow else unjudged or drift_of(case) or "",
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s),

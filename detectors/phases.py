@@ -105,7 +105,7 @@ def losses(
         "prefill": min(
             max(_found(findings, "prefill"), prefill_excess_s(case)), p.prefill_s or 0.0
         ),
-        "delivery": p.delivery_s or 0.0,
+        "delivery": max(p.delivery_s or 0.0, _found(findings, "delivery")),
     }
     found = [
         PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(phase, lost_s, p.total_s))

@@ -56,6 +56,8 @@ COMES_AFTER: Mapping[str, tuple[str, ...]] = {
     "pcie-link": ("vram-spill", "partial-offload"),
     "slow-kernel": ("flash-attention-off", "vgpu-unlicensed", "vram-spill"),
     "draft-rejected": ("partial-offload",),
+    "slow-network": ("proxy-lag",),
+    "slow-reader": ("proxy-lag",),
 }
 """Symptom to roots that add to it: both may cost time of their own."""
 

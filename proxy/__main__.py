@@ -184,6 +184,80 @@ def status(listen: Listen = None, config: Config = None, json: Json = False) -> 
     raise typer.Exit(run_status(settings))
 
 
+@app.command()
+def fit(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A GGUF file, a folder, or a published name."),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Like 'RTX 5090'; cpu for none. Else the one present."),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="N", help="How many of them.")] = None,
+    vram: Annotated[float | None, typer.Option(metavar="GIB", help="Memory of one GPU.")] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(metavar="GB/S", help="Peak bandwidth of its memory.")
+    ] = None,
+    ram_bandwidth: Annotated[
+        float | None, typer.Option(metavar="GB/S", help="Bandwidth of the RAM.")
+    ] = None,
+    params: Annotated[float | None, typer.Option(metavar="B", help="Billions of weights.")] = None,
+    active_params: Annotated[
+        float | None, typer.Option(metavar="B", help="Of them, used for each token.")
+    ] = None,
+    quant: Annotated[str | None, typer.Option(metavar="TYPE", help="Like Q4_K_M.")] = None,
+    weights: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Size of the weights.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(metavar="N")] = None,
+    kv_heads: Annotated[int | None, typer.Option(metavar="N")] = None,
+    head_dim: Annotated[int | None, typer.Option(metavar="N")] = None,
+    experts: Annotated[int | None, typer.Option(metavar="N", help="Of each layer.")] = None,
+    experts_used: Annotated[int | None, typer.Option(metavar="N", help="For each token.")] = None,
+    context: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Room in the KV cache [4096].")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Tokens in it [half of the context].")
+    ] = None,
+    kv_type: Annotated[str | None, typer.Option(metavar="TYPE", help="f16, q8_0, ...")] = None,
+    gpu_layers: Annotated[
+        int | None, typer.Option(metavar="N", help="Layers on GPUs; else as many as fit.")
+    ] = None,
+    cpu_moe_layers: Annotated[
+        int | None, typer.Option(metavar="N", help="Layers whose experts stay in RAM.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="llama.cpp, vllm, ollama, ...")
+    ] = None,
+    claim: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Is this decode rate possible?")
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Setups as JSON lines on standard input.")
+    ] = False,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Before a run: does the model fit, what rate to expect, is a claimed rate possible."""
+    from slowtok.proxy.commands.fit import run_batch, run_fit  # noqa: PLC0415 - as above
+    from slowtok.proxy.outlook.asked import Asked  # noqa: PLC0415 - as above
+
+    if batch:
+        raise typer.Exit(run_batch())
+    asked = Asked(
+        model=model, gpu=gpu, gpus=gpus, vram=vram, bandwidth=bandwidth,
+        ram_bandwidth=ram_bandwidth, params=params, active_params=active_params, quant=quant,
+        weights=weights, layers=layers, kv_heads=kv_heads, head_dim=head_dim, experts=experts,
+        experts_used=experts_used, context=context, depth=depth, kv_type=kv_type,
+        gpu_layers=gpu_layers, cpu_moe_layers=cpu_moe_layers, engine=engine,
+    )  # fmt: skip
+    settings = _settings({"state_dir": state_dir, "json": json or None}, config)
+    raise typer.Exit(run_fit(settings, asked, claim))
+
+
 def _settings(given: dict[str, Any], config: str | None) -> Settings:
     """Load the settings, or end with one line on standard error and exit code 2."""
     named = {"arguments": config, "environment": os.environ.get("SLOWTOK_CONFIG")}

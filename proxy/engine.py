@@ -1,7 +1,9 @@
 """One inference server, as it was last seen."""
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from yarl import URL
 
@@ -12,12 +14,16 @@ from slowtok.proxy.servers.scraper import Scraper
 from slowtok.proxy.servers.server_facts import meant_by
 from slowtok.proxy.servers.slots import SlotLog
 
+MODELS = "/v1/models"  # where every engine lists its models
+
 
 @dataclass(slots=True, eq=False)
 class Engine:
     """One inference server. `identity` is None until it answered, and while it does not.
 
-    `asked_model` is the model that the last request was for. `scraper` is None until it is needed.
+    `last_kind` is which engine it was when it last answered. `asked_model` is the model that the
+    last request was for. `listed` are its last lists of models as it sent them, by path. `wanted`
+    asks for a whole look now. `scraper` is None until it is needed.
     """
 
     name: str
@@ -33,6 +39,9 @@ class Engine:
     scraper: Scraper | None = None
     asked_model: str | None = None
     found_at_s: float | None = None
+    last_kind: str = "unknown"
+    listed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def kind(self) -> str:
@@ -43,6 +52,28 @@ class Engine:
         """Return the model that a request means."""
         found = (self.models.get(name) for name in meant_by(model or ""))
         return next((facts for facts in found if facts), None)
+
+    def serves(self, model: str | None) -> bool:
+        """Say whether it lists a model by that name."""
+        if model is None:
+            return False
+        names = set(self._names())
+        return self.lookup(model) is not None or any(name in names for name in meant_by(model))
+
+    def note_list(self, path: str, listed: dict[str, Any]) -> None:
+        """Keep a list of its models; what is new in it is to be looked at."""
+        before = {*self._names(), *self.models}
+        self.listed[path] = listed
+        if set(self._names()) - before:
+            self.wanted.set()
+
+    def _names(self) -> Iterator[str]:
+        data = self.listed.get(MODELS, {}).get("data")
+        for entry in data if isinstance(data, list) else ():
+            if isinstance(entry, Mapping):
+                aliases = entry.get("aliases")
+                names = [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
+                yield from (name for name in names if isinstance(name, str))
 
     @property
     def version(self) -> str | None:

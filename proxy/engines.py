@@ -7,17 +7,20 @@ usual ports of this machine are tried until something answers.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
+from slowtok.proxy import routing
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.look import look
+from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
@@ -25,7 +28,7 @@ from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
 from slowtok.proxy.servers.scraper import KINDS, Scraper
-from slowtok.proxy.servers.server_facts import server_facts
+from slowtok.proxy.servers.server_facts import loaded_model, server_facts
 from slowtok.proxy.servers.slots import POLL_S, count_busy
 
 __all__ = ["Engine", "Engines"]
@@ -62,11 +65,17 @@ class Engines:
         self._cache_dir = cache_dir
         self._tell = tell
         self._own_port = own_port
+        self._lists = ModelLists(session)
         self._tasks: set[asyncio.Task[None]] = set()
         self._discovered = asyncio.Event()
         self.all = [
             Engine(name=name or URL(url).authority, url=url, given=True) for name, url in upstreams
         ]
+
+    @property
+    def present(self) -> list[Engine]:
+        """The engines that requests may go to: those given, and those found while they answer."""
+        return [e for e in self.all if e.given or e.identity is not None]
 
     @property
     def looked_at(self) -> str:
@@ -90,6 +99,7 @@ class Engines:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._lists.stop()
         await asyncio.gather(*(engine.scraper.stop() for engine in self.all if engine.scraper))
 
     async def first_look(self, timeout_s: float) -> None:
@@ -101,15 +111,43 @@ class Engines:
         for look_task in late:
             look_task.cancel()
 
-    async def choose(self, model: str | None) -> Engine | None:
-        """Return the engine that lists `model`, the first one otherwise, None where there is none.
+    async def choose(
+        self, model: str | None, path: str = "", keys: Mapping[str, str] | None = None
+    ) -> Engine | None:
+        """Return the engine for a request, None where there is none.
 
-        An engine that was not seen yet, or not any more, is looked at first, so that it is not
-        asked for what it does not need; that costs such a request at most `FIRST_LOOK_S`.
+        Of those that know `path` it is the one that lists `model`, else the first that answers.
+        Where several might have a model that none lists, they are asked again, at most every
+        `RETRY_S`; `keys` are the client's, for those that want one. An engine that was not seen
+        yet, or not any more, is looked at first, so that it is not asked for what it does not
+        need. Each costs such a request at most `FIRST_LOOK_S`.
         """
-        if not self.all:
+        engines = routing.fitting(self.present or self.all, path)
+        if not engines:
             return None
-        engine = next((e for e in self.all if e.lookup(model)), None) or self._first()
+        engine = routing.pick(engines, model)
+        if engine is None and model is not None and len(engines) > 1:
+            await self._lists.look_for(
+                engines, model, keys or {}, every_s=RETRY_S, wait_s=FIRST_LOOK_S
+            )
+            engine = routing.pick(engines, model)
+        engine = engine or routing.first(engines)
+        await self._await_first_look(engine)
+        return engine
+
+    async def merged_list(
+        self, method: str, path: str, keys: Mapping[str, str]
+    ) -> dict[str, Any] | None:
+        """Return the list of models that several engines have together.
+
+        None where this is no such list, where one engine alone can answer, and where none does.
+        """
+        engines = routing.fitting(self.present, path)
+        if method != "GET" or path not in LISTS or len(engines) < 2:
+            return None
+        return await self._lists.merged(engines, path, keys)
+
+    async def _await_first_look(self, engine: Engine) -> None:
         if not engine.looked.is_set():
             try:
                 await asyncio.wait_for(engine.looked.wait(), FIRST_LOOK_S)
@@ -118,7 +156,6 @@ class Engines:
         elif engine.identity is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look(engine), FIRST_LOOK_S)
-        return engine
 
     def lose(self, engine: Engine) -> None:
         """Take note that an engine refused a request: it is looked at before the next one."""
@@ -167,8 +204,12 @@ class Engines:
     def note_end(self, name: str | None) -> None:
         """Scrape an engine's counters: the last byte of a request has come."""
         engine = self.find(name)
-        if engine is not None and engine.scraper is not None:
+        if engine is None:
+            return
+        if engine.scraper is not None:
             engine.scraper.want()
+        if engine.probe.loaded is not None and not loaded_model(engine.probe, engine.asked_model):
+            engine.wanted.set()  # it has just loaded what the last look did not see
 
     async def scraped(self, name: str | None, timeout_s: float) -> bool:
         """Wait until the scrapes begun so far are there; False when they are late."""
@@ -193,9 +234,6 @@ class Engines:
     def _process(self, engine: Engine) -> ProcessFacts | None:
         return self._sampler.process(engine.port) if engine.local is not False else None
 
-    def _first(self) -> Engine:
-        return next((e for e in self.all if e.identity is not None), self.all[0])
-
     def _spawn(self, engine: Engine) -> None:
         self._keep(asyncio.create_task(self._watch(engine)))
         self._sampler.watch([e.port for e in self.all])
@@ -207,16 +245,18 @@ class Engines:
     async def _discover(self) -> None:
         """Try the usual ports until engines answer; those that do are kept and watched."""
         while True:
-            for port in USUAL_PORTS:
-                url = f"http://127.0.0.1:{port}"
-                if port == self._own_port or any(e.url == url for e in self.all):
-                    continue
-                identity = await identify(self._session, url)
+            known = {engine.url for engine in self.all}
+            ports = {p: f"http://127.0.0.1:{p}" for p in USUAL_PORTS if p != self._own_port}
+            asked = {port: url for port, url in ports.items() if url not in known}
+            looks = await asyncio.gather(*(identify(self._session, u) for u in asked.values()))
+            new = []
+            for (port, url), identity in zip(asked.items(), looks, strict=True):
                 if identity is not None and identity.kind != "unknown":
-                    engine = Engine(name=f"{identity.kind}:{port}", url=url, given=False)
-                    self.all.append(engine)
-                    self._spawn(engine)
-                    await engine.looked.wait()
+                    new.append(Engine(name=f"{identity.kind}:{port}", url=url, given=False))
+            self.all.extend(new)
+            for engine in new:
+                self._spawn(engine)
+            await asyncio.gather(*(engine.looked.wait() for engine in new))
             self._discovered.set()
             await asyncio.sleep(RETRY_S if not self.all else REFRESH_S)
 
@@ -225,11 +265,17 @@ class Engines:
             await self._look(engine)
             loading = engine.kind == "llama-server" and not engine.models
             if engine.identity is None or loading:
-                await asyncio.sleep(RETRY_S)
+                await self._rest(engine, RETRY_S)
             elif self._may_sleep(engine):
                 await self._watch_sleep(engine)
             else:
-                await asyncio.sleep(REFRESH_S)
+                await self._rest(engine, REFRESH_S)
+
+    async def _rest(self, engine: Engine, rest_s: float) -> None:
+        """Wait until it is time for the next look, or somebody wants one."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(engine.wanted.wait(), rest_s)
+        engine.wanted.clear()
 
     def _may_sleep(self, engine: Engine) -> bool:
         """Say whether an engine was told to put its model away when idle, or was seen to."""

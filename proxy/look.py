@@ -8,13 +8,15 @@ from pathlib import Path
 import aiohttp
 
 from slowtok.detectors.engine import ModelFacts
-from slowtok.proxy.engine import Engine
+from slowtok.proxy.engine import MODELS, Engine
+from slowtok.proxy.models_list import read_list
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import probe, vllm
 from slowtok.proxy.servers.hf_cache import find_folder
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.locality import is_local
 from slowtok.proxy.servers.model_facts import read_model_facts
+from slowtok.proxy.servers.reply import get
 from slowtok.proxy.servers.server_facts import model_path
 
 SERVES_FOLDERS = frozenset({"vllm", "sglang"})
@@ -31,6 +33,10 @@ async def look(
     engine.local = await is_local(engine.url)
     engine.identity = await identify(session, engine.url)
     if engine.identity is not None:
+        engine.last_kind = engine.identity.kind
+        listed = read_list(await get(session, engine.url, MODELS))
+        if listed is not None:  # one that wants a key keeps what a client was told
+            engine.listed[MODELS] = listed
         engine.probe = await probe.ask(session, engine.identity, engine.url)
         await _read_models(engine, process, cache_dir)
 

@@ -87,8 +87,8 @@ def _too_many(case: Case, threads: int, cores: float, own_ratio: float) -> Findi
         lost_s=lost_s,
         summary=(
             f"The engine runs {threads} CPU threads on {cores:.3g} "
-            f"core{'s' if cores != 1 else ''}, so its threads waited for a core {100 * own_ratio:.0f} % of the time; "
-            f"decode lost about {{lost}}."
+            f"core{'s' if cores != 1 else ''}, so its threads waited for a core "
+            f"{100 * own_ratio:.0f} % of the time; decode lost about {{lost}}."
         ),
         remedy=_remedy(case, max(math.floor(cores), 1)),
         evidence=(

@@ -1,23 +1,25 @@
 """The answer for human eyes: memory part by part, rates, what fits at most, the claim. Pure."""
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.envelope_claim import Claim
 from slowtok.detectors.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
     LEAST_OVERHEAD_BYTES,
     MOST_OVERHEAD_BYTES,
 )
-from slowtok.detectors.prospect import Prospect, Rate
+from slowtok.detectors.prospect import Rate
 from slowtok.proxy.outlook.outlook import Outlook
 from slowtok.proxy.outputs.console import plain
 
 _FITS = {
-    True: ("it fits", "green"),
-    False: ("it does not fit", "bold red"),
-    None: ("too close to call", "yellow"),
+    True: ("It fits", "green"),
+    False: ("It does not fit", "bold red"),
+    None: ("Too close to call", "yellow"),
 }
 _CLAIMS = {"impossible": "bold red", "unheard-of": "yellow", "slow": "yellow", "plausible": "green"}
 
@@ -27,9 +29,13 @@ def page(answer: Outlook) -> RenderableType:
     parts: list[RenderableType] = [Text(plain(answer.question.title), "bold"), Text()]
     parts += [_memory(answer), _verdict(answer), Text(), _rates(answer), Text()]
     if answer.claim is not None:
-        parts += [_claim(answer), Text()]
-    parts += [Text(f"  {plain(line)}", "dim") for line in answer.found.basis]
+        parts += [_claim(answer.claim), Text()]
+    parts += [_indented(line) for line in answer.found.basis]
     return Group(*parts)
+
+
+def _indented(line: str) -> Padding:
+    return Padding(Text(plain(line), "dim"), (0, 0, 0, 2))
 
 
 def _memory(answer: Outlook) -> Table:
@@ -38,14 +44,17 @@ def _memory(answer: Outlook) -> Table:
     needed = found.footprint
     if needed is None:
         return table
-    table.add_row("weights", _gib(needed.weights_bytes), _beside(needed.embedding_bytes))
+    embeddings = needed.embedding_bytes if answer.question.facts.device.gpus else 0
+    table.add_row("weights", _gib(needed.weights_bytes), _beside(embeddings))
     server = answer.question.facts.server
     table.add_row("KV cache", _gib(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
     low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MOST_OVERHEAD_BYTES)
     table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
     most = needed.most_bytes
     total = _gib(needed.least_bytes) + ("" if most is None else f" - {_gib(most)}")
-    table.add_row("needed", total, f"engines like to leave {_gib(FIT_MARGIN_BYTES)} free")
+    gpus = answer.question.facts.device.gpus
+    reserve = f"and engines like to leave {_gib(FIT_MARGIN_BYTES)} free" if gpus else ""
+    table.add_row("needed", total, reserve)
     table.add_row("there", _gib(found.room_bytes), "" if found.room_bytes else "not known")
     return table
 
@@ -58,14 +67,22 @@ def _verdict(answer: Outlook) -> Text:
     if answer.found.room_bytes is None:
         return Text("Whether it fits is not known: the memory is not.", "yellow")
     said, style = _FITS[answer.found.fits]
-    text = Text(said.capitalize(), style)
-    tokens, layers = answer.most_context_tokens, answer.most_gpu_layers
+    return Text(said, style).append(f"{_at_most(answer)}.", "default not bold")
+
+
+def _at_most(answer: Outlook) -> str:
+    """Say which context fits for sure, and how many layers where not all do."""
+    model, tokens = answer.question.facts.model, answer.most_context_tokens
+    if not answer.question.facts.device.gpus:
+        return ""
+    if answer.found.fits:
+        return f", with up to {_round(tokens):,} tokens of context" if tokens else ""
+    ways = []
     if tokens:
-        text.append(f", with up to {_round(tokens):,} tokens of context", "default not bold")
-    elif layers is not None and answer.question.facts.device.gpus and not answer.found.fits:
-        of = answer.question.facts.model.layers
-        text.append(f": {layers} of {of} layers do for sure", "default not bold")
-    return text.append(".")
+        ways.append(f"up to {_round(tokens):,} tokens of context")
+    if answer.most_gpu_layers is not None:
+        ways.append(f"{answer.most_gpu_layers} of {model.layers} layers on GPUs")
+    return f"; for sure with {' or '.join(ways)}" if ways else ""
 
 
 def _round(tokens: int) -> int:
@@ -78,23 +95,14 @@ def _rates(answer: Outlook) -> Table:
     rows = {0: answer.empty, depth: answer.found, context: answer.full}
     for tokens, found in sorted(rows.items()):
         table.add_row(f"decode at {tokens:,} tokens", *_numbers(found.decode))
-    table.add_row("prefill", *_numbers(_prefill(answer.found)))
+    table.add_row("prefill", *_numbers(answer.found.prefill))
     return table
 
 
-def _prefill(found: Prospect) -> Rate:
-    return found.prefill
-
-
-def _claim(answer: Outlook) -> Text:
-    claim = answer.claim
-    if claim is None:
-        return Text()
+def _claim(claim: Claim) -> Text:
     text = Text(f"{claim.tps:,.6g} tokens/s: ")
     text.append(claim.possibility, _CLAIMS.get(claim.possibility, ""))
-    if claim.ceiling_ratio is not None and claim.ceiling_ratio > 1:
-        text.append(f", {claim.ceiling_ratio:.3g} times the ceiling")
-    return text.append(f"\n  {claim.because}", "dim")
+    return text.append(f", {claim.because}", "default not bold")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -113,4 +121,6 @@ def _numbers(found: Rate) -> tuple[str, ...]:
 
 
 def _gib(count: float | None) -> str:
-    return "?" if count is None else f"{count / GIB:.2f}"
+    if count is None:
+        return "?"
+    return f"{count / GIB:.2f}" if count >= GIB / 2 else f"{count / GIB:.2g}"

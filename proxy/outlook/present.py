@@ -1,4 +1,4 @@
-"""This machine, looked at once through the sampling process: its GPUs, and its RAM as once measured.
+"""This machine, looked at once through the sampling process: its GPUs, its RAM as once measured.
 
 Nothing runs on a GPU, and the bandwidth of RAM is only read where `slowtok serve` has kept it.
 """

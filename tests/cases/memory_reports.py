@@ -13,7 +13,6 @@ from cases.parts import (
     weights,
 )
 from slowtok.detectors.case import Baseline, History, ModelLoad
-from slowtok.detectors.engine import ModelFacts
 
 
 def _spill_wddm() -> Report:
@@ -130,20 +129,22 @@ def _llama70_on_24() -> Report:
 
 
 def _estimate_leaves_room() -> Report:
-    model = weights("Smaug-72B", "Q4_K_M", like="Llama-2-70B")
-    smaug = {
-        "parameters": 72_290_000_000,
-        "file_bytes": int(40e9),
-        "read_bytes": int(39.3e9),
-        "kv_bytes_per_token": 2_621_440.0,
-    }
+    model = weights(
+        "Smaug-72B",
+        "Q4_K_M",
+        like="Llama-2-70B",
+        parameters=72_290_000_000,
+        file_bytes=int(40e9),
+        read_bytes=int(39.3e9),
+        kv_bytes_per_token=2_621_440.0,
+    )
     reading = {"busy_ratio": between(0.2, 0.4), **vram(18 * 1024, 24_576)}
     reading["processes"] = serving(18 * 1024)
     whole = 40e9 + 2048 * 2_621_440
     case = build(
         Asked(tps=0.9, completion=36),
         kind="ollama",
-        model=ModelFacts(**{**_fields(model), **smaug}),
+        model=model,
         cards=(card("Tesla P40"), card("Tesla P40", 1)),
         gpu=(reading, reading),
         host={"server_cpu_cores": 4.0},
@@ -167,10 +168,6 @@ def _estimate_leaves_room() -> Report:
             "server.context_tokens": "Ollama's default then",
         },
     )
-
-
-def _fields(model: ModelFacts) -> dict[str, object]:
-    return {name: getattr(model, name) for name in ModelFacts.__dataclass_fields__}
 
 
 def _context_65536() -> Report:

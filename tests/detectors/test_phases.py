@@ -250,8 +250,10 @@ def test_a_finding_cannot_show_more_than_the_prefill_took() -> None:
     assert lost(case(prefill_s=2.0), found("prefill", 20.0))[0].lost_s == 2.0
 
 
-def test_a_client_that_was_behind_but_caught_up_lost_nothing() -> None:
-    assert lost(healthy(), found("delivery", 2.0)) == ()
+def test_time_lost_on_the_way_to_the_client_is_lost_in_delivery() -> None:
+    [loss] = lost(healthy(), found("delivery", 2.0))
+
+    assert (loss.phase, loss.lost_s, loss.slow) == ("delivery", 2.0, True)
 
 
 @pytest.mark.parametrize(

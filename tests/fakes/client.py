@@ -64,6 +64,10 @@ class Client:
         async with asyncio.timeout(WAIT_S):
             return await self.reader.read()
 
+    def end_sending(self) -> None:
+        """Say no more, and listen on: half of the connection is closed."""
+        self._writer.write_eof()
+
     def close(self) -> None:
         self._writer.close()
 

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,9 +84,15 @@ class Running:
 
 
 @asynccontextmanager
-async def started(*arguments: str, env: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
-    """Run a command until the block ends, in a process group of its own."""
+async def started(
+    *arguments: str, env: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> AsyncIterator[Running]:
+    """Run a command until the block ends, in a process group of its own.
+
+    `within` is a command that puts what follows it somewhere.
+    """
     process = await asyncio.create_subprocess_exec(
+        *within,
         *SLOWTOK,
         *arguments,
         stdout=subprocess.PIPE,
@@ -104,10 +110,13 @@ async def started(*arguments: str, env: Mapping[str, str] | None = None) -> Asyn
 
 @asynccontextmanager
 async def served(
-    state_dir: Path, *arguments: str, env: Mapping[str, str] | None = None
+    state_dir: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
 ) -> AsyncIterator[Running]:
     """Run `slowtok serve` on a free port."""
     keep_ram_bandwidth(state_dir)
     options = ("--listen", "127.0.0.1:0", "--state-dir", str(state_dir))
-    async with started("serve", *options, *arguments, env=env) as running:
+    async with started("serve", *options, *arguments, env=env, within=within) as running:
         yield running

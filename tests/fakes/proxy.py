@@ -35,8 +35,9 @@ class NoSamples(Sampler):
 class Served:
     """A proxy that listens; connections made here end with it."""
 
-    def __init__(self, proxy: Proxy, port: int, cases: list[Case]) -> None:
+    def __init__(self, proxy: Proxy, port: int, cases: list[Case], server: web.Server) -> None:
         self.proxy = proxy
+        self.server = server
         self.port = port
         self.clients: list[Client] = []
         self.cases = cases  # of finished requests
@@ -89,7 +90,8 @@ async def serving(
     port = int(listener.getsockname()[1])
     runner = make_runner(make_app(proxy, own_port=lambda: port))
     await runner.setup()
-    served = Served(proxy, port, cases)
+    assert runner.server is not None
+    served = Served(proxy, port, cases, runner.server)
     try:
         await web.SockSite(runner, listener).start()
         await proxy.engines.first_look(FIRST_LOOK_S)

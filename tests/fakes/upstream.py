@@ -23,8 +23,8 @@ def _json(value: Any, *fields: str) -> bytes:
     return reply(json.dumps(value).encode(), JSON, CLOSE, *fields)
 
 
-def _models(owner: str, *fields: str) -> bytes:
-    entry = {"id": MODEL, "object": "model", "owned_by": owner}
+def _models(owner: str, *fields: str, model: str = MODEL) -> bytes:
+    entry = {"id": model, "object": "model", "owned_by": owner}
     return _json({"object": "list", "data": [entry]}, *fields)
 
 
@@ -84,6 +84,10 @@ class Arrival:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size_bytes)
         self._writer.transport.set_write_buffer_limits(high=size_bytes)
 
+    def end_sending(self) -> None:
+        """Say no more, and listen on: half of the connection is closed."""
+        self._writer.write_eof()
+
     async def answer(self, data: bytes) -> None:
         """Take the request, send the whole reply, and be ready for the next one."""
         await self.body()
@@ -122,14 +126,14 @@ class Upstream:
         self.reply: bytes | None = None
         self.count = 0  # relayed requests so far
         self.url = ""
-        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        self.arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self.connections = 0  # so far, those of the looks among them
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def next(self) -> Arrival:
         """Wait for the next relayed request."""
         async with asyncio.timeout(WAIT_S):
-            return await self._arrivals.get()
+            return await self.arrivals.get()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection."""
@@ -153,7 +157,7 @@ class Upstream:
             arrival.close()
             return
         self.count += 1
-        self._arrivals.put_nowait(arrival)
+        self.arrivals.put_nowait(arrival)
         if self.reply is not None:
             await arrival.answer(self.reply)
         await arrival.over.wait()
@@ -165,9 +169,11 @@ class Upstream:
 
 
 @asynccontextmanager
-async def listening(kind: str) -> AsyncIterator[Upstream]:
+async def listening(kind: str, *, model: str = MODEL) -> AsyncIterator[Upstream]:
     """An engine of that kind on a free port of this machine."""
     upstream = Upstream(kind)
+    if model != MODEL:
+        upstream.looks["/v1/models"] = _models("llamacpp", "Server: llama.cpp", model=model)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0, limit=1 << 20)
     upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

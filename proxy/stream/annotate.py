@@ -1,0 +1,162 @@
+"""A request's record inside its own stream, where it was asked for: comment or chunk.
+
+Strategy: events pass as soon as they are whole. Held back are only those that may be the last one:
+`data: [DONE]`, and for `chunk` an event that says how an answer ended. When nothing can follow any
+more, `ending` is set: the caller makes the record and lets `close` put it in.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+
+from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
+
+Mode = Literal["comment", "chunk"]
+
+_SSE_END = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
+_LINE_END = re.compile(rb"\n")
+_DONE = re.compile(rb"data: ?\[DONE\]\s*")
+_MAY_END = re.compile(
+    rb'"finish_reason" ?: ?"|"choices" ?: ?\[\]|"(?:stop|done)" ?: ?true'
+    rb'|"(?:message_stop|response\.(?:completed|incomplete|failed))"'
+)
+_LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "response.failed")
+
+
+class Annotator:
+    """Passes a stream's bytes on, and one record with them.
+
+    `ending` says that the record is due. An event that is longer than any that engines send turns
+    the annotation off.
+    """
+
+    def __init__(self, mode: Mode, *, ndjson: bool) -> None:
+        self.ending = False
+        self._chunk = mode == "chunk"
+        self._ndjson = ndjson
+        self._end = _LINE_END if ndjson else _SSE_END
+        self._rest = b""  # of an event that is not whole
+        self._held = b""  # that may be the last event with data
+        self._over = False
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return the bytes that may go to the client now."""
+        if self._over:
+            return piece
+        begin = max(len(self._rest) - 3, 0)  # an end may come in pieces
+        text = self._rest + piece
+        if (last := _last_end(self._end, text, begin)) is None:
+            self._rest = text
+            return self.flush() if len(text) > MAX_EVENT_BYTES else b""
+        whole, self._rest = text[:last], text[last:]
+        return self._pass(whole)
+
+    def close(self, record: Mapping[str, Any] | None) -> bytes:
+        """Return what was held back with the record in it, or before it; None leaves it out."""
+        held, rest = self._held, self._rest
+        self._held = self._rest = b""
+        self._over = True
+        self.ending = False
+        if record is None:
+            return held + rest
+        if self._chunk:
+            return _inside(held, record) + rest
+        return b": slowtok " + orjson.dumps(record) + b"\n\n" + rest
+
+    def flush(self) -> bytes:
+        """Return what was held back as it is: there will be no record."""
+        return self.close(None)
+
+    def _pass(self, whole: bytes) -> bytes:
+        passed = []
+        begin = 0
+        for match in self._end.finditer(whole):
+            event = whole[begin : match.end()]
+            if not self._ndjson and _DONE.fullmatch(event):
+                self._rest = whole[begin:] + self._rest
+                self.ending = True
+                break
+            if not _is_silent(event):
+                passed.append(self._held)
+                self._held = b""
+            if self._chunk and _may_be_last(event):
+                self._held = event
+            else:
+                passed.append(event)
+            begin = match.end()
+        return b"".join(passed)
+
+
+def _last_end(end: re.Pattern[bytes], text: bytes, begin: int) -> int | None:
+    last = None
+    for match in end.finditer(text, begin):
+        last = match.end()
+    return last
+
+
+def _is_silent(event: bytes) -> bool:
+    """Say whether an event is empty or a comment: it may pass one that is held back."""
+    return event.startswith(b":") or not event.strip()
+
+
+def _may_be_last(event: bytes) -> bool:
+    if not _MAY_END.search(event):
+        return False
+    try:
+        said = orjson.loads(_data(event))
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(said, dict) or not said:
+        return False
+    if said.get("done") is True or said.get("stop") is True or said.get("type") in _LAST_TYPES:
+        return True
+    choices = said.get("choices")
+    if not isinstance(choices, list):
+        return False
+    return all(isinstance(c, dict) and c.get("finish_reason") is not None for c in choices)
+
+
+def _data(event: bytes) -> bytes:
+    """Return the data of an event that ends in it, a line of JSON in most cases."""
+    text = event.strip()
+    at = text.rfind(b"\ndata:") + 1
+    return text[at:].removeprefix(b"data:") if text[at:].startswith(b"data:") else text
+
+
+def _inside(event: bytes, record: Mapping[str, Any]) -> bytes:
+    """Put the record into the object of an event, at its end: all other bytes stay."""
+    if not event:
+        return b""
+    added = {"slowtok": record}
+    if b'"timings"' not in event and (timings := timings_of(record)):
+        added["timings"] = timings
+    at = event.rindex(b"}")
+    return event[:at] + b"," + orjson.dumps(added)[1:-1] + event[at:]
+
+
+def timings_of(record: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return llama-server's `timings` from a record; None where the engine tells, or none is known.
+
+    Clients that show rates read this object.
+    """
+    timing, tokens = record.get("timing", {}), record.get("tokens", {})
+    prefill_ms, decode_ms = timing.get("prefill_ms"), timing.get("decode_ms")
+    prompt, completion = tokens.get("prompt"), tokens.get("completion")
+    if timing.get("source") in (None, "engine"):
+        return None
+    if None in (prefill_ms, decode_ms, prompt, completion):
+        return None
+    cached = tokens.get("cached", 0)
+    rates = record.get("rate", {})
+    known = {
+        "cache_n": cached,
+        "prompt_n": max(prompt - cached, 0),
+        "prompt_ms": prefill_ms,
+        "prompt_per_second": rates.get("prefill_tps"),
+        "predicted_n": completion,
+        "predicted_ms": decode_ms,
+        "predicted_per_second": rates.get("decode_tps"),
+    }
+    return {name: value for name, value in known.items() if value is not None}

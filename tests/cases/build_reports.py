@@ -1,0 +1,106 @@
+"""Writes the cases of all reports, and the label of each, into `tests/cases/reports`.
+
+    PYTHONPATH=tests .venv/bin/python -m cases.build_reports
+
+`NAME.json` is the case, as `slowtok replay` reads it; `NAME.label.json` is what is right to say of
+it, where it comes from and what was inferred. Nothing is random: the same code writes the same
+files. A label's split is `tuning` where the report informed a constant or a test of the product.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cases import gpu_reports, memory_reports, quiet_reports, server_reports
+from cases.parts import USUAL, Report
+from slowtok.detectors.case import Case
+
+FOLDER = Path(__file__).parent / "reports"
+DIGITS = 6
+
+LEFT_OUT = {
+    "S11 ollama/ollama#10874": "no number at all",
+    "S14 ollama/ollama#5821": "layers and memory, but no rate",
+    "F2 NVIDIA/nvidia-container-toolkit#48": "no number at all",
+    "F8 model-serving-minefield trap 18": "a ratio alone: neither model nor rate",
+    "C8 ggml-org/llama.cpp#11247": "no number at all",
+    "Q5 musistudio/claude-code-router#1220": "no number; v11-attribution-header is the same cause",
+    "N5 noonghunna/club-3090#585": "no rate",
+    "N7 ggml-org/llama.cpp#12966": "no rate",
+    "vector 4": "is s3-spill-5070ti",
+    "vector 8": "is c4-grammar",
+    "vector 10": "is q3-kv-full",
+    "vector 13": "is p11-vgpu-unlicensed",
+    "vector 14": "gives no rate; x14-threads-over-quota is another report of it",
+    "vector 16": "neither card, model nor rate",
+    "vector 18": "neither model nor rate",
+}
+"""Reports and replay vectors that are no case of their own, and why."""
+
+
+def reports() -> Iterator[Report]:
+    """Yield all reports."""
+    for module in (memory_reports, gpu_reports, server_reports, quiet_reports):
+        for made in module.REPORTS:
+            yield made()
+
+
+def case_text(case: Case) -> bytes:
+    """Return a case file: what is not known is left out, times are cut to microseconds."""
+    return orjson.dumps(_short(orjson.loads(orjson.dumps(case)))) + b"\n"
+
+
+def label_text(report: Report) -> bytes:
+    """Return the label of a report."""
+    label = {
+        "slow": report.slow,
+        "primary": list(report.primary),
+        "allowed": list(report.allowed),
+        "verdicts": list(report.verdicts),
+        "split": "tuning" if report.informed else "published",
+        "informed": report.informed,
+        "source": report.url,
+        "says": report.says,
+        "inferred": [
+            {"what": what, "reason": reason}
+            for what, reason in {**_usual(report), **report.inferred}.items()
+        ],
+    }
+    return orjson.dumps(_short(label), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _usual(report: Report) -> dict[str, str]:
+    known = {
+        "timeline": True,
+        "device.gpus": any(gpu.bandwidth_bytes_per_s for gpu in report.case.device.gpus or ()),
+        "model": report.case.model.layers is not None,
+        "server.gpu_indices": bool(report.case.server.gpu_indices),
+    }
+    return {f"{what} (as in all)": why for what, why in USUAL.items() if known[what]}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def main() -> None:
+    """Write all files; those of reports that are no more are taken away."""
+    FOLDER.mkdir(exist_ok=True)
+    written = set()
+    for report in reports():
+        for suffix, text in ((".json", case_text(report.case)), (".label.json", label_text(report))):
+            path = FOLDER / f"{report.name}{suffix}"
+            path.write_bytes(text)
+            written.add(path)
+    for old in set(FOLDER.glob("*.json")) - written - {FOLDER / "expected.json"}:
+        old.unlink()
+
+
+if __name__ == "__main__":
+    main()
