@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
@@ -80,6 +80,8 @@ class Settings(BaseModel):
     allow_origin: tuple[str, ...]
     allow_host: tuple[str, ...]
     disable: tuple[str, ...]
+    annotate: Literal["off", "comment", "chunk"]
+    split_nonstreamed: Literal["off", "stream"]
     keep_requests: Annotated[int, Field(ge=1, le=100_000)]
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)]
     client_timeout_s: Annotated[float, Field(ge=0.1, le=86_400)]

@@ -127,7 +127,8 @@ def widened(band: Range | None, assumed: Iterable[Assumption]) -> Range | None:
 
 def _sized(told: ModelFacts, known: KnownModel | None) -> tuple[ModelFacts, tuple[Assumption, ...]]:
     parameters = told.parameters or (round(known.parameters) if known else None)
-    size, assumed = told.file_bytes, ()
+    size = told.file_bytes
+    assumed: tuple[Assumption, ...] = ()
     if size is None:
         bits = told.bits_per_weight or bits_of(told.quantisation)
         if parameters is None or bits is None:

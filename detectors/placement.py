@@ -111,6 +111,8 @@ def placement(case: Case) -> Placement:
     seen = _by_memory(case, held, size) or _by_size(case, held, size)
     if told is None or (_is_nothing(told) and seen is not None):
         told = seen
+    if told is None and size is None and held is not None and held.server_bytes is not None:
+        raise Missing("size of the model file")
     beside = need(told, "GPU memory of the server")
     return Placement(
         weights_ratio=beside.weights_ratio,

@@ -135,7 +135,8 @@ def _decode(facts: Published, told: Envelope, today: Configured | None) -> tuple
     notes: list[str] = []
     uses_ram = not facts.device.gpus or facts.server.gpu_layers == 0 or _is_split(facts, today)
     if facts.ram_assumed and uses_ram:
-        band, ceiling = _with_typical_ram(band), None
+        # RAM is slower than a GPU's memory, so that the ceiling of the GPU alone still holds.
+        band, ceiling = _with_typical_ram(band), told.ceiling_tps if facts.device.gpus else None
         gb_per_s = TYPICAL_RAM_BYTES_PER_S / 1e9
         notes.append(f"the RAM's bandwidth is not known, {gb_per_s:.0f} GB/s assumed: a wide band")
     if facts.server.speculative:

@@ -15,6 +15,8 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
 from slowtok.detectors.published_placement import Placement, placement_of
 
+MOST = {"n_gpus": 1024, "n_layers": 10_000, "n_kv_heads": 10_000, "head_dim": 100_000}
+"""Larger numbers are no setup but a mistake."""
 NO_CONTEXT = Assumption(note="context not given, taken as 0", high_ratio=1.0)
 SPECULATION_WORDS = ("mtp", "dflash", "eagle", "draft", "spec")
 SPECULATING_MODELS = ("mtp", "dflash", "eagle")  # that carry what guesses ahead
@@ -175,7 +177,7 @@ def _number(row: Mapping[str, object], column: str) -> float | None:
         value = float(text)
     except ValueError:
         raise ValueError(f"{column} is not a number: {text!r}") from None
-    if not 0 <= value < 1e9:
+    if not 0 <= value <= MOST.get(column, 1e9):
         raise ValueError(f"{column} is out of range: {text!r}")
     return value
 

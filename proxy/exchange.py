@@ -6,6 +6,7 @@ The relay writes the times, the meter the tokens; nobody reads before the end bu
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.case import PromptPrefix, Timeline
+from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import PromptPrint
 from slowtok.proxy.stream.meter import Meter
@@ -32,6 +33,8 @@ class Exchange:
     slept: bool | None = None  # the engine had put its model away when the request went to it
     prompt: PromptPrint | None = None
     asked_for_usage: bool = False
+    annotate: Mode | None = None  # put the record into the stream
+    assembling: bool = False  # a stream was asked for in place of a whole reply
     meter: Meter | None = None
     observer_errors: int = 0
     status: int | None = None

@@ -163,6 +163,18 @@ class Observer:
         self._concluded[exchange.request_id] = (case, diagnosis)
         return found | self._previous_header(exchange)
 
+    def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the record of a stream whose last token is here; its last sample may be missing.
+
+        Nothing is kept of it: the record that is logged is made when all is there.
+        """
+        try:
+            case = self._evidence.case(exchange, list(self._stays(exchange)))
+            return make_record(case, diagnose(case, disabled=self._disabled))
+        except Exception:  # noqa: BLE001 - the stream goes on without its record
+            self.failures["annotation"] += 1
+            return None
+
     def settle_all(self) -> None:
         """Conclude what is still waiting for its last samples: the proxy stops."""
         for request_id in list(self._settling):

@@ -17,14 +17,18 @@ import aiohttp
 from aiohttp import web
 
 from slowtok.proxy import headers, ids
+from slowtok.proxy.assembled import as_document, assemble
 from slowtok.proxy.backlog import POLL_S, Backlog, BacklogWatch, backlog_of
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
 from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.stream.annotate import Annotator, Mode
 from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.stream.assemble import ask_for_stream
 from slowtok.proxy.stream.call import Call, read_call
 from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.reshape import Reshaping
 from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
 from slowtok.proxy.upstream import Body, UpstreamError, held, send
 
@@ -65,6 +69,7 @@ class Relay:
             started_unix_s=now_s,
             accepted_at_s=time.monotonic(),
             api=find_api(request.method, request.path),
+            annotate=_mode(request.headers.get("slowtok-annotate"), self._annotate),
         )
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._tasks.add(task)
@@ -88,10 +93,10 @@ class Relay:
         return len(self._tasks)
 
     async def _leave(
-        self, response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
+        self, response: web.StreamResponse, request: web.Request, reshaping: Reshaping | None
     ) -> None:
         if self._is_cut_off:
-            await _break_off(response, request, remover)
+            await _break_off(response, request, reshaping)
 
     def _cut_short(self) -> str:
         """Say why a request was cancelled."""
@@ -117,6 +122,7 @@ class Relay:
             traceparent=ids.make_traceparent(),
         )
         exchange.caller_id = outgoing["X-Request-Id"]
+        asked = body
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
         exchange.engine_name = engine.name
@@ -133,11 +139,17 @@ class Relay:
         target = _target(request)
         try:
             reply = await send(self._session, engine.url, request.method, target, outgoing, body)
+            if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
+                reply.close()
+                exchange.assembling = False
+                reply = await send(
+                    self._session, engine.url, request.method, target, outgoing, asked
+                )
         except UpstreamError as error:
             if error.ended == "upstream-refused":
                 self._engines.lose(engine)
             return self._refuse(exchange, error)
-        del body, call  # a stream may last for hours: the prompt must not be kept that long
+        del asked, body, call  # a stream may last for hours: the prompt must not be kept that long
         exchange.headers_at_s = time.monotonic()
         with held(reply):
             return await self._pass_on(request, reply, exchange)
@@ -148,8 +160,12 @@ class Relay:
         """Note what the call asks for, and ask for usage where its stream would tell none."""
         exchange.model = call.model
         exchange.stream = call.stream
-        if not (call.stream and call.api.takes_stream_options and isinstance(body, bytes)):
+        if exchange.annotate and call.stream:
+            outgoing.popall("Accept-Encoding", None)  # the end has to be found
+        if not (call.api.takes_stream_options and isinstance(body, bytes)):
             return body
+        if not call.stream:
+            return self._ask_for_stream(call, exchange, outgoing, body)
         if engine.kind == "llama-server":
             return body  # its timings carry every count, and asking would move them
         asked = ask_for_usage(body, call.said)
@@ -157,6 +173,17 @@ class Relay:
             return body
         exchange.asked_for_usage = True
         outgoing.popall("Accept-Encoding", None)  # the chunk has to be found again
+        return asked
+
+    def _ask_for_stream(
+        self, call: Call, exchange: Exchange, outgoing: headers.Headers, body: bytes
+    ) -> bytes:
+        """Ask for a stream in place of a whole reply, where the setting says so."""
+        asked = ask_for_stream(body, call.said) if self._split_nonstreamed == "stream" else None
+        if asked is None:
+            return body
+        exchange.assembling = True
+        outgoing.popall("Accept-Encoding", None)  # it has to be read
         return asked
 
     async def _pass_on(
@@ -177,13 +204,14 @@ class Relay:
             exchange.meter = Meter(exchange.api, content_type)
         if not exchange.stream:
             return await self._whole(request, reply, exchange, passed)
+        if exchange.assembling:
+            return await self._assembled(reply, exchange, passed)
         with self._unharmed("stream headers"):
             passed.extend(self._observer.stream_headers(exchange))
-        remover = None
-        if exchange.asked_for_usage and exchange.meter is not None:
-            remover = UsageRemover()
-            passed.popall("Content-Length", None)  # it counts the chunk that is taken out
-        return await self._stream(request, reply, exchange, passed, remover=remover)
+        reshaping = _reshaping(exchange, content_type)
+        if reshaping is not None:
+            passed.popall("Content-Length", None)  # it counts other bytes
+        return await self._stream(request, reply, exchange, passed, reshaping=reshaping)
 
     async def _stream(
         self,
@@ -193,7 +221,7 @@ class Relay:
         passed: headers.Headers,
         *,
         first: bytes = b"",
-        remover: UsageRemover | None = None,
+        reshaping: Reshaping | None = None,
     ) -> web.StreamResponse:
         """Pass the reply on piece by piece, `first` before what is still to come."""
         response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=passed)
@@ -214,28 +242,33 @@ class Relay:
                     chunk = await content.readany()
                 except _UPSTREAM_BROKE:
                     exchange.end("upstream-error", time.monotonic())
-                    await _break_off(response, request, remover)
+                    await _break_off(response, request, reshaping)
                     return response
                 at_s = time.monotonic()
                 if not chunk:
                     break
-                passing = chunk if remover is None else remover.feed(chunk)
+                passing = chunk if reshaping is None else reshaping.feed(chunk)
                 if passing:
                     await response.write(passing)
                 exchange.observe(chunk, at_s)
+                if reshaping is not None and reshaping.ending:
+                    exchange.last_byte_at_s = at_s
+                    await response.write(reshaping.close(self._observer.record_so_far(exchange)))
                 backlog.note()
             exchange.last_byte_at_s = at_s
             with self._unharmed("arrived"):
                 self._observer.arrived(exchange)
-            if remover is not None and (rest := remover.flush()):
-                await response.write(rest)
+            if reshaping is not None:
+                record = self._observer.record_so_far(exchange) if reshaping.annotates else None
+                if rest := reshaping.close(record):
+                    await response.write(rest)
             await response.write_eof()
             await _delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
         except asyncio.CancelledError:
-            await self._leave(response, request, remover)
+            await self._leave(response, request, reshaping)
             raise
         finally:
             backlog.close()
@@ -269,13 +302,41 @@ class Relay:
         with self._unharmed("arrived"):
             self._observer.arrived(exchange)
         exchange.observe(body, exchange.last_byte_at_s)
+        return await self._answer(reply, exchange, passed, body)
+
+    async def _assembled(
+        self, reply: aiohttp.ClientResponse, exchange: Exchange, passed: headers.Headers
+    ) -> web.StreamResponse:
+        """Put the whole reply together from the stream that was asked for in its place."""
+        try:
+            body = await assemble(reply, exchange)
+        except UpstreamError as error:
+            return self._refuse(exchange, error)
+        except _UPSTREAM_BROKE:
+            return self._refuse(exchange, _broke_off(reply))
+        with self._unharmed("arrived"):
+            self._observer.arrived(exchange)
+        as_document(passed)
+        return await self._answer(reply, exchange, passed, body)
+
+    async def _answer(
+        self,
+        reply: aiohttp.ClientResponse,
+        exchange: Exchange,
+        passed: headers.Headers,
+        body: bytes,
+    ) -> web.StreamResponse:
+        """Diagnose a reply that is here as a whole, and send it."""
+        arrived_at_s = exchange.last_byte_at_s or time.monotonic()
         with self._unharmed("engine counters"):
             await self._observer.counted(exchange)
-        exchange.end(None, exchange.last_byte_at_s)
+        exchange.end(None, arrived_at_s)
         passed.extend(self._observer.diagnosis_headers(exchange))
-        response = web.Response(status=reply.status, reason=reply.reason, headers=passed, body=body)
+        status = exchange.status or reply.status
+        reason = reply.reason if status == reply.status else None
+        response = web.Response(status=status, reason=reason, headers=passed, body=body)
         response[PASSED] = passed
-        exchange.proxy_s += time.monotonic() - exchange.last_byte_at_s
+        exchange.proxy_s += time.monotonic() - arrived_at_s
         return response
 
     def _refuse(self, exchange: Exchange, error: UpstreamError) -> web.StreamResponse:
@@ -333,17 +394,35 @@ def _target(request: web.Request) -> str:
     return "/" if target == "*" else request.rel_url.raw_path_qs
 
 
+def _mode(asked: str | None, setting: str) -> Mode | None:
+    """Return how a stream is to carry its record: the request's word goes before the setting."""
+    mode = asked if asked in ("comment", "chunk", "off") else setting
+    return "comment" if mode == "comment" else "chunk" if mode == "chunk" else None
+
+
+def _reshaping(exchange: Exchange, content_type: str) -> Reshaping | None:
+    """Return what changes a stream on its way; None for one that passes as it is."""
+    if exchange.meter is None:
+        return None
+    ndjson = content_type.startswith("application/x-ndjson")
+    mode = exchange.annotate
+    can = mode == "chunk" or (mode == "comment" and not ndjson)  # JSON lines have no comments
+    annotator = Annotator(mode, ndjson=ndjson) if mode and can else None
+    remover = UsageRemover() if exchange.asked_for_usage else None
+    return Reshaping(remover, annotator) if annotator or remover else None
+
+
 def _is_document(reply: aiohttp.ClientResponse, content_type: str) -> bool:
     """Say whether a reply to a streamed request is one JSON document after all, or an error."""
     return content_type.startswith("application/json") or reply.status >= 400
 
 
 async def _break_off(
-    response: web.StreamResponse, request: web.Request, remover: UsageRemover | None
+    response: web.StreamResponse, request: web.Request, reshaping: Reshaping | None
 ) -> None:
     """End the client's stream visibly broken, after the last bytes that the engine sent."""
     transport = request.transport
-    if remover is not None and (rest := remover.flush()):
+    if reshaping is not None and (rest := reshaping.close(None)):
         await response.write(rest)
     if transport is None:
         return

@@ -24,7 +24,17 @@ from slowtok.proxy.outputs.headers import diagnosis_headers
 ROOT = Path(__file__).resolve().parent.parent
 README, FIELDS, MAP = "README.md", "docs/headers-and-records.md", "docs/ARCHITECTURE.md"
 CASES = "docs/case-files.md"
-DOCUMENTS = (README, FIELDS, MAP, "CHANGELOG.md", "CONTRIBUTING.md", "docs/causes.md", CASES)
+DOCUMENTS = (
+    README,
+    FIELDS,
+    MAP,
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/causes.md",
+    "docs/doctor.md",
+    "docs/envelope.md",
+    CASES,
+)
 ADDRESS = "127.0.0.1:4141"
 
 NOT_RUN = {

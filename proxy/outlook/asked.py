@@ -139,7 +139,7 @@ def _read(asked: Asked) -> ModelFacts | None:
 
     reader = hf_facts if path.is_dir() else gguf_facts
     try:
-        facts = reader.read(path)
+        facts: ModelFacts = reader.read(path)
     except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
         what = "Hugging Face folder" if path.is_dir() else "GGUF file"
         raise AskError(f"{path}: cannot be read as a {what}: {error}") from None

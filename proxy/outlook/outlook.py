@@ -49,7 +49,10 @@ def judge(found: Prospect, claimed_tps: float) -> Claim:
     decode = found.decode
     known = decode.low is not None and decode.high is not None
     band = Range(low=decode.low or 0.0, high=decode.high or 0.0) if known else None
-    envelope = replace(found.envelope, decode=band, ceiling_tps=decode.ceiling)
+    reasons = tuple(line for line in found.basis if not line.startswith(("roofline", "reference")))
+    envelope = replace(
+        found.envelope, decode=band, ceiling_tps=decode.ceiling, because=reasons or found.basis
+    )
     return judge_claim(envelope, claimed_tps)
 
 

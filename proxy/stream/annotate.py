@@ -148,11 +148,11 @@ def timings_of(record: Mapping[str, Any]) -> dict[str, float] | None:
         return None
     if None in (prefill_ms, decode_ms, prompt, completion):
         return None
-    cached = tokens.get("cached", 0)
+    cached = tokens.get("cached")
     rates = record.get("rate", {})
     known = {
         "cache_n": cached,
-        "prompt_n": max(prompt - cached, 0),
+        "prompt_n": max(prompt - (cached or 0), 0),
         "prompt_ms": prefill_ms,
         "prompt_per_second": rates.get("prefill_tps"),
         "predicted_n": completion,

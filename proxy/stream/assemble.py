@@ -33,7 +33,8 @@ class Assembler:
         self._reader = SseReader()
         self._top: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
-        self._usages: list[Mapping[str, Any]] = []
+        self._usages: list[Mapping[str, Any]] = []  # those of chunks without a choice
+        self._choice_usages: dict[int, Mapping[str, Any]] = {}
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes of the stream, in any pieces.
@@ -50,7 +51,8 @@ class Assembler:
         if self.error is not None or self._reader.dropped or not ended or not all(ended):
             return None
         choices = [_finished(choice) for _, choice in sorted(self._choices.items())]
-        usage = {"usage": _added(self._usages)} if self._usages else {}
+        usages = self._usages or list(self._choice_usages.values())
+        usage = {"usage": _added(usages)} if usages else {}
         return orjson.dumps({**_finished(self._top), "choices": choices, **usage})
 
     def _take(self, events: list[bytes]) -> None:
@@ -68,20 +70,22 @@ class Assembler:
         choices, usage = said.pop("choices", None) or (), said.pop("usage", None)
         if isinstance(usage, dict) and not choices:
             self._usages.append(usage)
-        elif usage and any(usage.values()):  # on a last chunk that is a choice as well
-            self._usages = [usage]
-        said["object"] = _OBJECTS.get(said.get("object", ""), said.get("object"))
+        if said.get("object") in _OBJECTS:
+            said["object"] = _OBJECTS[said["object"]]
         _put(self._top, said)
         for choice in choices:
             index = choice.get("index") or 0
-            merged = self._choices.setdefault(index, {"index": index})
-            delta = choice.pop("delta", None)
-            text = choice.pop("text", None)
-            _put(merged, choice)
-            if delta is not None:
-                _grow(merged.setdefault("message", {"role": "assistant", "content": None}), delta)
-            if text is not None:
-                _grow(merged, {"text": text})
+            if isinstance(usage, dict):
+                self._choice_usages[index] = usage
+            self._merge_choice(self._choices.setdefault(index, {"index": index}), choice)
+
+    def _merge_choice(self, merged: dict[str, Any], choice: dict[str, Any]) -> None:
+        delta, text = choice.pop("delta", None), choice.pop("text", None)
+        _put(merged, choice)
+        if delta is not None:
+            _grow(merged.setdefault("message", {"role": "assistant", "content": None}), delta)
+        if text is not None:
+            _grow(merged, {"text": text})
 
 
 class _Text(list[str]):

@@ -54,7 +54,7 @@ def reports(folder: Path) -> Iterator[Answer]:
 
 def labelled(folder: Path) -> Iterable[tuple[Path, dict[str, Any]]]:
     """Return the case files of a folder that have a label, with it."""
-    found = sorted(folder.glob(f"*{LABEL}")) if folder.is_dir() else []
+    found = sorted(folder.rglob(f"*{LABEL}")) if folder.is_dir() else []
     for path in found:
         case = path.with_name(path.name.removesuffix(LABEL) + ".json")
         yield case, json.loads(path.read_text(encoding="utf-8"))

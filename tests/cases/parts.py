@@ -62,7 +62,7 @@ class Report:
 
     `slow` None: the report does not tell beyond doubt. `primary` are the causes of which one has
     to come first; none: nothing has to be named. `allowed` may be named, too. `verdicts` are the
-    right ones. `informed` says which constant or test of the product this report was used for.
+    right ones.
     """
 
     name: str
@@ -74,7 +74,6 @@ class Report:
     allowed: tuple[str, ...] = ()
     verdicts: tuple[str, ...] = ("slow",)
     inferred: Mapping[str, str] = field(default_factory=dict)
-    informed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Reports of what is normal, or was only measured wrongly: nothing may be named."""
 
-from cases.parts import Asked, Report, build, card, weights
+from cases.parts import GIB, Asked, Report, build, card, weights
 
 UNSLOTH = "https://github.com/unslothai/unsloth/issues/11349"
 
@@ -42,6 +42,33 @@ def _depth_16k() -> Report:
 
 def _depth_32k() -> Report:
     return _control(32_768, 126.0)
+
+
+def _radeon(name: str, tps: float) -> Report:
+    case = build(
+        Asked(tps=tps, completion=400),
+        kind="llama-server",
+        model=weights(name, "Q4_K_M"),
+        cards=(card("AMD Radeon RX 9070 XT"),),
+        server={"version": "b10298", "gpu_layers": 99},
+        device={"os": "windows", "ram_bytes": 32 * GIB},
+    )
+    return Report(
+        name=f"x27-radeon-{name.lower()}",
+        url="https://github.com/ggml-org/llama.cpp/issues/26663",
+        says=f"{tps} tokens/s with {name} (Vulkan): by one who could not see what is told of",
+        case=case,
+        slow=False,
+        verdicts=("normal",),
+    )
+
+
+def _radeon_4b() -> Report:
+    return _radeon("Qwen3-4B", 174.5)
+
+
+def _radeon_8b() -> Report:
+    return _radeon("Qwen3-8B", 104.3)
 
 
 def _dense_70b_on_gb10() -> Report:
@@ -130,6 +157,8 @@ REPORTS = (
     _depth_4k,
     _depth_16k,
     _depth_32k,
+    _radeon_4b,
+    _radeon_8b,
     _dense_70b_on_gb10,
     _dense_7b_on_gb10,
     _prose_after_counting,

@@ -1,7 +1,6 @@
 """The real application on a free port, in the test's own loop."""
 
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from fakes.wire import until
 from slowtok.config.settings import load
 from slowtok.detectors.case import Case
 from slowtok.proxy.app import Proxy, make_app, make_runner
+from slowtok.proxy.door import open_port
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
 
@@ -85,8 +85,7 @@ async def serving(
     proxy.sampler = NoSamples()
     if change is not None:
         change(proxy)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = open_port("127.0.0.1", 0, proxy.settings.client_timeout_s)
     port = int(listener.getsockname()[1])
     runner = make_runner(make_app(proxy, own_port=lambda: port))
     await runner.setup()

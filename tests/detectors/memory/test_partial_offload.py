@@ -219,7 +219,7 @@ MISSING = [
         with_model(
             gpu_case(server=replace(SERVER, gpu_layers=-1), gpu=card(3_400)), file_bytes=None
         ),
-        "GPU memory of the server",
+        "size of the model file",
         id="the model file cannot be read",
     ),
     pytest.param(

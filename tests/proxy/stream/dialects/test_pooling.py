@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.case import EngineTimings, Tokens
+from slowtok.detectors.case import Tokens
 from slowtok.proxy.stream.dialects import ollama, pooling
 from slowtok.proxy.stream.reply import Reply
 
@@ -45,7 +45,11 @@ def test_ollama_tells_the_time_as_well() -> None:
 
     assert not ollama.read_embedding(body, reply)
     assert reply.tokens() == Tokens(prompt=8, completion=0)
-    assert reply.engine() == EngineTimings(load_s=0.1, prefill_s=pytest.approx(0.2))
+    engine = reply.engine()
+    assert engine is not None
+    assert engine.load_s == 0.1
+    assert engine.prefill_s == pytest.approx(0.2)
+    assert engine.decode_s is None
 
 
 def test_ollamas_older_path_tells_nothing() -> None:

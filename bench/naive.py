@@ -1,0 +1,47 @@
+"""The naive relay: aiohttp's server and client, nothing looked at; what a Python proxy must cost.
+
+    python -m bench.naive PORT UPSTREAM_PORT
+"""
+
+import sys
+from collections.abc import AsyncIterator
+
+import aiohttp
+import uvloop
+from aiohttp import web
+
+SESSION = web.AppKey("session", aiohttp.ClientSession)
+
+
+def make_app(upstream_port: int) -> web.Application:
+    """Return the relay as an application."""
+
+    async def relay(request: web.Request) -> web.StreamResponse:
+        url = f"http://127.0.0.1:{upstream_port}{request.rel_url}"
+        async with request.app[SESSION].post(url, data=await request.read()) as reply:
+            response = web.StreamResponse(headers={"Content-Type": reply.content_type})
+            await response.prepare(request)
+            async for chunk in reply.content.iter_any():
+                await response.write(chunk)
+            return response
+
+    async def life(app: web.Application) -> AsyncIterator[None]:
+        app[SESSION] = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        yield
+        await app[SESSION].close()
+
+    app = web.Application(client_max_size=1 << 26)
+    app.cleanup_ctx.append(life)
+    app.router.add_post("/v1/chat/completions", relay)
+    return app
+
+
+if __name__ == "__main__":
+    web.run_app(
+        make_app(int(sys.argv[2])),
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        print=None,
+        access_log=None,
+        loop=uvloop.new_event_loop(),
+    )

@@ -1,0 +1,34 @@
+"""A proxy in front of an engine made of bytes, on the event loop that serves."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from fakes.proxy import Served, serving
+from fakes.upstream import Upstream, listening
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on uvloop, as `slowtok serve` does."""
+    if sys.platform == "win32":
+        return {"asyncio": asyncio.new_event_loop}
+    import uvloop  # noqa: PLC0415 - not on Windows
+
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Upstream]:
+    async with listening("llama-server") as upstream:
+        yield upstream
+
+
+@pytest.fixture
+async def proxy(engine: Upstream, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, engine.url) as served:
+        yield served
