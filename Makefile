@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test check docs accuracy bench fit lock clean
+.PHONY: help install demo run test clients check docs accuracy bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,6 +25,8 @@ run: .venv/run.stamp ## the proxy; ARGS="--upstream http://127.0.0.1:8080"
 
 test: .venv/dev.stamp ## all tests; ARGS="-m 'not engine'" leaves out those with a real engine
 	$(BIN)/python -m pytest $(ARGS)
+
+clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
 
 check: .venv/dev.stamp ## lint, format, types
 	$(BIN)/ruff check
@@ -44,7 +46,8 @@ fit: .venv/dev.stamp ## constants of the envelope, config/efficiency.toml, from 
 	$(BIN)/python -m fit
 
 lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade takes newer versions
-	$(COMPILE) pyproject.toml --extra demo --group dev -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo --group clients -o requirements/clients.lock
+	$(COMPILE) pyproject.toml --extra demo --group dev -c requirements/clients.lock -o requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra demo -c requirements/dev.lock -o requirements/demo.lock
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	$(COMPILE) --group build -c requirements/dev.lock -o requirements/build.lock
@@ -55,13 +58,18 @@ clean: ## remove .venv and whatever else is not source
 
 .NOTPARALLEL: # two installs at once into one .venv would disturb each other
 
-# One rule makes .venv/run.stamp, .venv/demo.stamp and .venv/dev.stamp: each lock holds all of the
+# One rule makes .venv/run.stamp, demo.stamp, dev.stamp and clients.stamp: each lock holds all of the
 # smaller one, so they share one .venv.
 .venv/%.stamp: requirements/%.lock requirements/build.lock pyproject.toml hatch_build.py | $(BIN)/python
 	@echo "Installing requirements/$*.lock and slowtok into .venv ..."
 	@$(PIP) install --require-hashes -r requirements/build.lock -r requirements/$*.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+.venv/node.stamp: tests/clients/node/package-lock.json | $(BIN)/python
+	@mkdir -p .venv/node && cp tests/clients/node/package*.json tests/clients/node/.npmrc .venv/node
+	@if command -v npm >/dev/null; then npm ci --prefix .venv/node --no-audit --no-fund --loglevel=error && touch $@; \
+	else echo "no npm here: the tests of Node's client will be skipped"; fi
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "slowtok needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+)
 
 ENVIRONMENT_PREFIX = "SLOWTOK_"
 _LISTS = ("upstream", "allow_origin", "allow_host", "disable")
@@ -22,6 +30,8 @@ _UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)
 
 
 _SECRET = re.compile(r"((?:://)(?=[^/\s'\"]*@)|[?])[^\s'\"@]*")  # user:password@, ?query
+_HIDDEN = ("api_key",)
+_VISIBLE = re.compile(r"[!-~]*")  # what can stand in a header field
 _KUBERNETES = ("SLOWTOK_SERVICE_", "SLOWTOK_PORT")  # set for a Service of this name, not by users
 
 
@@ -62,6 +72,12 @@ def _listen(value: str) -> str:
     return value
 
 
+def _api_key(value: SecretStr) -> SecretStr:
+    if not _VISIBLE.fullmatch(value.get_secret_value()):
+        raise ValueError("expected visible ASCII characters without spaces")
+    return value
+
+
 class Settings(BaseModel):
     """What can be set; `defaults.toml` explains each field and holds its default."""
 
@@ -79,6 +95,7 @@ class Settings(BaseModel):
     json_lines: Annotated[bool, Field(alias="json")]
     allow_origin: tuple[str, ...]
     allow_host: tuple[str, ...]
+    api_key: Annotated[SecretStr, AfterValidator(_api_key)]
     disable: tuple[str, ...]
     annotate: Literal["off", "comment", "chunk"]
     split_nonstreamed: Literal["off", "stream"]
@@ -162,6 +179,8 @@ def load(
         said = str(first["msg"]).removeprefix("Value error, ").replace("valid tuple", "list")
         raise SettingsError(describe(key, values[key], sources[key], said)) from None
     settings._sources = sources
+    if sources["api_key"] == "arguments" and not settings.api_key.get_secret_value():
+        raise settings.fault("api_key", "is empty: whoever gives a key wants one; leave it out")
     return settings
 
 
@@ -169,7 +188,7 @@ def describe(key: str, value: object, source: str, said: str) -> str:
     """Return the one line about a setting that cannot be used: key, value, source and why."""
     name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
     shown = list(value) if isinstance(value, tuple) else value
-    masked = _SECRET.sub(r"\1***", repr(shown))
+    masked = "***" if key in _HIDDEN else _SECRET.sub(r"\1***", repr(shown))
     line = f"{name} = {masked[:120]} (from {source}): {said}"
     return "".join(c if c.isprintable() else "?" for c in line)
 

@@ -227,7 +227,9 @@ class ModelLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What went before at this engine, as far as it was seen. Maxima are under load.
+    """What went before at this engine, as far as it was seen.
+
+    The best clocks and power are the highest under load in requests that were normal.
 
     `loads` are the newest first; `loads[0]` is the one that this request ran on. `slow_recently`
     is how many of the `judged_recently` newest judged requests of this setup, this one left out,

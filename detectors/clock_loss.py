@@ -8,11 +8,13 @@ it was (in logarithms, as `diagnose` counts).
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.clocks import (
+    MOST_SM_OF_MAX_RATIO,
+    MOST_SM_SHARE,
     Clocks,
     Concerns,
     clocks_of,
@@ -27,9 +29,11 @@ from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, need
 from slowtok.detectors.gpu_window import IDLE_BIT, facts_of, median, settled, share_with_bits
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.phases import judge_decode, slowdown
+from slowtok.detectors.phases import expected_decode_tps, judge_decode, slowdown
 from slowtok.detectors.shape import step_of
 from slowtok.detectors.window import decode_s, decode_tps
+
+CLOCKS = "clocks of the GPU"
 
 MIN_LOOK_S = 2.0
 """A shorter phase gives no evidence: the first second of utilization and power is of before."""
@@ -141,17 +145,42 @@ def is_laptop(case: Case, gpu: GpuFacts) -> bool:
     return case.device.on_battery is not None or bool(_LAPTOP.search(gpu.name or ""))
 
 
-def loss(case: Case, concerns: Concerns) -> ClockLoss | None:
+def loss(case: Case, concerns: Concerns, *, is_told: bool = True) -> ClockLoss | None:
     """Return what lower clocks cost in the samples that `concerns` picks, in the worse phase.
 
-    None where they cost next to nothing, or do not explain how slow the phase was.
+    None where they cost next to nothing, or do not explain how slow the phase was. Where it is told
+    why they are low (`is_told`), that is what the phase lost, up to the most that they may cost;
+    else what they usually cost.
 
     Raises:
         Missing: the clocks are not known, or, where they are low, what decode should give.
     """
-    found = [_loss(case, phase, concerns) for phase in looked_at(case)]
+    found = [_loss(case, phase, concerns, is_told=is_told) for phase in looked_at(case)]
     known = [one for one in found if one is not None]
     return max(known, key=lambda one: one.lost_s, default=None)
+
+
+def loss_without_clocks(case: Case) -> ClockLoss | None:
+    """Return all that decode lost, where clocks are not told; None where it was not slow.
+
+    Raises:
+        Missing: as `loss`.
+    """
+    gpus, observed = serving(case, "decode"), observed_slowdown(case, "decode")
+    if observed <= 1.0:
+        return None
+    index, samples = next(iter(gpus.items()))
+    unknown = Clocks(sm=None, memory=None)
+    return ClockLoss(
+        phase="decode",
+        lost_s=decode_s(case) * (1 - 1 / observed),
+        duration_s=decode_s(case),
+        observed=observed,
+        gpu=facts_of(case, index),
+        samples=samples,
+        now=unknown,
+        healthy=unknown,
+    )
 
 
 def looked_at(case: Case) -> tuple[Phase, ...]:
@@ -169,7 +198,7 @@ def observed_slowdown(case: Case, phase: Phase) -> float:
     """
     if phase == "decode":
         decode_tps(case), decode_s(case)
-        need(case.envelope.expected_tps, "decode rate expected of this GPU")
+        need(expected_decode_tps(case), "decode rate expected of this GPU")
         judged = judge_decode(case)
         return slowdown(case, judged.lost_s, phase) if judged.slow else 1.0
     band, expected = case.envelope.prefill, case.envelope.expected_prefill_tps
@@ -196,7 +225,7 @@ def since(case: Case, found: ClockLoss, concerns: Concerns) -> str:
     return f" from token {step.token} on" if shift >= MIN_SHIFT_RATIO else ""
 
 
-def _loss(case: Case, phase: Phase, concerns: Concerns) -> ClockLoss | None:
+def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> ClockLoss | None:
     gpus = serving(case, phase)
     ratios: dict[int, float] = {}
     for index, samples in gpus.items():
@@ -204,14 +233,13 @@ def _loss(case: Case, phase: Phase, concerns: Concerns) -> ClockLoss | None:
         ratio = lost_ratio(samples, good, phase, concerns)
         if ratio is not None:
             ratios[index] = ratio
-    need(ratios or None, "clocks of the GPU")
-    # layers on several GPUs take turns; in tensor parallel all wait for the slowest
-    whole = max if is_tensor_parallel(case.server) else statistics.fmean
-    ratio = whole(list(ratios.values()))
-    if ratio < MIN_LOST_RATIO:
+    if _whole(case, need(ratios or None, CLOCKS)) < MIN_LOST_RATIO:
         return None
     duration_s = need(_duration_s(case, phase), f"{phase} time")
-    lost_s = ratio * duration_s
+    lost_s = _whole(case, ratios) * duration_s
+    if is_told:
+        most_s = _most_ratio(case, phase, concerns, gpus) * duration_s
+        lost_s = min(duration_s * (1 - 1 / observed_slowdown(case, phase)), most_s)
     if explained_ratio(case, phase, lost_s) < MIN_EXPLAINED_RATIO:
         return None
     index = max(ratios, key=lambda index: ratios[index])
@@ -226,6 +254,23 @@ def _loss(case: Case, phase: Phase, concerns: Concerns) -> ClockLoss | None:
         now=median_clocks([s for s in samples if concerns(s)]),
         healthy=healthy(case, gpu, samples),
     )
+
+
+def _most_ratio(
+    case: Case, phase: Phase, concerns: Concerns, gpus: Mapping[int, tuple[GpuSample, ...]]
+) -> float:
+    """Return the most that the clocks may have cost, as a share of the time."""
+    ratios = {}
+    for index, samples in gpus.items():
+        good = healthy(case, facts_of(case, index), samples, MOST_SM_OF_MAX_RATIO)
+        ratios[index] = lost_ratio(samples, good, phase, concerns, MOST_SM_SHARE) or 0.0
+    return _whole(case, ratios)
+
+
+def _whole(case: Case, ratios: Mapping[int, float]) -> float:
+    """Layers on several GPUs take turns; in tensor parallel all wait for the slowest."""
+    together = max if is_tensor_parallel(case.server) else statistics.fmean
+    return together(list(ratios.values()))
 
 
 def _share(samples: Sequence[GpuSample], found: ClockLoss, concerns: Concerns) -> float:

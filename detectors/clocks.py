@@ -8,10 +8,10 @@ as long a token at 1,530, 1,290 and 900 MHz as at 1,935: s = 0.43. A dense 27B (
 unpack) took 1.12, 1.44 and 1.68 times as long at 1,380, 975 and 825 as at 1,680: s = 0.6 to 0.7.
 Prefill took 1.22 and 2.04 times as long at 1,350 and 735 as at 1,710: s = 0.8. A GB10 at 799
 instead of 2,418 MHz gave 42.7 instead of 75 tokens/s (Blackwellboy/model-serving-minefield, trap
-124): s = 0.37. Others lose next to nothing (two RTX 3090 in club-3090#698; arXiv 2501.08219). So
-0.4 may be too little or too much, and nothing is said by this rule without an observed loss that
-it explains (`clock_loss`). Memory: an RTX 5090 locked to half of its memory clock took 1.55 times
-as long (the same folder, six streams); 1.6 by this rule.
+124): s = 0.37. Others lose next to nothing (two RTX 3090 in club-3090#698; arXiv 2501.08219). So s
+differs from model to model, and the rule gives what is usual and what is the most; nothing is said
+by it without an observed loss that it explains (`clock_loss`). Memory: an RTX 5090 locked to half
+of its memory clock took 1.55 times as long (the same folder, six streams); 1.6 by this rule.
 """
 
 import statistics
@@ -26,12 +26,20 @@ from slowtok.detectors.window import runs_on_cpu
 Concerns = Callable[[GpuSample], bool]
 """Which samples show the cause in question."""
 
-SM_SHARE: Mapping[Phase, float] = {"decode": 0.4, "prefill": 0.8}
+SmShare = Mapping[Phase, float]
 """The share of the healthy time that goes with the SM clock; the rest goes with the memory's."""
 
+SM_SHARE: SmShare = {"decode": 0.4, "prefill": 0.8}
+"""As usual."""
+
+MOST_SM_SHARE: SmShare = {"decode": 0.7, "prefill": 1.0}
+"""The most of what was measured for decode; arithmetic alone goes with the clock altogether."""
+
 SM_OF_MAX_RATIO = 0.8
-"""Healthy cards that their power limits run at 0.80 to 0.95 of their highest SM clock: the low end,
-so that only what is below all of them counts (3090: 1,680 of 2,100; GB10: 2,418 of 3,003 MHz)."""
+MOST_SM_OF_MAX_RATIO = 0.95
+"""Healthy cards that their power limits run at 0.80 to 0.95 of their highest SM clock. The low end,
+so that only what is below all of them counts (3090: 1,680 of 2,100; GB10: 2,418 of 3,003 MHz); the
+high end for the most that may be lost (4090: 2,820 of 3,105 MHz, noonghunna/club-3090#697)."""
 
 MEMORY_OF_MAX_RATIO = 0.95
 """CUDA on GeForce runs in P2: 9,501 of 9,751 MHz (RTX 3090), 7,601 of 8,001 (A5000), 10,251 of
@@ -73,14 +81,16 @@ def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     return busy or gpus
 
 
-def healthy(case: Case, gpu: GpuFacts, samples: Sequence[GpuSample]) -> Clocks:
+def healthy(
+    case: Case, gpu: GpuFacts, samples: Sequence[GpuSample], sm_of_max: float = SM_OF_MAX_RATIO
+) -> Clocks:
     """Return what this GPU reaches under load: its own best, else the card's highest allows."""
     past = case.history if len(case.server.gpu_indices or case.device.gpus or ()) == 1 else None
     sm = _high(samples, lambda s: s.sm_clock_mhz)
     memory = _high(samples, lambda s: s.memory_clock_mhz)
     sm_past = past and past.best_sm_clock_mhz
     memory_past = past and past.best_memory_clock_mhz
-    sm_card = None if gpu.max_sm_clock_mhz is None else SM_OF_MAX_RATIO * gpu.max_sm_clock_mhz
+    sm_card = None if gpu.max_sm_clock_mhz is None else sm_of_max * gpu.max_sm_clock_mhz
     memory_card = gpu.max_memory_clock_mhz and MEMORY_OF_MAX_RATIO * gpu.max_memory_clock_mhz
     return Clocks(
         sm=_most(sm, sm_past or sm_card),
@@ -89,17 +99,21 @@ def healthy(case: Case, gpu: GpuFacts, samples: Sequence[GpuSample]) -> Clocks:
     )
 
 
-def slower(now: Clocks, good: Clocks, phase: Phase) -> float | None:
+def slower(now: Clocks, good: Clocks, phase: Phase, sm_share: SmShare = SM_SHARE) -> float | None:
     """Return how many times longer the work takes at these clocks; None where none is known."""
     sm, memory = _ratio(good.sm, now.sm), _ratio(good.memory, now.memory)
     if sm is None and memory is None:
         return None
-    share = SM_SHARE[phase]
+    share = sm_share[phase]
     return (1 - share) * (memory or 1.0) + share * (sm or 1.0)
 
 
 def lost_ratio(
-    samples: Sequence[GpuSample], good: Clocks, phase: Phase, concerns: Concerns
+    samples: Sequence[GpuSample],
+    good: Clocks,
+    phase: Phase,
+    concerns: Concerns,
+    sm_share: SmShare = SM_SHARE,
 ) -> float | None:
     """Return the share of the time that lower clocks took in the samples that `concerns` picks.
 
@@ -107,7 +121,7 @@ def lost_ratio(
     """
     lost = []
     for sample in samples:
-        times = slower(clocks_of(sample), good, phase)
+        times = slower(clocks_of(sample), good, phase, sm_share)
         if times is not None:
             lost.append(1 - 1 / times if concerns(sample) else 0.0)
     return statistics.fmean(lost) if lost else None

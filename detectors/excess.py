@@ -6,6 +6,7 @@ range allows, and never less.
 """
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.phases import expected_decode_tps
 from slowtok.detectors.window import decode_s
 
 MOST_RATIO = 0.97
@@ -14,7 +15,7 @@ MOST_RATIO = 0.97
 
 def excess(case: Case) -> float | None:
     """Return by how much decode took longer than expected, None where nothing is expected."""
-    expected, rate = case.envelope.expected_tps, case.phases.decode_tps
+    expected, rate = expected_decode_tps(case), case.phases.decode_tps
     if not expected or not rate:
         return None
     return max(decode_s(case) * (1 - rate / expected), 0.0)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.envelope_memory import is_tensor_parallel
 from slowtok.detectors.excess import excess
-from slowtok.detectors.finding import Channel, Evidence, need
+from slowtok.detectors.finding import Channel, Evidence, Missing, need
 from slowtok.detectors.gpu_share import MIN_OTHERS_RATIO, others
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
@@ -27,7 +28,13 @@ from slowtok.detectors.gpu_window import (
 )
 from slowtok.detectors.link import received, sent
 from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.split import MIN_GAIN, Samples, busy_medians, decode_samples
+from slowtok.detectors.split import (
+    MIN_GAIN,
+    Samples,
+    busy_medians,
+    decode_samples,
+    gpus_in_use,
+)
 from slowtok.detectors.window import gpu_mean
 
 Sign = tuple[str, Evidence]
@@ -44,6 +51,11 @@ fifth."""
 WORKING_RATIO, LOW_POWER_RATIO = 0.8, 0.9
 """A GPU this busy and still below this share of its power limit waits within its kernels. Reports
 show 84 and 67 %; no published source."""
+
+BUSIER_RATIO = 1.2
+"""GPUs that are busy for so many times what the work needs, by the low edge of what is expected,
+wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
+published source for a fifth."""
 
 EXCHANGED_BYTES_PER_S = 1e9
 """No published source. Whole layers exchange kilobytes per token."""
@@ -73,7 +85,7 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
     samples = decode_samples(case, indices)
     signs = [
         *_lopsided(samples),
-        *_low_power(samples),
+        *_low_power(case, samples),
         *_both_ways(samples),
         *_below_one(case, indices),
     ]
@@ -89,6 +101,17 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
         against=int(against),
         evidence=tuple(evidence for _, evidence in signs)[:3],
     )
+
+
+def wait_for_each_other(case: Case) -> bool:
+    """Say whether there are GPUs that compute each layer together and show signs of waiting."""
+    indices = gpus_in_use(case)
+    if len(indices) < 2 or not is_tensor_parallel(case.server):
+        return False
+    try:
+        return exchanging(case, indices) is not None
+    except Missing:  # nothing speaks for it
+        return False
 
 
 def _most_s(case: Case, gpus: int) -> float:
@@ -109,16 +132,23 @@ def _lopsided(samples: Samples) -> list[Sign]:
     return [(said, Evidence(name="unequally busy", value=spread, unit="%", limit=limit))]
 
 
-def _low_power(samples: Samples) -> list[Sign]:
+def _low_power(case: Case, samples: Samples) -> list[Sign]:
     """All GPUs below their power while one is busy: where all idle alike, the CPU may be late."""
     ratios = [median(s, _power_ratio) for s in samples.values()]
     known = [ratio for ratio in ratios if ratio is not None]
     if not known or len(known) < len(samples) or max(known) > LOW_POWER_RATIO:
         return []
-    if max(busy_medians(samples), default=0.0) < WORKING_RATIO:
+    busiest = max(busy_medians(samples), default=0.0)
+    if busiest < WORKING_RATIO and busiest < BUSIER_RATIO * _needed_ratio(case):
         return []
     said, limit = f"none above {100 * max(known):.0f} % of its power", 100 * LOW_POWER_RATIO
     return [(said, Evidence(name="power", value=100 * max(known), unit="%", limit=limit))]
+
+
+def _needed_ratio(case: Case) -> float:
+    """Return the share of the time that the GPUs need at most to work at this rate."""
+    band, rate = case.envelope.decode, case.phases.decode_tps
+    return min(rate / band.low, 1.0) if band is not None and rate else 1.0
 
 
 def _power_ratio(sample: GpuSample) -> float | None:

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.envelope_memory import is_tensor_parallel
-from slowtok.detectors.excess import excess
+from slowtok.detectors.excess import excess, within
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu_window import by_gpu, median, settled
-from slowtok.detectors.link import Link, busier_share, samples_of
+from slowtok.detectors.link import Link, busier_share, received, samples_of, sent, share_of
+from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.placement import server_cores, serving_gpus
 from slowtok.detectors.window import CPU_DECODES_CORES
 
 MIN_SHARE = 0.3
 """Of what the link carries. Proposed, no published source."""
+
+MIN_EXCHANGE_SHARE = 0.1
+"""The same where GPUs wait for each exchange: then every part of the time that the link was in use
+was lost. No published source: a tenth is what is worth a word."""
 
 STARVED_BYTES_PER_S = 1e9
 """One lane of generation 3 and less: where traffic is not told, only this can be blamed."""
@@ -43,20 +48,40 @@ def costs(case: Case, link: Link) -> Iterable[LinkCost]:
     What replays cost is not known: what decode lost, up to the time that the link was in use.
     """
     better = link.could_carry_bytes_per_s if link.is_degraded else link.full_slot_bytes_per_s
+    saved_ratio = 1 - min(link.carries_bytes_per_s / better, 1.0)
     phases: dict[Phase, float | None] = {
         "load": case.phases.load_s,
         "prefill": case.phases.prefill_s,
         "decode": case.phases.decode_s,
     }
     for phase, took_s in phases.items():
-        share = busier_share(link, samples_of(case, phase, link.gpu.index))
-        if not took_s or share is None or share < MIN_SHARE:
+        samples = samples_of(case, phase, link.gpu.index)
+        share, most_share = busier_share(link, samples), _most_share(case, link, phase, samples)
+        if not took_s or share is None or most_share is None:
             continue
-        lost_s = took_s * share * (1 - min(link.carries_bytes_per_s / better, 1.0))
+        waits = most_share > share
+        if most_share < (MIN_EXCHANGE_SHARE if waits else MIN_SHARE):
+            continue
+        lost_s = took_s * share * saved_ratio
+        if waits:
+            lost_s = within(case, lost_s, took_s * most_share * saved_ratio)
         if link.replays and phase == "decode":
-            lost_s = max(lost_s, min(excess(case) or 0.0, took_s * share))
+            lost_s = max(lost_s, min(excess(case) or 0.0, took_s * most_share))
         if lost_s > 0:
-            yield LinkCost(link=link, phase=phase, lost_s=lost_s, share=share)
+            yield LinkCost(link=link, phase=phase, lost_s=lost_s, share=most_share)
+
+
+def _most_share(case: Case, link: Link, phase: Phase, samples: Sequence[GpuSample]) -> float | None:
+    """Return the most of the time that the GPU may have waited for its link, as a share.
+
+    GPUs that compute each layer together go on when the results of the others are there. Without a
+    direct way these lie in RAM between: what is sent has arrived before it is received.
+    """
+    known = [s for read in (received, sent) if (s := share_of(link, samples, read)) is not None]
+    if not known:
+        return None
+    together = is_tensor_parallel(case.server) and len(serving_gpus(case)) > 1
+    return min(sum(known), 1.0) if together and phase == "decode" else max(known)
 
 
 def unmeasured(case: Case, links: Sequence[Link]) -> LinkCost | None:

@@ -65,7 +65,7 @@ def judge_decode(case: Case) -> DecodeJudgement:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
     if unclear := _says_too_little(case, tokens, decode_s):
         return _cannot(unclear)
-    expected = max(_expected(case) or low, low)  # a baseline may lie below the band
+    expected = max(expected_decode_tps(case) or low, low)  # a baseline may lie below the band
     return DecodeJudgement(slow=True, lost_s=decode_s * (1 - rate / expected), reason="")
 
 
@@ -177,7 +177,8 @@ def _low_edge(case: Case) -> float | None:
     return max(edges, default=None)
 
 
-def _expected(case: Case) -> float | None:
+def expected_decode_tps(case: Case) -> float | None:
+    """Return the rate that decode is held against: what this setup gave before, or should give."""
     learned = _learned(case)
     return case.envelope.expected_tps if learned is None else learned.decode_tps
 

@@ -3,7 +3,8 @@
 Strategy: what the row says of the model is completed from the table of published models; what
 neither says is assumed, in the open: every assumption is a note, and widens the band.
 
-The columns are those of `fit/data/decode_rates.csv`; any may be missing or empty.
+The columns are those of `fit/data/decode_rates.csv`, and `experts` and `experts_used`; any may be
+missing or empty.
 """
 
 from collections.abc import Mapping
@@ -89,6 +90,8 @@ def _model(row: Mapping[str, object]) -> tuple[ModelFacts, tuple[Assumption, ...
         parameters=None if parameters is None else round(parameters),
         file_bytes=None if size is None else round(size),
         layers=None if layers is None else round(layers),
+        experts=_whole(row, "experts"),
+        experts_used=_whole(row, "experts_used"),
     )
     return completed(
         told,
@@ -180,6 +183,11 @@ def _number(row: Mapping[str, object], column: str) -> float | None:
     if not 0 <= value <= MOST.get(column, 1e9):
         raise ValueError(f"{column} is out of range: {text!r}")
     return value
+
+
+def _whole(row: Mapping[str, object], column: str) -> int | None:
+    value = _number(row, column)
+    return round(value) if value else None
 
 
 def _scaled(row: Mapping[str, object], column: str, unit: float) -> float | None:

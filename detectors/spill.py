@@ -97,7 +97,8 @@ def has_room(gpus: Gpus) -> bool:
 
 def by_driver(case: Case, gpus: Gpus) -> Spill | None:
     """Return what the driver says of memory that it moved; None where it says nothing."""
-    moved = [_moved_bytes(case, samples) for samples in gpus.values()]
+    believe_ram = _fills_ram_silently(case)
+    moved = [_moved_bytes(samples, believe_ram=believe_ram) for samples in gpus.values()]
     known = [count for count in moved if count is not None]
     if not known:
         return None
@@ -193,25 +194,28 @@ def by_controller(case: Case, gpus: Gpus) -> Spill:
     )
 
 
-def _moved_bytes(case: Case, samples: Sequence[GpuSample]) -> float | None:
+def _fills_ram_silently(case: Case) -> bool:
+    """Say whether RAM that a GPU uses for a process is what did not fit it.
+
+    It holds what the CPU computes on, too, where the engine splits a model.
+    """
+    silently = bool(case.server.unified_memory) or case.device.os in ("windows", "wsl")
+    return silently and (server_cores(case) or 0.0) <= CPU_DECODES_CORES
+
+
+def _moved_bytes(samples: Sequence[GpuSample], *, believe_ram: bool) -> float | None:
     """Return the server's memory that the driver holds in RAM for one GPU, None if not told."""
-    moved = [
-        sum(counts)
-        for sample in samples
-        if (counts := [c for p in _servers(sample) if (c := _moved(case, p)) is not None])
-    ]
+    moved = []
+    for sample in samples:
+        servers = [p for p in sample.processes or () if p.is_server]
+        counts = [c for p in servers if (c := _moved(p, believe_ram=believe_ram)) is not None]
+        if counts:
+            moved.append(sum(counts))
     return sorted(moved)[len(moved) // 2] if moved else None
 
 
-def _servers(sample: GpuSample) -> Sequence[GpuProcess]:
-    return [p for p in sample.processes or () if p.is_server]
-
-
-def _moved(case: Case, process: GpuProcess) -> int | None:
-    """RAM that a GPU uses holds what the CPU computes on, too, where the engine splits a model."""
-    by_design = (server_cores(case) or 0.0) > CPU_DECODES_CORES
-    silently = case.server.unified_memory or case.device.os in ("windows", "wsl")
-    if not silently or by_design or process.host_memory_bytes is None:
+def _moved(process: GpuProcess, *, believe_ram: bool) -> int | None:
+    if not believe_ram or process.host_memory_bytes is None:
         return process.evicted_bytes
     return max(process.host_memory_bytes - PINNED_BYTES, process.evicted_bytes or 0)
 

@@ -95,15 +95,28 @@ class RunQueue:
         return self.server_cores + self.waiting_cores
 
     @property
+    def taken_cores(self) -> float:
+        """Waiting threads whose cores other processes had, on average.
+
+        No more than this share of the time can have been lost to them, however many threads wait
+        for the one that waits for its core.
+        """
+        return min(max(self.waiting_cores - self.throttled_cores, 0.0), self.others_cores)
+
+    @property
+    def own_cores(self) -> float:
+        """Waiting threads whose cores the server's other threads had, on average."""
+        return max(self.waiting_cores - self.others_cores - self.throttled_cores, 0.0)
+
+    @property
     def taken_ratio(self) -> float:
         """Share of the wanted time that went to other processes."""
-        waiting = max(self.waiting_cores - self.throttled_cores, 0.0)
-        return self._ratio(min(waiting, self.others_cores))
+        return self._ratio(self.taken_cores)
 
     @property
     def own_ratio(self) -> float:
         """Share of the wanted time that the server's threads took from each other."""
-        return self._ratio(max(self.waiting_cores - self.others_cores - self.throttled_cores, 0.0))
+        return self._ratio(self.own_cores)
 
     def _ratio(self, cores: float) -> float:
         return cores / self.wanted_cores if self.wanted_cores else 0.0

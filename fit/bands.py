@@ -4,7 +4,8 @@ The rule: kinds of GPU whose residuals are alike share one factor; it is the low
 of measured / predicted on GPUs and on sources that were left out, rounded down to two digits:
 `LOW_QUANTILE` of the collapsed rows, `EVERY_ROW_QUANTILE` of every single row (which holds each
 engine's poor kernels many times over). It is never above `MOST_LOW_RATIO`: single rows that were
-left out lie lower than the quantiles of their neighbours. The high edge is `GPU_HIGH_RATIO` of the ceiling.
+left out lie lower than the quantiles of their neighbours. The high edge is `GPU_HIGH_RATIO` of the
+ceiling.
 
 Coverage is checked with the factor taken from the other GPUs (or sources, or models) alone, so that
 no row helps to choose the edge that it is held against.

@@ -1,51 +1,60 @@
-"""How the product's own `expect` fares on the rows that nothing was fitted on."""
+"""How the answers of `slowtok fit` fare on all rows, those that nothing was fitted on too."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
-from slowtok.detectors.assumed_model import widen
-from slowtok.detectors.envelope import expect
+from slowtok.detectors.assumed_model import Unsized
+from slowtok.detectors.prospect import Rate, prospect
 from slowtok.detectors.published import facts_of
 
+Cells = tuple[str, int, int, str, str, str, str, str]
 
-def of_outside(raw: Iterable[dict[str, str]]) -> list[tuple[str, int, str, str, str, str]]:
-    """Return rows of a table: kind, rows, share with a band, median, below it, above its high edge.
 
-    Only a CPU's rate is expected to lie inside: the other kinds are not healthy single streams of
-    one GPU, or are not known to be.
+def of_outside(raw: Iterable[dict[str, str]]) -> list[Cells]:
+    """Return rows of a table: group, rows, with a band, in it, below, above the high edge and more.
+
+    Only healthy rows are expected to lie inside: users' reports, speculation, capped cards and slow
+    hosts are not known to be.
     """
-    groups: dict[str, list[tuple[float, float, float] | None]] = defaultdict(list)
+    groups: dict[str, list[tuple[float, Rate]]] = defaultdict(list)
     for record in raw:
-        if record["kind"] != "gpu":
-            groups[record["kind"]].append(_judged(record))
-        elif record["source_id"] == "llmfit-community":
-            groups["gpu, sizes assumed by the source"].append(_judged(record))
-    return [_line(kind, found) for kind, found in sorted(groups.items())]
+        try:
+            rate = prospect(facts_of(record)).decode
+        except Unsized:
+            rate = Rate()
+        groups[_group(record)].append((float(record["decode_tps"]), rate))
+    return [_line(name, found) for name, found in sorted(groups.items())]
 
 
-def _judged(record: dict[str, str]) -> tuple[float, float, float] | None:
-    """Return measured / expected, / low and / high; None where there is no band."""
-    try:
-        facts = facts_of(record)
-    except ValueError:
-        return None
-    told = expect(facts.model, facts.device, facts.server, facts.context_tokens)
-    envelope = widen(told, facts.assumed)
-    band, expected = envelope.decode, envelope.expected_tps
-    if band is None or expected is None:
-        return None
-    tps = float(record["decode_tps"])
-    return tps / expected, tps / band.low, tps / band.high
+def _group(record: dict[str, str]) -> str:
+    if record["kind"] != "gpu":
+        known = ", bandwidth known" if record["mem_bw_gbs"] else ", bandwidth not known"
+        return record["kind"] + (known if record["kind"] == "cpu" else "")
+    if record["n_gpus"] != "1":
+        return "gpu, several"
+    by_source = {"LocalScore": "gpu, llamafile", "llmfit-community": "gpu, sizes assumed"}
+    return by_source.get(record["source_id"], "gpu, one")
 
 
-def _line(
-    kind: str, found: list[tuple[float, float, float] | None]
-) -> tuple[str, int, str, str, str, str]:
-    known = [ratios for ratios in found if ratios is not None]
+def _line(group: str, found: list[tuple[float, Rate]]) -> Cells:
+    known = [
+        (tps, r.low, r.expected, r.high) for tps, r in found if r.low and r.expected and r.high
+    ]
+    above = sum(bool(rate.ceiling and tps > rate.ceiling) for tps, rate in found)
     if not known:
-        return kind, len(found), "0", "", "", ""
-    below = sum(low < 1 for _, low, _ in known) / len(known)
-    above = sum(high > 1 for _, _, high in known) / len(known)
-    middle = median(ratio for ratio, _, _ in known)
-    return kind, len(found), str(len(known)), f"{middle:.2f}", f"{below:.0%}", f"{above:.0%}"
+        return group, len(found), 0, "", "", "", "", str(above)
+    below = sum(tps < low for tps, low, _, _ in known) / len(known)
+    over = sum(tps > high for tps, _, _, high in known) / len(known)
+    error = median(abs(tps / expected - 1) for tps, _, expected, _ in known)
+    inside = f"{1 - below - over:.1%}"
+    return (
+        group,
+        len(found),
+        len(known),
+        inside,
+        f"{below:.0%}",
+        f"{over:.0%}",
+        f"{error:.1%}",
+        str(above),
+    )

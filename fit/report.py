@@ -98,8 +98,9 @@ def of_llamafile(found: Mapping[str, LlamafileFit]) -> str:
 
 
 def of_others(raw: Sequence[dict[str, str]]) -> str:
-    """Show how the product's own envelope fares on what nothing was fitted on."""
-    lines = _head(("kind", "rows", "with a band", "median", "below", "above the high edge"))
+    """Show how the answers of `slowtok fit` fare on every row, with the constants in force."""
+    head = ("every row", "rows", "with a band", "in it", "below", "above", "median error")
+    lines = _head((*head, "above the ceiling"))
     return "\n".join([*lines, *(_line(*cells) for cells in of_outside(raw))])
 
 

@@ -37,6 +37,10 @@ StateDir = Annotated[
 Record = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
 ]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Answer only who shows it; rather set SLOWTOK_API_KEY."),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
 
 
@@ -60,6 +64,7 @@ def serve(
     log: LogFile = None,
     state_dir: StateDir = None,
     record: Record = None,
+    api_key: ApiKey = None,
     json: Json = False,
 ) -> None:
     """Relay requests to the engines and diagnose each one (the default command)."""
@@ -71,6 +76,7 @@ def serve(
         "log": log,
         "state_dir": state_dir,
         "record": record,
+        "api_key": api_key,
         "json": json or None,
     }
     settings = _settings(given, config)

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.machine import DeviceFacts
-from slowtok.proxy import guard
+from slowtok.proxy import api_key, guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.door import Door
@@ -21,6 +21,7 @@ from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 from slowtok.proxy.headers import allow_page
 from slowtok.proxy.history import Past
+from slowtok.proxy.host_status import host_now
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
@@ -82,7 +83,12 @@ class Proxy:
             disabled=settings.disable,
         )
         self.relay = Relay(
-            self.session, self.engines, self.observer, client_timeout_s=settings.client_timeout_s
+            self.session,
+            self.engines,
+            self.observer,
+            client_timeout_s=settings.client_timeout_s,
+            annotate=settings.annotate,
+            split_nonstreamed=settings.split_nonstreamed,
         )
         self.ram = RamBandwidth(
             settings.state_path / "ram.json",
@@ -133,8 +139,12 @@ class Proxy:
             "listen": self.settings.listen,
             "engines": [self._engine_status(engine) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
+            "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
+            "host": host_now(
+                self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
+            ),
             "not_visible": [
                 *gpus_not_visible(device, gpu_samples),
                 *_ram_not_visible(device, self.ram.failure),
@@ -228,7 +238,8 @@ def _guard(settings: Settings, relay: Handler) -> Any:
             return _preflight(request, origin)
         if request.match_info.http_exception is not None:  # no path to route by, as `OPTIONS *`
             handler = relay
-        response = await handler(request)
+        refused = api_key.check(request, settings.api_key.get_secret_value())
+        response = await handler(request) if refused is None else refused
         if origin and PASSED not in response:
             allow_page(response.headers, origin)
         return response

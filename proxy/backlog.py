@@ -79,3 +79,9 @@ def backlog_of(transport: asyncio.WriteTransport) -> Backlog:
         return waiting() + int(_INT.unpack(answer)[0])
 
     return unsent
+
+
+async def delivered(waiting: Backlog) -> None:
+    """Wait until the client has taken everything; returns at once for one that keeps up."""
+    while waiting():  # noqa: ASYNC110 - the kernel has no event for it
+        await asyncio.sleep(POLL_S)

@@ -34,14 +34,14 @@ async def drain(proxy: Proxy, server: web.Server, grace_s: float, at_once: async
     proxy.is_stopping = True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
-            while is_busy(proxy, server) and not at_once.is_set():
+            while under_way(proxy, server) and not at_once.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(at_once.wait(), POLL_S)
     return proxy.relay.cut_off()
 
 
-def is_busy(proxy: Proxy, server: web.Server) -> bool:
-    """Say whether a request is on its way, or bytes of a reply wait for a client."""
+def under_way(proxy: Proxy, server: web.Server) -> int:
+    """Return how many requests are on their way, or have bytes of a reply wait for their client."""
     transports = [connection.transport for connection in server.connections]
-    waiting = (t.get_write_buffer_size() for t in transports if isinstance(t, asyncio.Transport))
-    return proxy.observer.in_flight > 0 or any(waiting)
+    waiting = [t for t in transports if t is not None and t.get_write_buffer_size()]
+    return max(proxy.observer.in_flight, len(waiting))

@@ -148,14 +148,13 @@ class Engines:
         return await self._lists.merged(engines, path, keys)
 
     async def _await_first_look(self, engine: Engine) -> None:
-        if not engine.looked.is_set():
-            try:
-                await asyncio.wait_for(engine.looked.wait(), FIRST_LOOK_S)
-            except TimeoutError:
-                engine.looked.set()
-        elif engine.identity is None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._look(engine), FIRST_LOOK_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                if not engine.looked.is_set():
+                    await engine.looked.wait()
+                elif engine.identity is None:
+                    await self._look(engine)
+        engine.looked.set()
 
     def lose(self, engine: Engine) -> None:
         """Take note that an engine refused a request: it is looked at before the next one."""
@@ -274,7 +273,8 @@ class Engines:
     async def _rest(self, engine: Engine, rest_s: float) -> None:
         """Wait until it is time for the next look, or somebody wants one."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(engine.wanted.wait(), rest_s)
+            async with asyncio.timeout(rest_s):  # wait_for may swallow the end (Python 3.11)
+                await engine.wanted.wait()
         engine.wanted.clear()
 
     def _may_sleep(self, engine: Engine) -> bool:

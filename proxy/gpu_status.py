@@ -1,5 +1,6 @@
 """The GPUs as /slowtok/status shows them, and what of them is not visible. Pure."""
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,19 @@ from slowtok.proxy.outputs.gpus import memory_entry
 from slowtok.proxy.outputs.record import known
 
 Hidden = dict[str, str]
+
+NOW = (
+    "busy_ratio",
+    "memory_busy_ratio",
+    "dram_busy_ratio",
+    "power_w",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "pstate",
+    "reasons",
+)
+"""Of `GpuSample`. In the status `reasons` is the mask of clocks-event bits."""
 
 NO_GPU = (
     "fine where there is none; NVIDIA: install the driver (containers: --gpus all); Apple: "
@@ -43,9 +57,20 @@ def _one(gpu: GpuFacts, samples: Sequence[GpuSample]) -> dict[str, Any]:
     now = {
         "power_limit_w": newest(samples, lambda s: s.power_limit_w),
         "vram": memory_entry(samples),
+        "now": _readings(samples),
     }
     shown: dict[str, Any] = known(facts | now)
     return shown
+
+
+def _readings(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
+    """Return the newest value of what changes from moment to moment; None without any."""
+    found = {
+        name: value
+        for name in NOW
+        if (value := newest(samples, operator.attrgetter(name))) is not None
+    }
+    return found or None
 
 
 def _absent(gpus: Iterable[GpuFacts]) -> Iterator[Hidden]:

@@ -26,9 +26,18 @@ _OURS = "slowtok-"
 Headers = CIMultiDict[str]
 
 
-def to_upstream(headers: CIMultiDictProxy[str], *, request_id: str, traceparent: str) -> Headers:
-    """Return the request's header for the engine; ids are created where the client gave none."""
-    passed = _end_to_end(headers, _NOT_UPSTREAM)
+def to_upstream(
+    headers: CIMultiDictProxy[str],
+    *,
+    request_id: str,
+    traceparent: str,
+    own: frozenset[str] = frozenset(),
+) -> Headers:
+    """Return the request's header for the engine; ids are created where the client gave none.
+
+    `own` are the fields that were meant for the proxy itself, in lower case.
+    """
+    passed = _end_to_end(headers, _NOT_UPSTREAM | own)
     passed.setdefault("X-Request-Id", request_id)
     passed.setdefault("traceparent", traceparent)
     return passed

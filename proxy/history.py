@@ -67,8 +67,9 @@ class Past:
 
     def note(self, case: Case, diagnosis: Diagnosis) -> None:
         """Remember a request that was judged."""
-        for best in seen_in(case):
-            self._kept.add_best(best)
+        if diagnosis.verdict == "normal":  # a GPU that was always held back shows no best
+            for best in seen_in(case):
+                self._kept.add_best(best)
         if diagnosis.verdict == "unknown":
             return
         named = diagnosis.findings.items()

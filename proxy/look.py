@@ -17,7 +17,7 @@ from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.locality import is_local
 from slowtok.proxy.servers.model_facts import read_model_facts
 from slowtok.proxy.servers.reply import get
-from slowtok.proxy.servers.server_facts import model_path
+from slowtok.proxy.servers.server_facts import model_path, told_model
 
 SERVES_FOLDERS = frozenset({"vllm", "sglang"})
 
@@ -48,7 +48,7 @@ async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: 
         path = await _path(engine, name, process)
         known = engine.models.get(name)
         if known is None or (path is not None and known.path != path):
-            engine.models[name] = await _read_model(name, path, cache_dir, local=engine.local)
+            engine.models[name] = await _read_model(engine, name, path, cache_dir)
     for name in [name for name in engine.models if name not in names]:
         del engine.models[name]
 
@@ -75,11 +75,10 @@ def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
     return find_folder(root, {**os.environ, **told}, download_dir=download_dir, revision=revision)
 
 
-async def _read_model(
-    name: str, path: str | None, cache_dir: Path, *, local: bool | None
-) -> ModelFacts:
-    if local and path:
+async def _read_model(engine: Engine, name: str, path: str | None, cache_dir: Path) -> ModelFacts:
+    """Return what the model's files say; where they cannot be read, what the engine says of it."""
+    if engine.local and path:
         facts = await read_model_facts(Path(path), cache_dir)
         if facts is not None:
             return replace(facts, name=name, path=path)
-    return ModelFacts(name=name)
+    return replace(told_model(engine.probe, name), path=None)  # asked for again at the next look

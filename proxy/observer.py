@@ -24,6 +24,7 @@ from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.prompts import Prompts
+from slowtok.proxy.running import running
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.call import print_prompt
 
@@ -90,6 +91,10 @@ class Observer:
     def in_flight(self) -> int:
         """Requests that are on their way now."""
         return len(self._live)
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return each generation that is on its way now, and how far it is."""
+        return running(self._live.values(), time.monotonic())
 
     def is_asked(self, engine_name: str) -> bool:
         """Say whether a generation is at that engine now."""

@@ -7,32 +7,34 @@ that a slow client does not slow the reading, and with it the clock, of the engi
 
 import asyncio
 import contextlib
-import socket
-import struct
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from slowtok.proxy import headers, ids
+from slowtok.proxy.api_key import OWN_FIELDS, client_keys
 from slowtok.proxy.assembled import as_document, assemble
-from slowtok.proxy.backlog import POLL_S, Backlog, BacklogWatch, backlog_of
+from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
 from slowtok.proxy.outputs.errors import error_response
-from slowtok.proxy.stream.annotate import Annotator, Mode
-from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.request_body import read_request, target_of
+from slowtok.proxy.reshaped import Reshaped, break_off
+from slowtok.proxy.routing import model_named
+from slowtok.proxy.stream.annotate import mode_of
+from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
-from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.stream.call import Call
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.reshape import Reshaping
-from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
-from slowtok.proxy.upstream import Body, UpstreamError, held, send
+from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
+from slowtok.proxy.stream.usage import ask_for_usage
+from slowtok.proxy.upstream import Body, UpstreamError, broke_off, held, no_engine, send
 
-MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
 MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
@@ -51,11 +53,15 @@ class Relay:
         observer: Observer,
         *,
         client_timeout_s: float,
+        annotate: str,
+        split_nonstreamed: str,
     ) -> None:
         self._session = session
         self._engines = engines
         self._observer = observer
         self._client_timeout_s = client_timeout_s
+        self._annotate = annotate
+        self._split_nonstreamed = split_nonstreamed
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
 
@@ -69,7 +75,7 @@ class Relay:
             started_unix_s=now_s,
             accepted_at_s=time.monotonic(),
             api=find_api(request.method, request.path),
-            annotate=_mode(request.headers.get("slowtok-annotate"), self._annotate),
+            annotate=mode_of(request.headers.get("slowtok-annotate"), self._annotate),
         )
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._tasks.add(task)
@@ -92,12 +98,6 @@ class Relay:
             task.cancel()
         return len(self._tasks)
 
-    async def _leave(
-        self, response: web.StreamResponse, request: web.Request, reshaping: Reshaping | None
-    ) -> None:
-        if self._is_cut_off:
-            await _break_off(response, request, reshaping)
-
     def _cut_short(self) -> str:
         """Say why a request was cancelled."""
         return "proxy-stopped" if self._is_cut_off else "client-gone"
@@ -111,17 +111,25 @@ class Relay:
             self._observer.failures[place] += 1
 
     async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        body, call = await _read_request(request, exchange.api, self._client_timeout_s)
+        body, call = await read_request(
+            request, exchange.api, self._client_timeout_s, for_model=len(self._engines.present) > 1
+        )
         read_at_s = time.monotonic()
-        engine = await self._engines.choose(call.model if call else None)
-        if engine is None:
-            return self._refuse(exchange, _no_engine(self._engines.looked_at))
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(),
+            own=request.get(OWN_FIELDS, frozenset()),
         )
         exchange.caller_id = outgoing["X-Request-Id"]
+        keys = client_keys(outgoing)
+        merged = await self._engines.merged_list(request.method, request.path, keys)
+        if merged is not None:
+            return self._give(exchange, merged)
+        model = call.model if call else model_named(request.path, request.query, body)
+        engine = await self._engines.choose(model, request.path, keys)
+        if engine is None:
+            return self._refuse(exchange, no_engine(self._engines.looked_at))
         asked = body
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
@@ -136,7 +144,7 @@ class Relay:
                 self._observer.note_prompt(
                     exchange, call.said, len(body) if isinstance(body, bytes) else 0
                 )
-        target = _target(request)
+        target = target_of(request)
         try:
             reply = await send(self._session, engine.url, request.method, target, outgoing, body)
             if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
@@ -208,7 +216,13 @@ class Relay:
             return await self._assembled(reply, exchange, passed)
         with self._unharmed("stream headers"):
             passed.extend(self._observer.stream_headers(exchange))
-        reshaping = _reshaping(exchange, content_type)
+        reshaping = None
+        if exchange.meter is not None:
+            reshaping = make_reshaping(
+                content_type,
+                takes_usage_out=exchange.asked_for_usage,
+                annotate=exchange.annotate,
+            )
         if reshaping is not None:
             passed.popall("Content-Length", None)  # it counts other bytes
         return await self._stream(request, reply, exchange, passed, reshaping=reshaping)
@@ -232,43 +246,31 @@ class Relay:
         if transport is None:
             raise asyncio.CancelledError
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
+        reshaped = None
+        if reshaping is not None:
+            reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
         backlog = BacklogWatch(backlog_of(transport))
-        content = reply.content
         try:
             if first:
                 await response.write(first)
-            while True:
-                try:
-                    chunk = await content.readany()
-                except _UPSTREAM_BROKE:
-                    exchange.end("upstream-error", time.monotonic())
-                    await _break_off(response, request, reshaping)
-                    return response
-                at_s = time.monotonic()
-                if not chunk:
-                    break
-                passing = chunk if reshaping is None else reshaping.feed(chunk)
-                if passing:
-                    await response.write(passing)
-                exchange.observe(chunk, at_s)
-                if reshaping is not None and reshaping.ending:
-                    exchange.last_byte_at_s = at_s
-                    await response.write(reshaping.close(self._observer.record_so_far(exchange)))
-                backlog.note()
-            exchange.last_byte_at_s = at_s
+            ended_at_s = await _pass_chunks(reply.content, response, exchange, reshaped, backlog)
+            if ended_at_s is None:
+                exchange.end("upstream-error", time.monotonic())
+                await break_off(request, reshaped)
+                return response
+            exchange.last_byte_at_s = ended_at_s
             with self._unharmed("arrived"):
                 self._observer.arrived(exchange)
-            if reshaping is not None:
-                record = self._observer.record_so_far(exchange) if reshaping.annotates else None
-                if rest := reshaping.close(record):
-                    await response.write(rest)
+            if reshaped is not None:
+                await reshaped.close()
             await response.write_eof()
-            await _delivered(backlog.waiting)
+            await delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
         except asyncio.CancelledError:
-            await self._leave(response, request, reshaping)
+            if self._is_cut_off:
+                await break_off(request, reshaped)
             raise
         finally:
             backlog.close()
@@ -296,7 +298,7 @@ class Relay:
                     first = b"".join(pieces)
                     return await self._stream(request, reply, exchange, passed, first=first)
         except _UPSTREAM_BROKE:
-            return self._refuse(exchange, _broke_off(reply))
+            return self._refuse(exchange, broke_off(reply))
         body = b"".join(pieces)
         exchange.last_byte_at_s = time.monotonic()
         with self._unharmed("arrived"):
@@ -313,7 +315,7 @@ class Relay:
         except UpstreamError as error:
             return self._refuse(exchange, error)
         except _UPSTREAM_BROKE:
-            return self._refuse(exchange, _broke_off(reply))
+            return self._refuse(exchange, broke_off(reply))
         with self._unharmed("arrived"):
             self._observer.arrived(exchange)
         as_document(passed)
@@ -339,6 +341,16 @@ class Relay:
         exchange.proxy_s += time.monotonic() - arrived_at_s
         return response
 
+    def _give(self, exchange: Exchange, said: Mapping[str, Any]) -> web.StreamResponse:
+        """Give an answer that was put together from several engines' own."""
+        exchange.status = 200
+        exchange.last_byte_at_s = time.monotonic()
+        exchange.end(None, exchange.last_byte_at_s)
+        response = web.Response(body=orjson.dumps(said), content_type="application/json")
+        response.headers["slowtok-id"] = exchange.request_id
+        response.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
+        return response
+
     def _refuse(self, exchange: Exchange, error: UpstreamError) -> web.StreamResponse:
         exchange.status = error.status
         exchange.end(error.ended, time.monotonic())
@@ -348,109 +360,30 @@ class Relay:
         return response
 
 
-async def _read_request(
-    request: web.Request, api: Api | None, timeout_s: float
-) -> tuple[Body, Call | None]:
-    """Return the body to send, and what it asks for where it is a generation that we can read."""
-    if not request.body_exists:
-        return None, None
-    if api is None or "Content-Encoding" in request.headers:
-        return _pieces(request, [], timeout_s), None
-    pieces: list[bytes] = []
-    size_bytes = 0
-    while chunk := await _next_piece(request, timeout_s):
-        pieces.append(chunk)
-        size_bytes += len(chunk)
-        if size_bytes > MAX_READ_BODY_BYTES:
-            return _pieces(request, pieces, timeout_s), None
-    body = b"".join(pieces)
-    return body, read_call(api, body)
-
-
-async def _pieces(
-    request: web.Request, read: list[bytes], timeout_s: float
-) -> AsyncIterator[bytes]:
-    for piece in read:
-        yield piece
-    while piece := await _next_piece(request, timeout_s):
-        yield piece
-
-
-async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
-    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            return await request.content.readany()
-    if request.transport is not None:
-        request.transport.abort()
-    return await asyncio.Future()  # it is cancelled with its request
-
-
-def _target(request: web.Request) -> str:
-    """Return path and query exactly as the client sent them; `*` asks of the whole server."""
-    target = request.raw_path
-    if target.startswith("/"):
-        return target
-    return "/" if target == "*" else request.rel_url.raw_path_qs
-
-
-def _mode(asked: str | None, setting: str) -> Mode | None:
-    """Return how a stream is to carry its record: the request's word goes before the setting."""
-    mode = asked if asked in ("comment", "chunk", "off") else setting
-    return "comment" if mode == "comment" else "chunk" if mode == "chunk" else None
-
-
-def _reshaping(exchange: Exchange, content_type: str) -> Reshaping | None:
-    """Return what changes a stream on its way; None for one that passes as it is."""
-    if exchange.meter is None:
-        return None
-    ndjson = content_type.startswith("application/x-ndjson")
-    mode = exchange.annotate
-    can = mode == "chunk" or (mode == "comment" and not ndjson)  # JSON lines have no comments
-    annotator = Annotator(mode, ndjson=ndjson) if mode and can else None
-    remover = UsageRemover() if exchange.asked_for_usage else None
-    return Reshaping(remover, annotator) if annotator or remover else None
+async def _pass_chunks(
+    content: aiohttp.StreamReader,
+    response: web.StreamResponse,
+    exchange: Exchange,
+    reshaped: Reshaped | None,
+    backlog: BacklogWatch,
+) -> float | None:
+    """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
+    while True:
+        try:
+            chunk = await content.readany()
+        except _UPSTREAM_BROKE:
+            return None
+        at_s = time.monotonic()
+        if not chunk:
+            return at_s
+        if reshaped is None:
+            await response.write(chunk)
+            exchange.observe(chunk, at_s)
+        else:
+            await reshaped.write(chunk, at_s)
+        backlog.note()
 
 
 def _is_document(reply: aiohttp.ClientResponse, content_type: str) -> bool:
     """Say whether a reply to a streamed request is one JSON document after all, or an error."""
     return content_type.startswith("application/json") or reply.status >= 400
-
-
-async def _break_off(
-    response: web.StreamResponse, request: web.Request, reshaping: Reshaping | None
-) -> None:
-    """End the client's stream visibly broken, after the last bytes that the engine sent."""
-    transport = request.transport
-    if reshaping is not None and (rest := reshaping.close(None)):
-        await response.write(rest)
-    if transport is None:
-        return
-    if request.version < aiohttp.HttpVersion11 and (sock := transport.get_extra_info("socket")):
-        # Without chunks or a length a plain close would look like a clean end: reset instead.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.close()
-
-
-async def _delivered(waiting: Backlog) -> None:
-    """Wait until the client has taken everything; returns at once for one that keeps up."""
-    while waiting():  # noqa: ASYNC110 - the kernel has no event for it
-        await asyncio.sleep(POLL_S)
-
-
-def _no_engine(looked_at: str) -> UpstreamError:
-    return UpstreamError(
-        status=502,
-        ended="upstream-refused",
-        failed=f"no inference server found ({looked_at})",
-        check="start llama-server, vLLM or Ollama, or name one with --upstream URL",
-    )
-
-
-def _broke_off(reply: aiohttp.ClientResponse) -> UpstreamError:
-    return UpstreamError(
-        status=502,
-        ended="upstream-error",
-        failed=f"{reply.url.origin()} broke off in the middle of its reply",
-        check="did the engine crash? its own log says more",
-    )

@@ -202,6 +202,26 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
         yield body[begin : begin + PIECE_BYTES]
 
 
+def no_engine(looked_at: str) -> UpstreamError:
+    """Return the error of a request for which there is no engine; `looked_at` says where."""
+    return UpstreamError(
+        status=502,
+        ended="upstream-refused",
+        failed=f"no inference server found ({looked_at})",
+        check="start llama-server, vLLM or Ollama, or name one with --upstream URL",
+    )
+
+
+def broke_off(reply: aiohttp.ClientResponse) -> UpstreamError:
+    """Return the error of a whole reply that ended before its end."""
+    return UpstreamError(
+        status=502,
+        ended="upstream-error",
+        failed=f"{reply.url.origin()} broke off in the middle of its reply",
+        check="did the engine crash? its own log says more",
+    )
+
+
 def _error_for(error: BaseException, base_url: str) -> UpstreamError:
     if isinstance(error, asyncio.TimeoutError):
         return UpstreamError(

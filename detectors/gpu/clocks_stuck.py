@@ -69,7 +69,7 @@ def detect(case: Case) -> Finding | None:
     """Fire when a busy GPU stayed at a low clock without a reason, and that explains the loss."""
     if not decodes_on_gpu(case):
         return None
-    found = loss(case, _is_without_reason)
+    found = loss(case, _is_without_reason, is_told=False)
     if found is None or found.gpu.vendor == "apple":  # Apple's clocks cannot be locked
         return None
     samples = settled(found.samples)

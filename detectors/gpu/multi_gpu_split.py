@@ -33,6 +33,7 @@ from slowtok.detectors.exchange import Waiting, exchanging
 from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, Finding, weigh
 from slowtok.detectors.gpu_window import facts_of
+from slowtok.detectors.phases import expected_decode_tps
 from slowtok.detectors.split import MIN_GAIN, Gap, Uneven, gap_between, gpus_in_use, uneven
 from slowtok.detectors.window import decode_s, decode_tps
 
@@ -57,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _exchange(case: Case, waiting: Waiting) -> Finding:
-    rate_tps, expected_tps = decode_tps(case), case.envelope.expected_tps or 0.0
+    rate_tps, expected_tps = decode_tps(case), expected_decode_tps(case) or 0.0
     return Finding(
         phase="decode",
         confidence=weigh("inference", *waiting.channels, against=waiting.against),

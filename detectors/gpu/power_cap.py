@@ -3,7 +3,8 @@
 Signal:
 The power bit stands in most samples, power is at its limit, the limit is below 0.9 of the card's
 default (or of what it drew before), the processors' clock is below 0.9 of the healthy one, and the
-rate is at least 10 % below what is expected, which the clocks explain.
+rate is at least 10 % below what is expected, which the clocks explain. Where clocks are not told,
+the limit bounds them: power falls at least as fast as the clock.
 
 Not to be confused with:
 - A healthy card: the power bit stands in 97 % of the samples of cards that lose nothing.
@@ -23,27 +24,31 @@ Sources:
 - `slowtok.detectors.clocks`: what lower clocks cost.
 """
 
-from typing import NamedTuple
-
 from slowtok.detectors.case import Case
-from slowtok.detectors.clock_loss import ClockLoss, is_laptop, loss, since
+from slowtok.detectors.clock_loss import (
+    CLOCKS,
+    MIN_EXPLAINED_RATIO,
+    ClockLoss,
+    explained_ratio,
+    loss,
+    loss_without_clocks,
+    since,
+)
 from slowtok.detectors.clocks import decodes_on_gpu
-from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
+from slowtok.detectors.finding import Channel, Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
     POWER_BITS,
     THERMAL_BITS,
     gained_ratio,
-    median,
-    most,
     share_with_bits,
 )
 from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.power_limit import MAX_LIMIT_RATIO, Lowered, bounded, lowered_limit
 
 TITLE = "Power limit set low"
 
 MIN_CAPPED_RATIO = 0.5
-MAX_LIMIT_RATIO = 0.9
 MAX_CLOCK_RATIO = 0.9
 MIN_SLOWDOWN = 1.1
 """Proposed, no published source."""
@@ -52,25 +57,30 @@ AT_LIMIT_RATIO = 0.9
 """A limit that binds is drawn: 314 of 315 W (ninfer-3090#72), 229.7 of 230 W (club-3090)."""
 
 
-class Lowered(NamedTuple):
-    """A limit in watts, what it was usually, and whether this very card was seen to draw that."""
-
-    limit_w: float
-    usual_w: float
-    own: bool
-
-
 def detect(case: Case) -> Finding | None:
     """Fire when a lowered power limit lowered the clocks and that explains the loss."""
     if not decodes_on_gpu(case):
         return None
-    found = loss(case, _is_capped)
+    found = _held_back(case)
     if found is None or found.observed < MIN_SLOWDOWN or found.gpu.vendor == "apple":
         return None
-    if found.sm_ratio >= MAX_CLOCK_RATIO or not _binds(found):
+    if (found.said and found.sm_ratio >= MAX_CLOCK_RATIO) or not _binds(found):
         return None
-    lowered = _lowered(case, found)
+    lowered = lowered_limit(case, found)
+    if lowered is not None and not found.said:
+        found = bounded(found, lowered)
+        if explained_ratio(case, found.phase, found.lost_s) < MIN_EXPLAINED_RATIO:
+            return None
     return None if lowered is None else _finding(case, found, lowered)
+
+
+def _held_back(case: Case) -> ClockLoss | None:
+    try:
+        return loss(case, _is_capped)
+    except Missing as missing:
+        if missing.fact != CLOCKS:
+            raise
+        return loss_without_clocks(case)
 
 
 def _is_capped(sample: GpuSample) -> bool:
@@ -94,26 +104,13 @@ def _capped_ratio(found: ClockLoss) -> float | None:
     return share_with_bits(found.samples, POWER_BITS) if counted is None else counted
 
 
-def _lowered(case: Case, found: ClockLoss) -> Lowered | None:
-    limit = need(median(found.samples, lambda s: s.power_limit_w), "power limit in force")
-    highest = most(found.samples, lambda s: s.power_limit_w) or limit
-    drew = case.history.best_power_w if len(case.device.gpus or ()) == 1 else None
-    own = max(highest, drew or 0.0)
-    if limit < MAX_LIMIT_RATIO * own:
-        return Lowered(limit, own, own=True)
-    if is_laptop(case, found.gpu):
-        return None
-    default = need(found.gpu.default_power_limit_w, "default power limit of the GPU")
-    return Lowered(limit, default, own=False) if limit < MAX_LIMIT_RATIO * default else None
-
-
 def _finding(case: Case, found: ClockLoss, lowered: Lowered) -> Finding:
-    limit, usual, own = lowered
+    limit, usual, own = lowered.limit_w, lowered.usual_w, lowered.own
     proof: tuple[Channel, ...] = ("gauge", "gauge", "gauge") if own else ("gauge", "gauge")
     share = _capped_ratio(found)
     evidence = [
         Evidence(name="power limit", value=limit, unit="W", limit=MAX_LIMIT_RATIO * usual),
-        found.evidence,
+        found.evidence if found.said else found.effect,
     ]
     if share is not None:
         name = "time at the power limit"
@@ -127,7 +124,8 @@ def _finding(case: Case, found: ClockLoss, lowered: Lowered) -> Finding:
         summary=(
             f"The power of {found.name} is limited to {limit:.0f} W"
             f"{since(case, found, _is_capped)}, {'it drew' if own else 'its default is'} "
-            f"{usual:.0f} W{' before' if own else ''}, so it runs its {found.said}; "
+            f"{usual:.0f} W{' before' if own else ''}, so "
+            f"{'it runs its ' if found.said else 'its clocks fall'}{found.said}; "
             f"{found.phase} lost about {{lost}}."
         ),
         remedy=_remedy(found, limit, usual),

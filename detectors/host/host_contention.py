@@ -36,6 +36,10 @@ TITLE = "Other processes took the CPU"
 MIN_TAKEN_RATIO = 0.05
 """No published source. Healthy runs waited 0.6 to 1.2 %; at 5 % two threads lose some 10 %."""
 
+MIN_TAKEN_CORES = 0.02
+"""No published source. A server that hardly uses the CPU waits for it a good part of nothing: on a
+busy machine one that used 0.002 cores waited for 16 % of the time that it wanted to run."""
+
 MIN_OTHERS_CORES = 0.1
 """No published source. Less is a desktop's background noise."""
 
@@ -63,7 +67,11 @@ def detect(case: Case) -> Finding | None:
 
 
 def _contended(queue: RunQueue) -> bool:
-    return queue.taken_ratio >= MIN_TAKEN_RATIO and queue.others_cores >= MIN_OTHERS_CORES
+    return (
+        queue.taken_ratio >= MIN_TAKEN_RATIO
+        and queue.taken_cores >= MIN_TAKEN_CORES
+        and queue.others_cores >= MIN_OTHERS_CORES
+    )
 
 
 def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
@@ -76,12 +84,13 @@ def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> float:
     duration_s = need(
         case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
     )
+    bound_s = duration_s * min(queue.taken_cores, 1.0)
     if phase == "prefill":
-        return duration_s * queue.taken_ratio
+        return min(duration_s * queue.taken_ratio, bound_s)
     # Sample by sample: others that took the cores for a part of the time cost only that part.
     samples = [s for s in case.host_during(phase) if _is_whole(s)]
     most_ratio = mean(samples, lambda s: _lost_ratio(run_queue_of([s])))
-    most_s = duration_s * (_lost_ratio(queue) if most_ratio is None else most_ratio)
+    most_s = min(duration_s * (_lost_ratio(queue) if most_ratio is None else most_ratio), bound_s)
     return within(case, min(duration_s * queue.taken_ratio, most_s), most_s)
 
 

@@ -27,6 +27,7 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.exchange import wait_for_each_other
 from slowtok.detectors.finding import Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import gpus_during, median, settled
 from slowtok.detectors.phases import judge_decode
@@ -71,6 +72,8 @@ def detect(case: Case) -> Finding | None:
     busy = need(_busy_ratio(case), "GPU utilisation")
     eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
     if (busy >= MAX_BUSY_RATIO and not eager) or _has_other_work(case):
+        return None
+    if not case.server.eager and wait_for_each_other(case):
         return None
     return _finding(case, busy, cores, eager=eager)
 

@@ -34,6 +34,9 @@ TITLE = "Wrong number of CPU threads"
 MIN_OWN_WAIT_RATIO = 0.10
 """Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
 
+MIN_OWN_WAIT_CORES = 0.1
+"""No published source. A server that hardly uses the CPU waits for itself a good part of nothing."""
+
 MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
 """From one thread too many on: three threads on two cores measured 3.3, llama.cpp#20020 has 3.6."""
 
@@ -53,7 +56,8 @@ def detect(case: Case) -> Finding | None:
     queue = run_queue(case, "decode")
     own_ratio = queue.own_ratio + _throttled_ratio(queue)
     cores = _cores(case)
-    if own_ratio >= MIN_OWN_WAIT_RATIO:
+    own_cores = queue.own_cores + queue.throttled_cores
+    if own_ratio >= MIN_OWN_WAIT_RATIO and own_cores >= MIN_OWN_WAIT_CORES:
         threads = need(case.server.threads, "number of CPU threads of the engine")
         return _too_many(case, threads, cores, own_ratio) if threads > math.ceil(cores) else None
     busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)

@@ -2,8 +2,6 @@
 
 import contextlib
 import sys
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,9 +10,8 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.own_page import NotThere, read_page
 from slowtok.proxy.outputs.console import explanation, plain
-
-TIMEOUT_S = 2.0
 
 
 def run_explain(settings: Settings, request_id: str | None) -> int:
@@ -33,16 +30,10 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
 
 
 def _from_proxy(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{settings.port}/slowtok/requests"
-    if request_id:
-        url += f"/{quote(request_id, safe='')}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    page = f"requests/{quote(request_id, safe='')}" if request_id else "requests"
     try:
-        with opener.open(url, timeout=TIMEOUT_S) as reply:
-            found = orjson.loads(reply.read())
-    except (OSError, HTTPException, ValueError):  # nobody there, or somebody else
+        found = read_page(settings, page)
+    except NotThere:
         return None
     records = found if isinstance(found, list) else [found]
     return next((r for r in records if _is_meant(r, request_id)), None)

@@ -26,12 +26,18 @@ def read_page(settings: Settings, path: str) -> Any:
     host = _EVERYWHERE.get(settings.host, settings.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/slowtok/{path}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    key = settings.api_key.get_secret_value()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with opener.open(url, timeout=TIMEOUT_S) as reply:
+        with opener.open(request, timeout=TIMEOUT_S) as reply:
             return orjson.loads(reply.read())
     except TimeoutError:
         raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
-    except (urllib.error.HTTPError, HTTPException, ValueError):
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            raise NotThere(f"{settings.listen} wants its API key: set SLOWTOK_API_KEY") from None
+        raise NotThere(f"what listens at {settings.listen} is not slowtok") from None
+    except (HTTPException, ValueError):
         raise NotThere(f"what listens at {settings.listen} is not slowtok") from None
     except OSError as error:
         reason = getattr(error, "reason", error)  # urllib wraps what the system said

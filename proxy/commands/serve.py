@@ -22,7 +22,7 @@ from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.app import Proxy, make_app, make_runner
 from slowtok.proxy.door import Door, most_connections, open_port
-from slowtok.proxy.drain import Stop, drain, is_busy
+from slowtok.proxy.drain import Stop, drain, under_way
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.console import is_telling, plain, request_line
@@ -131,8 +131,8 @@ async def _serve(
         await _greet(screen, listener, proxy.engines)
         await stop.asked.wait()
         listening.close()  # another slowtok may take the port now
-        if is_busy(proxy, server):
-            tell("stopping", requests=proxy.observer.in_flight, grace_s=settings.grace_s)
+        if requests := under_way(proxy, server):
+            tell("stopping", requests=requests, grace_s=settings.grace_s)
         if cut_off := await drain(proxy, server, settings.grace_s, stop.at_once):
             tell("cut-off", requests=cut_off)
     finally:

@@ -169,7 +169,7 @@ def _serving(engine: Engine, server: ServerFacts, model: ModelFacts, said: list[
 
 def _unreadable(engine: Engine, model: ModelFacts, said: list[str]) -> str | None:
     """Return why the model's file told nothing; None where it did, or where there is none."""
-    if model.file_bytes is not None or engine.local is False:
+    if model.read_bytes is not None or engine.local is False:
         return None
     identity = engine.identity or Identity(kind="unknown")
     path = model_path(identity, engine.probe, model.name) or model_path(identity, engine.probe)

@@ -77,7 +77,7 @@ def question(asked: Asked, present: DeviceFacts | None) -> Question:
         facts = facts_of(_row(asked, name, card, depth), _read(asked))
     except Unsized:
         raise AskError(_too_little(asked)) from None
-    model, assumed = completed_live(_with_experts(facts.model, asked))
+    model, assumed = completed_live(facts.model)
     facts = replace(facts, model=model, assumed=(*facts.assumed, *assumed))
     facts = _on(facts, asked, present)
     return Question(facts=facts, context_tokens=context, title=_title(asked, facts))
@@ -89,6 +89,8 @@ def _check(asked: Asked) -> None:
         may_be_less = field.name in {"gpu_layers", "cpu_moe_layers", "depth"}
         if isinstance(value, int | float) and not may_be_less and value <= 0:
             raise AskError(f"--{field.name.replace('_', '-')} {value:g}: must be more than 0")
+    if asked.experts is not None and not 0 < (asked.experts_used or 0) <= asked.experts:
+        raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
     if asked.depth is not None and asked.depth < 0:
         raise AskError(f"--depth {asked.depth}: must not be negative")
     if asked.kv_type is not None and asked.kv_type.lower() not in KV_RATIO:
@@ -120,8 +122,8 @@ def _row(asked: Asked, gpu: str | None, card: Card | None, depth: int) -> Mappin
         "backend": asked.engine, "model": asked.model, "params_b": asked.params,
         "active_params_b": asked.active_params, "quant": asked.quant, "weights_gib": asked.weights,
         "n_layers": asked.layers, "n_kv_heads": asked.kv_heads, "head_dim": asked.head_dim,
-        "context_depth": depth, "kv_dtype": asked.kv_type,
-        "ngl_or_offload": "cpu" if on_cpu else asked.gpu_layers,
+        "experts": asked.experts, "experts_used": asked.experts_used, "context_depth": depth,
+        "kv_dtype": asked.kv_type, "ngl_or_offload": "cpu" if on_cpu else asked.gpu_layers,
     }  # fmt: skip
 
 
@@ -144,18 +146,6 @@ def _read(asked: Asked) -> ModelFacts | None:
         what = "Hugging Face folder" if path.is_dir() else "GGUF file"
         raise AskError(f"{path}: cannot be read as a {what}: {error}") from None
     return replace(facts, name=facts.name or path.stem)
-
-
-def _with_experts(model: ModelFacts, asked: Asked) -> ModelFacts:
-    if asked.experts is None or model.digest is not None:
-        return model
-    used = asked.experts_used
-    if used is None or used > asked.experts:
-        raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
-    told = replace(model, experts=asked.experts, experts_used=used)
-    if asked.active_params or find_model(asked.model, parameters=model.parameters):
-        return told
-    return replace(told, read_bytes=None)  # asked again, now that it is known to be a mixture
 
 
 def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Published:

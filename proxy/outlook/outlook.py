@@ -51,7 +51,10 @@ def judge(found: Prospect, claimed_tps: float) -> Claim:
     band = Range(low=decode.low or 0.0, high=decode.high or 0.0) if known else None
     reasons = tuple(line for line in found.basis if not line.startswith(("roofline", "reference")))
     envelope = replace(
-        found.envelope, decode=band, ceiling_tps=decode.ceiling, because=reasons or found.basis
+        found.envelope,
+        decode=band,
+        ceiling_tps=decode.ceiling,
+        because=reasons[::-1] or found.basis,
     )
     return judge_claim(envelope, claimed_tps)
 

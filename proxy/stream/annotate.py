@@ -25,6 +25,12 @@ _MAY_END = re.compile(
 _LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "response.failed")
 
 
+def mode_of(asked: str | None, setting: str) -> Mode | None:
+    """Return how a stream is to carry its record: the request's word goes before the setting."""
+    mode = asked if asked in ("comment", "chunk", "off") else setting
+    return "comment" if mode == "comment" else "chunk" if mode == "chunk" else None
+
+
 class Annotator:
     """Passes a stream's bytes on, and one record with them.
 
@@ -55,15 +61,20 @@ class Annotator:
 
     def close(self, record: Mapping[str, Any] | None) -> bytes:
         """Return what was held back with the record in it, or before it; None leaves it out."""
-        held, rest = self._held, self._rest
+        held, rest, was_over = self._held, self._rest, self._over
         self._held = self._rest = b""
         self._over = True
         self.ending = False
-        if record is None:
+        if record is None or was_over:
             return held + rest
         if self._chunk:
             return _inside(held, record) + rest
         return b": slowtok " + orjson.dumps(record) + b"\n\n" + rest
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the record is in, or there will be none."""
+        return self._over
 
     def flush(self) -> bytes:
         """Return what was held back as it is: there will be no record."""

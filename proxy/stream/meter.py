@@ -5,6 +5,7 @@ and never raises for what a server sends: what cannot be read is counted.
 """
 
 from array import array
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
@@ -47,11 +48,15 @@ def make_reader(content_type: str) -> SseReader | NdjsonReader | Whole:
 
 
 class Meter:
-    """Reads one reply by its framing and dialect; `first_at_s` is when the first token came."""
+    """Reads one reply by its framing and dialect; `first_at_s` is when the first token came.
+
+    `token_events` counts the events that carried tokens: at least as many tokens have come.
+    """
 
     def __init__(self, api: Api, content_type: str) -> None:
         self.reply = Reply()
         self.parse_errors = 0
+        self.token_events = 0
         self.first_at_s: float | None = None
         self.last_at_s: float | None = None
         self.done = False
@@ -81,16 +86,21 @@ class Meter:
         """Arrival of each read that carried tokens, thinned beyond `MAX_STEPS`."""
         return tuple(self._steps)
 
+    def reads_since(self, from_s: float) -> int:
+        """Return how many reads after `from_s` carried tokens."""
+        return (len(self._steps) - bisect_right(self._steps, from_s)) * self._stride
+
     def gaps_s(self) -> list[float]:
         """Return the times between token-bearing reads, sorted."""
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
     def _note(self, events: list[bytes], at_s: float) -> None:
-        carried = False
+        carried = 0
         for event in events:
-            carried |= self._note_event(event)
+            carried += self._note_event(event)
         if carried:
+            self.token_events += carried
             self._step(at_s)
 
     def _note_event(self, event: bytes) -> bool:

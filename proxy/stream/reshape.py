@@ -7,7 +7,7 @@ for. A stream that needs neither never comes here.
 from collections.abc import Mapping
 from typing import Any
 
-from slowtok.proxy.stream.annotate import Annotator
+from slowtok.proxy.stream.annotate import Annotator, Mode
 from slowtok.proxy.stream.usage import UsageRemover
 
 
@@ -20,8 +20,8 @@ class Reshaping:
 
     @property
     def annotates(self) -> bool:
-        """Whether a record is to be put in."""
-        return self._annotator is not None
+        """Whether a record is still to be put in."""
+        return self._annotator is not None and not self._annotator.is_over
 
     @property
     def ending(self) -> bool:
@@ -39,3 +39,14 @@ class Reshaping:
         if self._annotator is None:
             return left
         return self._annotator.feed(left) + self._annotator.close(record)
+
+
+def make_reshaping(
+    content_type: str, *, takes_usage_out: bool, annotate: Mode | None
+) -> Reshaping | None:
+    """Return what changes a stream on its way; None for one that passes as it is."""
+    ndjson = content_type.startswith("application/x-ndjson")
+    can = annotate == "chunk" or not ndjson  # JSON lines have no comments
+    annotator = Annotator(annotate, ndjson=ndjson) if annotate and can else None
+    remover = UsageRemover() if takes_usage_out else None
+    return Reshaping(remover, annotator) if annotator or remover else None

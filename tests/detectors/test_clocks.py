@@ -6,9 +6,15 @@ import pytest
 
 from fakes.clock_cases import KNOWN, at_clock, known, power_capped, slower_from
 from fakes.gpu_cases import BUSY_GPU, RTX_3090, SERVER, gpu_case, with_readings
-from slowtok.detectors.case import Case, History, Phase
-from slowtok.detectors.clock_loss import is_laptop, loss, observed_slowdown, since
-from slowtok.detectors.clocks import Clocks, healthy, lost_ratio, serving, slower
+from slowtok.detectors.case import Baseline, Case, Envelope, History, Phase
+from slowtok.detectors.clock_loss import (
+    is_laptop,
+    loss,
+    loss_without_clocks,
+    observed_slowdown,
+    since,
+)
+from slowtok.detectors.clocks import MOST_SM_SHARE, Clocks, healthy, lost_ratio, serving, slower
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.machine import GpuSample
 
@@ -111,11 +117,41 @@ def test_a_loss_is_the_share_of_the_time() -> None:
     assert found.said == "processors at 900 instead of about 1,905 MHz"
 
 
-def test_the_dense_model_of_the_sweep_is_explained_for_the_most_part() -> None:
-    found = loss(power_capped(limit_w=230, sm_mhz=825, times=36.26 / 21.58), every)
+@pytest.mark.parametrize(("phase", "best", "mhz", "rate", "off"), MEASURED)
+def test_nothing_that_was_measured_lost_more_than_the_most(
+    phase: Phase, best: tuple[int, float], mhz: int, rate: float, off: float
+) -> None:
+    good, now = Clocks(sm=best[0], memory=9501), Clocks(sm=mhz, memory=9501)
+    most = slower(now, good, phase, MOST_SM_SHARE)
+
+    assert most is not None
+    assert most * 1.01 > best[1] / rate
+
+
+def test_the_dense_model_of_the_sweep_is_explained_where_it_is_told_why() -> None:
+    case = power_capped(limit_w=230, sm_mhz=825, times=36.26 / 21.58)
+    told, untold = loss(case, every), loss(case, every, is_told=False)
+
+    assert told is not None
+    assert untold is not None
+    assert told.lost_s == pytest.approx(told.measured_s)
+    assert 0.6 < untold.lost_s / told.measured_s < 0.9
+
+
+def test_more_than_the_clocks_may_cost_is_not_charged_to_them() -> None:
+    found = loss(at_clock(900, times=2.4), every)
 
     assert found is not None
-    assert 0.6 < found.lost_s / found.measured_s < 1.0
+    assert found.lost_s == pytest.approx(found.duration_s * (1 - 1 / (0.3 + 0.7 * 1905 / 900)))
+
+
+def test_where_clocks_are_not_told_there_is_only_what_was_lost() -> None:
+    found = loss_without_clocks(at_clock(900, times=2.0))
+
+    assert found is not None
+    assert found.lost_s == pytest.approx(found.duration_s / 2, rel=0.01)
+    assert found.said == ""
+    assert loss_without_clocks(known(gpu_case())) is None
 
 
 def test_layers_on_two_gpus_take_turns_and_tensor_parallel_waits_for_the_slowest() -> None:
@@ -123,7 +159,7 @@ def test_layers_on_two_gpus_take_turns_and_tensor_parallel_waits_for_the_slowest
     other = tuple(replace(s, index=1, sm_clock_mhz=1905) for s in one.gpu)
     both = replace(one, gpu=one.gpu + other, server=replace(SERVER, gpu_indices=(0, 1)))
     tensor = replace(both, server=replace(both.server, split_mode="tensor"))
-    layered, waiting = loss(both, every), loss(tensor, every)
+    layered, waiting = (loss(c, every, is_told=False) for c in (both, tensor))
 
     assert layered is not None
     assert waiting is not None
@@ -184,6 +220,6 @@ def test_what_is_not_known_is_named() -> None:
     with pytest.raises(Missing, match="clocks of the GPU"):
         loss(blind, every)
     slow = at_clock(900, times=1.45)
-    unexpected = replace(slow, envelope=replace(slow.envelope, expected_tps=None))
+    unexpected = replace(slow, envelope=Envelope(), baseline=Baseline())
     with pytest.raises(Missing, match="decode rate expected"):
         loss(unexpected, every)

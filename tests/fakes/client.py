@@ -85,6 +85,10 @@ async def connect(port: int, *, receive_buffer_bytes: int = 0) -> Client:
     sock.setblocking(False)
     if receive_buffer_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
     limit = receive_buffer_bytes or 64 << 20
     return Client(*await asyncio.open_connection(sock=sock, limit=limit))

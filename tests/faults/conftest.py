@@ -2,11 +2,13 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from fakes.client import Client
+from fakes.client import connect as connect_to
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream, listening
 
@@ -32,3 +34,17 @@ async def engine() -> AsyncIterator[Upstream]:
 async def proxy(engine: Upstream, tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(tmp_path, engine.url) as served:
         yield served
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., Awaitable[Client]]]:
+    """Connects to a port; the connections end with the test."""
+    made: list[Client] = []
+
+    async def connected(port: int, *, receive_buffer_bytes: int = 0) -> Client:
+        made.append(await connect_to(port, receive_buffer_bytes=receive_buffer_bytes))
+        return made[-1]
+
+    yield connected
+    for client in made:
+        client.close()

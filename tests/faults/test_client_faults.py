@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.bystander import WHOLE, begin, pass_on, piece, unharmed
+from fakes.bystander import begin, pass_on, piece, unharmed
 from fakes.client import CHAT, Client
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream
@@ -71,16 +71,21 @@ async def test_pipelining_without_end_is_held_back(proxy: Served, engine: Upstre
         arrived = await begin(engine, client)
         request = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-        with pytest.raises(TimeoutError):  # it is not read any more
+        async def send_on() -> None:
             async with asyncio.timeout(1.0):
                 for _ in range(100):
                     await client.send(request * 20_000)
 
-        client.reset()  # which is seen with the next token: nothing of this client is read any more
-        with pytest.raises(ConnectionError):
+        async def speak_on() -> None:
             for _ in range(1000):
                 await arrived.send(chunk(piece(0)))
                 await asyncio.sleep(0)
+
+        with pytest.raises(TimeoutError):  # it is not read any more
+            await send_on()
+        client.reset()  # which is seen with the next token, as nothing of this client is read
+        with pytest.raises(ConnectionError):
+            await speak_on()
         arrived.close()
 
 

@@ -18,6 +18,7 @@ from slowtok.proxy import look
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.upstream import make_session
 
 REFUSED = "http://127.0.0.1:9"  # discard: nobody listens there
@@ -243,3 +244,48 @@ async def test_an_engine_elsewhere_has_no_port_here(engine: Upstream, tmp_path: 
         only.local = False
 
         assert (here, engines.port_of(only.name)) == (only.port, None)
+
+
+async def test_an_engine_that_was_found_is_left_out_while_it_is_away(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "USUAL_PORTS", {urlsplit(engine.url).port: "llama-server"})
+    async with looking(tmp_path) as engines:
+        [found] = engines.all
+        here = engines.present
+        engines.lose(found)
+
+        assert (here, engines.present) == ([found], [])
+        assert await engines.choose(None) is found, "better than nobody"
+
+
+async def test_a_port_that_hangs_does_not_hide_the_others(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_looked = asyncio.Event()
+
+    async def look_at(session: object, url: str) -> Identity | None:
+        if url.endswith(":9"):
+            await asyncio.wait_for(other_looked.wait(), 10)
+            return None
+        other_looked.set()
+        return Identity(kind="llama-server")
+
+    monkeypatch.setattr(module, "identify", look_at)
+    monkeypatch.setattr(module, "USUAL_PORTS", {9: "vllm", urlsplit(engine.url).port: "ollama"})
+    async with looking(tmp_path) as engines:
+        assert [found.url for found in engines.all] == [engine.url]
+
+
+async def test_a_model_that_is_found_ends_the_waiting_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_LOOK_S", 60.0)
+    async with AsyncExitStack() as stack:
+        upstreams = [await stack.enter_async_context(listening("llama-server")) for _ in "abc"]
+        urls = [upstream.url for upstream in upstreams]
+        engines = await stack.enter_async_context(looking(tmp_path, *urls))
+        with_models(upstreams[2], "new")
+        monkeypatch.setattr(upstreams[1], "_take", lambda _: asyncio.Event().wait())
+
+        assert await engines.choose("new") is engines.all[2]

@@ -19,7 +19,7 @@ from fakes.proxy import SILENT, Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply
 from slowtok.detectors.server import queued
-from slowtok.proxy import relay
+from slowtok.proxy import relay, request_body
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.log import Log
@@ -263,7 +263,7 @@ async def test_line_of_10_mb_passes(proxy: Served, engine: Upstream, client: Cli
 async def test_request_over_the_limit_passes_unread(
     proxy: Served, engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "MAX_READ_BODY_BYTES", 1000)
+    monkeypatch.setattr(request_body, "MAX_READ_BODY_BYTES", 1000)
     body = b'{"stream":true,"model":"small","prompt":"' + b"a" * 200_000 + b'"}'
     engine.reply = STREAM
 
@@ -293,7 +293,7 @@ async def test_whole_reply_over_the_limit_passes_without_a_verdict(
 
 
 async def test_limits_are_generous() -> None:
-    assert relay.MAX_READ_BODY_BYTES == 64 << 20
+    assert request_body.MAX_READ_BODY_BYTES == 64 << 20
     assert relay.MAX_WHOLE_REPLY_BYTES == 32 << 20
 
 

@@ -42,6 +42,10 @@ QUIET = [
     pytest.param(together(BUSY, BUSY, 68.5), id="tensor parallel as fast as expected"),
     pytest.param(together(BUSY, BUSY, 50.0), id="slow, but both at their power: not the exchange"),
     pytest.param(together(LATE, LATE, 30.0), id="both idle alike: the CPU is late"),
+    pytest.param(
+        together({**LATE, "busy_ratio": 0.7}, {**LATE, "busy_ratio": 0.7}, 30.0),
+        id="busy for just what the work needs by the low edge: the CPU is late",
+    ),
     pytest.param(with_host(gap(), server_cpu_cores=8.0), id="the CPU computes in the gaps"),
     pytest.param(
         with_host(gap(), server_read_bytes_per_s=140e6), id="the disk is read in the gaps"
@@ -75,6 +79,12 @@ FIRING = [
         18.6,
         "none above 55 % of its power",
         id="they wait within their kernels",
+    ),
+    pytest.param(
+        together({**LATE, "busy_ratio": 0.75}, {**LATE, "busy_ratio": 0.75}, 12.0),
+        25.6,
+        "none above 48 % of its power",
+        id="busy for far longer than the work needs, by the low edge",
     ),
     pytest.param(
         with_readings(

@@ -41,6 +41,17 @@ def replaying(count: float) -> Case:
     )
 
 
+def tensor(*, rx: float, tx: float, width: int = 1, generation: int = 2) -> Case:
+    """Two GPUs that compute each layer together over a link below what their slots can do."""
+    return with_readings(
+        multi_gpu_split(),
+        pcie_rx_bytes_per_s=rx,
+        pcie_tx_bytes_per_s=tx,
+        pcie_generation=generation,
+        pcie_width=width,
+    )
+
+
 QUIET = [
     pytest.param(healthy(), id="the machine has no GPU"),
     pytest.param(gpu_case(), id="a healthy GPU"),
@@ -71,6 +82,11 @@ QUIET = [
     pytest.param(multi_gpu_split(), id="tensor parallel over a sound link"),
     pytest.param(healthy_layers(), id="layers on two GPUs"),
     pytest.param(streamed(width=16, rx=20e9), id="weights sent over a sound link"),
+    pytest.param(tensor(rx=20e6, tx=15e6), id="TP on a riser, less than a tenth of the time"),
+    pytest.param(
+        with_readings(multi_gpu_split(), pcie_rx_bytes_per_s=2e9, pcie_tx_bytes_per_s=2e9),
+        id="much crosses both ways, over sound links",
+    ),
     pytest.param(streamed(rx=0.5e9), id="narrow, but a seventh of it in use"),
     pytest.param(replaying(0.3), id="replays as a sound link has"),
     pytest.param(rx580(pcie_width=16), id="AMD: sound link, generation 2 of 3, CPU rests"),
@@ -83,6 +99,14 @@ FIRING = [
     # 200 of 410 MB/s in each direction; at x16 of generation 4 next to nothing
     pytest.param(
         riser(), "decode", 13.4, "generation 2 with 1 lane instead of", id="TP on a riser"
+    ),
+    # 130 MB/s into the GPU take 0.16 of the time, with those out of it 0.33; decode lost 5.3 s
+    pytest.param(
+        tensor(rx=130e6, tx=140e6, width=4, generation=1),
+        "decode",
+        5.31,
+        "was 33 % in use",
+        id="TP: what goes out is waited for before what comes in",
     ),
     pytest.param(streamed(), "prefill", 16.2, "prefill lost about", id="x2 in place of x16"),
     pytest.param(

@@ -13,7 +13,7 @@ from fakes.clock_cases import (
 )
 from fakes.clock_cases import power_cap as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
-from slowtok.detectors.case import Case, History
+from slowtok.detectors.case import Baseline, Case, History, Range
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu import power_cap
 
@@ -40,6 +40,17 @@ def prefill_capped() -> Case:
 def amd(power_w: float) -> Case:
     bare = with_readings(firing(), reasons=None, throttled_power_ns=None, power_w=power_w)
     return with_card(bare, vendor="amd")
+
+
+def without_clocks(before: Case) -> Case:
+    """The instrument tells no clocks."""
+    return with_readings(before, sm_clock_mhz=None, memory_clock_mhz=None)
+
+
+def first_seen() -> Case:
+    """The same card at the first request: neither its rate nor its clocks were seen before."""
+    slow = replace(firing(), history=History(), baseline=Baseline())
+    return replace(slow, envelope=replace(slow.envelope, decode=Range(low=100.0, high=150.0)))
 
 
 def moved() -> Case:
@@ -78,16 +89,29 @@ QUIET = [
     pytest.param(hardware_slowdown(), id="the brake"),
     pytest.param(clocks_stuck(), id="no reason"),
     pytest.param(amd(power_w=150.0), id="AMD, power below the limit"),
+    pytest.param(
+        without_clocks(power_capped(limit_w=300, sm_mhz=1500, times=2.0)),
+        id="no clocks, and half of the rate is gone with a fifth of the power",
+    ),
+    pytest.param(without_clocks(known(gpu_case())), id="no clocks, and as fast as ever"),
+    pytest.param(
+        without_clocks(with_readings(firing(), power_w=120.0)),
+        id="no clocks, and the limit is far from drawn",
+    ),
 ]
 FIRING = [
-    pytest.param(firing(), 3.84, "limited to 230 W, its default is 370 W", id="230 W (club-3090)"),
-    pytest.param(firing(), 3.84, "sudo nvidia-smi -i 0 -pl 370", id="the default from the facts"),
+    pytest.param(firing(), 5.3, "limited to 230 W, its default is 370 W", id="230 W (club-3090)"),
+    pytest.param(firing(), 5.3, "sudo nvidia-smi -i 0 -pl 370", id="the default from the facts"),
     pytest.param(
-        replace(firing(), history=BEST), 3.84, "it drew 340 W before", id="it drew more before"
+        replace(firing(), history=BEST), 5.3, "it drew 340 W before", id="it drew more before"
     ),
     pytest.param(prefill_capped(), 4.12, "prefill lost about", id="prefill at 190 W (club-3090)"),
-    pytest.param(amd(power_w=229.0), 3.84, "--setpoweroverdrive 370", id="AMD at its limit"),
-    pytest.param(moved(), 3.84, "it drew 350 W before", id="a limit that moved"),
+    pytest.param(amd(power_w=229.0), 5.3, "--setpoweroverdrive 370", id="AMD at its limit"),
+    pytest.param(first_seen(), 5.0, "825 instead of about 1,680 MHz", id="never seen before"),
+    pytest.param(
+        without_clocks(firing()), 4.95, "so its clocks fall", id="no clocks: 230 of 370 W at most"
+    ),
+    pytest.param(moved(), 5.3, "it drew 350 W before", id="a limit that moved"),
 ]
 MISSING = [
     pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),

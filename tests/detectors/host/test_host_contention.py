@@ -19,6 +19,12 @@ from slowtok.detectors.finding import Finding, Missing
 from slowtok.detectors.host import host_contention
 
 QUIET = [
+    pytest.param(
+        with_host(
+            healthy(), server_cpu_cores=0.002, server_run_delay_cores=0.0004, cpu_busy_cores=0.65
+        ),
+        id="a server that hardly uses the CPU",
+    ),
     pytest.param(healthy(), id="the machine is the server's alone"),
     pytest.param(
         with_host(healthy(), cpu_busy_cores=2.0, cpu_cores=16, server_run_delay_cores=0.02),

@@ -7,6 +7,7 @@ from fakes.cases import healthy, with_host, with_phases, with_server
 from fakes.engine_cases import eager
 from fakes.engine_cases import host_bound as firing
 from fakes.gpu_cases import DEVICE, HEALTHY_MS, RTX_3090, gpu_case, with_readings
+from fakes.link_cases import multi_gpu_split
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Missing
@@ -47,6 +48,10 @@ QUIET = [
     pytest.param(with_readings(firing(), vgpu_licensed=False), id="the driver brakes: no licence"),
     pytest.param(firing(local=False), id="another machine's engine"),
     pytest.param(two_gpus(busy_ratio=0.47), id="two GPUs that take turns (textgen#5435)"),
+    pytest.param(
+        with_host(with_readings(multi_gpu_split(), busy_ratio=0.8), server_cpu_cores=2.0),
+        id="two GPUs that wait for each other, below their power: multi-gpu-split",
+    ),
     pytest.param(with_phases(firing(), decode_to_at_s=1001.5), id="too short a look"),
     pytest.param(eager(9.0), id="without CUDA graphs, but fast enough"),
     pytest.param(eager(busy_ratio=0.97, power_w=330.0), id="without CUDA graphs, at full power"),

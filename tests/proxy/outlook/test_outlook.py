@@ -93,12 +93,18 @@ def test_a_card_of_no_table_by_its_bandwidth() -> None:
 def test_the_guides_are_wrong_about_the_cache_of_llama_3_8b(context: int, gib: float) -> None:
     """They say 2 GB at 4,096 tokens: that is Llama-2-7B's, which has four times the KV heads."""
     assert ask(gpu="4090", context=context, **LLAMA)["vram_gib"]["kv_cache"] == gib
-    older = {"params": 6.738, "quant": "Q4_0", "layers": 32, "kv_heads": 32, "head_dim": 128}
+    older: dict[str, Any] = {
+        "params": 6.738,
+        "quant": "Q4_0",
+        "layers": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+    }
     assert ask(gpu="4090", context=4096, **older)["vram_gib"]["kv_cache"] == 2.0
 
 
 def test_the_guides_are_wrong_about_the_cache_of_llama_3_70b() -> None:
-    large = {"model": "Llama-3-70B", "quant": "Q4_K_M"}
+    large: dict[str, Any] = {"model": "Llama-3-70B", "quant": "Q4_K_M"}
     assert ask(gpu="A100-SXM4-80GB", context=4096, **large)["vram_gib"]["kv_cache"] == 1.25
 
 
@@ -110,7 +116,12 @@ def test_a_smaller_cache_type_makes_room_for_a_longer_context() -> None:
 
 
 def test_what_does_not_fit_says_how_much_does() -> None:
-    large = {"model": "Qwen3-32B", "quant": "Q4_K_M", "gpu": "4090", "context": 32768}
+    large: dict[str, Any] = {
+        "model": "Qwen3-32B",
+        "quant": "Q4_K_M",
+        "gpu": "4090",
+        "context": 32768,
+    }
     found = ask(**large)
     assert found["fits"] is False
     assert 0 < found["most_gpu_layers"] < found["layers"] == 64
@@ -122,7 +133,7 @@ def test_what_does_not_fit_says_how_much_does() -> None:
 
 
 def test_experts_without_a_number_of_active_parameters() -> None:
-    mixture = {"params": 55.0, "quant": "Q4_K_M", "gpu": "RTX A6000", "layers": 48}
+    mixture: dict[str, Any] = {"params": 55.0, "quant": "Q4_K_M", "gpu": "RTX A6000", "layers": 48}
     found = ask(experts=64, experts_used=8, **mixture)
     dense = ask(**mixture)
     told = ask(active_params=55 * 0.16, **mixture)
@@ -145,18 +156,13 @@ def test_the_gpus_that_are_here() -> None:
 
 
 def test_a_machine_without_a_gpu() -> None:
-    here = DeviceFacts(gpus=(), ram_bytes=16 << 30, ram_bandwidth_bytes_per_s=40e9)
-    found = ask(present=replace_cores(here), **LLAMA)
+    here = DeviceFacts(
+        gpus=(), ram_bytes=16 << 30, ram_bandwidth_bytes_per_s=40e9, cpu_physical_cores=8
+    )
+    found = ask(present=here, **LLAMA)
     assert found["setup"].endswith("on the CPU")
     assert found["fits"] is True
     assert found["decode_tps"]["ceiling"] == pytest.approx(40e9 / 4.86e9, rel=0.1)
-
-
-def replace_cores(device: DeviceFacts) -> DeviceFacts:
-    return DeviceFacts(
-        gpus=device.gpus, ram_bytes=device.ram_bytes, cpu_physical_cores=8,
-        ram_bandwidth_bytes_per_s=device.ram_bandwidth_bytes_per_s,
-    )  # fmt: skip
 
 
 def test_a_folder_is_read_itself(tmp_path: Path) -> None:

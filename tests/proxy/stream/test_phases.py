@@ -312,6 +312,8 @@ def _claims_too_much(timeline: Timeline) -> bool:
     before_s = (said.queue_s or 0.0) + (said.load_s or 0.0)
     first_at_s = end if timeline.first_token_at_s is None else timeline.first_token_at_s
     claimed_s = sum(part for part in claimed if part is not None)
+    if said.decode_s is None:  # then it is seen from the first token on
+        before_s += said.prefill_s or 0.0
     return claimed_s > end - sent_at_s or before_s > first_at_s - sent_at_s
 
 

@@ -1,0 +1,63 @@
+"""What a client sends: its body, whole where it has to be read, piece by piece otherwise."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.upstream import Body
+
+MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
+
+
+async def read_request(
+    request: web.Request, api: Api | None, timeout_s: float, *, for_model: bool
+) -> tuple[Body, Call | None]:
+    """Return the body to send, and what it asks for where it is a generation that we can read.
+
+    `for_model`: other JSON is read, too, because a model in it says which engine it is for.
+    """
+    if not request.body_exists:
+        return None, None
+    wanted = api is not None or (for_model and request.content_type == "application/json")
+    if not wanted or "Content-Encoding" in request.headers:
+        return _pieces(request, [], timeout_s), None
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while chunk := await _next_piece(request, timeout_s):
+        pieces.append(chunk)
+        size_bytes += len(chunk)
+        if size_bytes > MAX_READ_BODY_BYTES:
+            return _pieces(request, pieces, timeout_s), None
+    body = b"".join(pieces)
+    return body, None if api is None else read_call(api, body)
+
+
+async def _pieces(
+    request: web.Request, read: list[bytes], timeout_s: float
+) -> AsyncIterator[bytes]:
+    for piece in read:
+        yield piece
+    while piece := await _next_piece(request, timeout_s):
+        yield piece
+
+
+async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
+    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            return await request.content.readany()
+    if request.transport is not None:
+        request.transport.abort()
+    return await asyncio.Future()  # it is cancelled with its request
+
+
+def target_of(request: web.Request) -> str:
+    """Return path and query exactly as the client sent them; `*` asks of the whole server."""
+    target = request.raw_path
+    if target.startswith("/"):
+        return target
+    return "/" if target == "*" else request.rel_url.raw_path_qs
