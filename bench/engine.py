@@ -2,9 +2,9 @@
 
     python -m bench.engine PORT
 
-What a request wants is in its query, so that no body has to be parsed: `n` tokens, one every
-`gap_us`, or without a pause at 0; `n=0` is a whole reply. Times are the monotonic clock's, which all
-processes of a machine share.
+What a request wants is in its query, so that no body has to be parsed: `n` tokens, one
+every `gap_us`, or without a pause at 0; `n=0` is a whole reply. Times are the monotonic clock's,
+which all processes of a machine share.
 """
 
 import contextlib
@@ -35,9 +35,10 @@ _FINISH = (
     b'"id":"chatcmpl-1","model":"mock","object":"chat.completion.chunk",' + _TIMINGS + b"\n\n"
 )
 WHOLE = (
-    b'{"choices":[{"finish_reason":"stop","index":0,"message":{"role":"assistant","content": "hi"}}],'
+    b'{"choices":[{"finish_reason":"stop","index":0,"message":{"content": "hi"}}],'
     b'"model":"mock","object":"chat.completion","usage":{"completion_tokens":2,"prompt_tokens":9},'
-    + _TIMINGS % (2, 1.0)
+    + _TIMINGS
+    % (2, 1.0)
 )
 _HEAD = b"HTTP/1.1 %s\r\nServer: llama.cpp\r\nContent-Type: %s\r\n"
 _STREAM_HEAD = _HEAD % (b"200 OK", b"text/event-stream") + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -167,9 +168,7 @@ class Engine:
             return
         if sent < len(data):
             client.unsent += data[sent:]
-            self._selector.modify(
-                client.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, client
-            )
+            self._selector.modify(client.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, client)
 
     def _flush(self, client: _Connection) -> None:
         data, client.unsent = client.unsent, b""

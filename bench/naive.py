@@ -1,6 +1,6 @@
 """The naive relay: aiohttp's server and client, nothing looked at; what a Python proxy must cost.
 
-    python -m bench.naive PORT UPSTREAM_PORT
+python -m bench.naive PORT UPSTREAM_PORT
 """
 
 import sys

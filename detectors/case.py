@@ -21,8 +21,8 @@ Phase = Literal["queue", "load", "prefill", "decode", "delivery"]
 Source = Literal["engine", "stream", "metrics", "estimate"]
 Ending = str
 """How a request ended: the engine's finish reason (`stop`, `length`, `tool_calls`, ...) or what
-cut it short: `client-gone`, `upstream-error`, `upstream-refused`, `timeout`, `http-error`;
-`complete` where the reply was not looked into."""
+cut it short: `client-gone`, `upstream-error`, `upstream-refused`, `timeout`, `http-error`,
+`overloaded`, `proxy-stopped`; `complete` where the reply was not looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ because the client's window is full or the network is; elsewhere the transport's
 """
 
 import asyncio
+import math
 import struct
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the output queue that were not
 _INT = struct.Struct("i")
 
 POLL_S = 0.02  # while a client is behind; one that keeps up is never polled
+GLANCE_S = 0.05  # asking the kernel after each token would cost as much as to relay it
 
 Backlog = Callable[[], int]
 
@@ -24,8 +26,8 @@ Backlog = Callable[[], int]
 class BacklogWatch:
     """Adds up the time in which a client had not taken what was there for it.
 
-    `note` is called after each write. Only while something waits does a timer look again, so that
-    a client which catches up in a pause of the engine is not charged with the pause.
+    `note` or `glance` is called after each write. Only while something waits does a timer look
+    again, so that a client which catches up in a pause of the engine is not charged with the pause.
     """
 
     def __init__(self, waiting: Backlog) -> None:
@@ -34,6 +36,13 @@ class BacklogWatch:
         self._loop = asyncio.get_running_loop()
         self._since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._glanced_at_s = -math.inf
+
+    def glance(self, now_s: float) -> None:
+        """Look, if the last glance was `GLANCE_S` ago."""
+        if now_s - self._glanced_at_s >= GLANCE_S:
+            self._glanced_at_s = now_s
+            self.note()
 
     def note(self) -> None:
         """Look after a write; begin to watch where the client is behind."""

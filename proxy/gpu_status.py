@@ -9,7 +9,7 @@ from slowtok.detectors.facts import PID_HOST, label
 from slowtok.detectors.gpu_fields import WHO_HAS, name_of
 from slowtok.detectors.gpu_window import by_gpu, newest
 from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample
-from slowtok.proxy.outputs.gpus import memory_entry
+from slowtok.proxy.outputs.gpus import REASONS, memory_entry
 from slowtok.proxy.outputs.record import known
 
 Hidden = dict[str, str]
@@ -25,7 +25,7 @@ NOW = (
     "pstate",
     "reasons",
 )
-"""Of `GpuSample`. In the status `reasons` is the mask of clocks-event bits."""
+"""Of `GpuSample`; `reasons` are shown by name."""
 
 NO_GPU = (
     "fine where there is none; NVIDIA: install the driver (containers: --gpus all); Apple: "
@@ -65,11 +65,13 @@ def _one(gpu: GpuFacts, samples: Sequence[GpuSample]) -> dict[str, Any]:
 
 def _readings(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
     """Return the newest value of what changes from moment to moment; None without any."""
-    found = {
+    found: dict[str, Any] = {
         name: value
         for name in NOW
         if (value := newest(samples, operator.attrgetter(name))) is not None
     }
+    if (mask := found.pop("reasons", None)) is not None:
+        found["reasons"] = [name for bit, name in REASONS.items() if int(mask) & bit]
     return found or None
 
 

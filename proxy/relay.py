@@ -19,6 +19,7 @@ from slowtok.proxy import headers, ids
 from slowtok.proxy.api_key import OWN_FIELDS, client_keys
 from slowtok.proxy.assembled import as_document, assemble
 from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
+from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Observer
@@ -39,8 +40,6 @@ MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, w
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
-
-_UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
 class Relay:
@@ -253,7 +252,7 @@ class Relay:
         try:
             if first:
                 await response.write(first)
-            ended_at_s = await _pass_chunks(reply.content, response, exchange, reshaped, backlog)
+            ended_at_s = await pass_chunks(request, reply, response, exchange, reshaped, backlog)
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
                 await break_off(request, reshaped)
@@ -297,7 +296,7 @@ class Relay:
                     exchange.meter = None
                     first = b"".join(pieces)
                     return await self._stream(request, reply, exchange, passed, first=first)
-        except _UPSTREAM_BROKE:
+        except UPSTREAM_BROKE:
             return self._refuse(exchange, broke_off(reply))
         body = b"".join(pieces)
         exchange.last_byte_at_s = time.monotonic()
@@ -314,7 +313,7 @@ class Relay:
             body = await assemble(reply, exchange)
         except UpstreamError as error:
             return self._refuse(exchange, error)
-        except _UPSTREAM_BROKE:
+        except UPSTREAM_BROKE:
             return self._refuse(exchange, broke_off(reply))
         with self._unharmed("arrived"):
             self._observer.arrived(exchange)
@@ -358,30 +357,6 @@ class Relay:
         response.headers["slowtok-id"] = exchange.request_id
         response.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
         return response
-
-
-async def _pass_chunks(
-    content: aiohttp.StreamReader,
-    response: web.StreamResponse,
-    exchange: Exchange,
-    reshaped: Reshaped | None,
-    backlog: BacklogWatch,
-) -> float | None:
-    """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
-    while True:
-        try:
-            chunk = await content.readany()
-        except _UPSTREAM_BROKE:
-            return None
-        at_s = time.monotonic()
-        if not chunk:
-            return at_s
-        if reshaped is None:
-            await response.write(chunk)
-            exchange.observe(chunk, at_s)
-        else:
-            await reshaped.write(chunk, at_s)
-        backlog.note()
 
 
 def _is_document(reply: aiohttp.ClientResponse, content_type: str) -> bool:

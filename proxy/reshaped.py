@@ -29,6 +29,15 @@ class Reshaped:
         self._reshaping = reshaping
         self._make_record = make_record
 
+    @property
+    def annotates(self) -> bool:
+        """Whether a record is still to be put in."""
+        return self._reshaping.annotates
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what may go to the client now, to be written by the caller."""
+        return self._reshaping.feed(chunk)
+
     async def write(self, chunk: bytes, at_s: float) -> None:
         """Pass a chunk on, then look at it; the record goes out before what ends the stream."""
         if passing := self._reshaping.feed(chunk):

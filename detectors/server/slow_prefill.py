@@ -4,7 +4,8 @@ Signal:
 At least 256 prompt tokens were computed, over 2 s or more, at a rate per token below what the GPU
 should give for this model at this depth, or below half of what this setup gave before. It is sure
 where something that was set explains it: small micro-batches, or weights in RAM that the GPU has to
-fetch for each batch; likely where this setup did better before; else it stays unexplained.
+fetch for each batch; likely where this setup did better before, or where the rate is not even half
+of the least that is expected; nearer to that it stays unexplained.
 
 Not to be confused with:
 - `prompt-cache-miss`: too many tokens, each one at the usual rate.
@@ -45,7 +46,8 @@ SMALL_BATCH_EXPONENT = 0.79
 LINK_RATIO = 0.5
 """Of a link's practical rate, at worst: #26391 gives about 13 of 25 GB/s. No other source."""
 
-
+FAR_RATIO = 0.5
+"""Of the least expected, which is half of what is usual. No published source."""
 NO_REASON_REMEDY = "Look for other work on the GPU, and compare with another build of the engine"
 
 
@@ -67,10 +69,8 @@ def detect(case: Case) -> Finding | None:
         return None
     if need(case.phases.prefill_s, "prefill time") < MIN_PREFILL_S:
         return None
-    need(
-        case.envelope.expected_prefill_tps or case.history.best_prefill_tps,
-        "prefill rate expected of this GPU",
-    )
+    expected_tps = case.envelope.expected_prefill_tps or case.history.best_prefill_tps
+    need(expected_tps, "prefill rate expected of this GPU")
     excess_s = prefill_excess_s(case)
     if excess_s <= 0:
         return None
@@ -137,10 +137,12 @@ def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     rate_tps, took_s = case.phases.prefill_tps or 0.0, case.phases.prefill_s or 0.0
     usual_tps = rate_tps * took_s / max(took_s - excess_s, 0.01 * took_s)
     why, lost_s = "nothing that is visible here says why", excess_s
+    band = case.envelope.prefill
     was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
-    channels: tuple[Channel, ...] = ("gauge",) if was_better else ()
+    is_far = band is not None and rate_tps <= FAR_RATIO * band.low
+    channels: list[Channel] = ["gauge"] * (was_better + is_far)
     if reason is not None:
-        why, channels = reason.said, (reason.channel,)
+        why, channels = reason.said, [reason.channel]
         lost_s = min(max(excess_s, reason.least_s), reason.most_s, took_s)
     return Finding(
         phase="prefill",

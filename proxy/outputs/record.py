@@ -108,12 +108,16 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "cleared": list(diagnosis.cleared),
         "not_visible": [
             {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
-            for fact in dict.fromkeys(diagnosis.missing.values())
+            for fact in dict.fromkeys([*_estimated(case), *diagnosis.missing.values()])
         ],
         "failed": dict(diagnosis.failed) or None,
         "gpu": gpu_entries(case),
         "host": _host(case.host),
     }
+
+
+def _estimated(case: Case) -> list[str]:
+    return ["decode time"] if case.phases.source == "estimate" else []
 
 
 def _expected(case: Case) -> dict[str, Any]:

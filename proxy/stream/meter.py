@@ -13,6 +13,7 @@ import orjson
 
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.ndjson import NdjsonReader
+from slowtok.proxy.stream.repeats import Repeats
 from slowtok.proxy.stream.reply import Reply
 from slowtok.proxy.stream.sse import SseReader
 
@@ -25,6 +26,7 @@ class Whole:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self.dropped = 0
+        self.inside = True  # until its end
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Keep the piece; a document is complete only at its end."""
@@ -62,13 +64,23 @@ class Meter:
         self.done = False
         self._read = api.read
         self._reader = make_reader(content_type)
+        self._repeats = Repeats()
         self._steps = array("d")
         self._stride = 1
         self._skipped = 0
 
     def feed(self, chunk: bytes, at_s: float) -> None:
         """Look at bytes that arrived from the engine at `at_s`."""
-        self._note(self._reader.feed(chunk), at_s)
+        reader = self._reader
+        begins_event = not reader.inside
+        if begins_event and (repeated := self._repeats.count(chunk)):
+            self.token_events += repeated
+            self._step(at_s)
+            return
+        events = reader.feed(chunk)
+        carried = self._note(events, at_s)
+        if carried and begins_event and len(events) == 1 and not reader.inside:
+            self._repeats.learn(chunk)
 
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
@@ -95,13 +107,16 @@ class Meter:
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
-    def _note(self, events: list[bytes], at_s: float) -> None:
+    def _note(self, events: list[bytes], at_s: float) -> int:
+        """Read events in full; return how many carried tokens."""
+        self._repeats.forget()
         carried = 0
         for event in events:
             carried += self._note_event(event)
         if carried:
             self.token_events += carried
             self._step(at_s)
+        return carried
 
     def _note_event(self, event: bytes) -> bool:
         if event == b"[DONE]":

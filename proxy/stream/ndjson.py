@@ -10,6 +10,7 @@ class NdjsonReader:
         self._line = bytearray()  # that has not ended
         self._dropping = False
         self.dropped = 0
+        self.inside = False  # a line that has not ended
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return every line that `chunk` completes."""
@@ -19,6 +20,7 @@ class NdjsonReader:
             self._line.clear()
             self._dropping = False
         self._hold(rest)
+        self.inside = bool(self._line or self._dropping)
         return [line for line in lines if line.strip()]
 
     def flush(self) -> list[bytes]:

@@ -19,13 +19,13 @@ class SseReader:
         self._data_bytes = 0
         self._after_cr = False  # a LF that comes next belongs to it
         self._dropping = False
-        self._inside = False  # anything of the above
+        self.inside = False  # anything of the above: an event that has not ended
         self.dropped = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of every event that `chunk` completes; most chunks complete one."""
         end = len(chunk) - 2
-        if self._inside or end > MAX_EVENT_BYTES or not chunk.endswith(b"\n\n") or b"\r" in chunk:
+        if self.inside or end > MAX_EVENT_BYTES or not chunk.endswith(b"\n\n") or b"\r" in chunk:
             return self._feed_slowly(chunk)
         if chunk.startswith(b"data: ") and chunk.find(b"\n") == end:
             return [chunk[6:end]]
@@ -48,7 +48,7 @@ class SseReader:
             self._line.clear()
         taken = [self._take(line.rstrip(b"\r\n")) for line in lines]
         self._hold(rest)
-        self._inside = bool(self._line or self._data or self._after_cr or self._dropping)
+        self.inside = bool(self._line or self._data or self._after_cr or self._dropping)
         return [data for data in taken if data is not None]
 
     def _hold(self, rest: bytes) -> None:

@@ -53,6 +53,8 @@ class UsageRemover:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes that may go to the client now."""
+        if not (self._passing or self._held or b'"usage"' in chunk) and chunk.endswith(b"\n\n"):
+            return chunk  # whole events; nearly all of a stream is that
         passed = b""
         if self._passing:
             cut = self._end_of_passing_event(chunk)

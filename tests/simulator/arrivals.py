@@ -96,7 +96,7 @@ def _tokens(world: World) -> Tokens:
     rounds = int(request.completion / per_pass)
     return Tokens(
         prompt=request.prompt,
-        cached=None if world.engine.kind == "ollama" else request.cached,
+        cached=request.cached if world.engine.tells_cached else None,
         completion=request.completion,
         drafted=rounds * work.drafted if tells_drafts else None,
         accepted=int(rounds * (per_pass - 1)) if tells_drafts else None,

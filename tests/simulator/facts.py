@@ -8,9 +8,10 @@ from dataclasses import replace
 from random import Random
 
 from simulator.cards import GIB
+from simulator.physics import prefill_s
 from simulator.readings import SERVER_PID, buffer_bytes, server_bytes
 from simulator.run import Trace
-from simulator.world import World
+from simulator.world import Engineering, Health, Others, Placement, Request, World
 from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, PromptPrefix
 from slowtok.detectors.engine import EngineActivity, ServerFacts
 from slowtok.detectors.machine import DeviceFacts
@@ -192,8 +193,17 @@ def history(world: World, case: Case, healthy_tps: float | None, dice: Random) -
         slow_recently=past.slow_recently,
         causes_recently=past.causes,
         best_decode_tps=best,
+        best_prefill_tps=_best_prefill_tps(world) if knows else None,
         week_ago_decode_tps=None if best is None else best * dice.uniform(0.93, 0.98),
     )
+
+
+def _best_prefill_tps(world: World) -> float | None:
+    """Return what a prompt of 2,000 tokens gave at best, when all was well."""
+    if not world.cards:
+        return None
+    well = replace(world, work=Engineering(), others=Others(), health=Health(), request=Request())
+    return 2000 / prefill_s(replace(well, placement=Placement()), 2000, 0.93, 1.0)
 
 
 def _loads(world: World, dice: Random) -> tuple[ModelLoad, ...]:

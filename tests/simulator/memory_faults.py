@@ -148,18 +148,15 @@ def vram_spill(dice: Random) -> tuple[World, Truth]:
     for _ in range(300):
         world = gpu_world(dice, cards=cards, kinds=LLAMAS, models=BIG)
         grown = room_gib(world) * dice.uniform(1.05, 1.6)
-        tokens = (grown - need_gib(world, 0)) * GIB / max(world.model.kv_bytes, 1)
-        if 4096 < tokens < 140_000:
+        one_token = world.model.context_bytes(1, world.engine.kv_type)
+        tokens = (grown - need_gib(world, 0)) * GIB / one_token
+        world = change(world, "engine", context=int(tokens), slots=1, gpu_layers=99)
+        over = need_gib(world) - room_gib(world)
+        if 4096 < tokens < 140_000 and over > 0.3:
             break
-    world = change(
-        world,
-        "engine",
-        context=int(tokens),
-        slots=1,
-        gpu_layers=99,
-        unified_memory=system == "linux",
-    )
-    over = max(need_gib(world) - room_gib(world), 0.3)
+    else:
+        raise LookupError("no such setup")
+    world = change(world, "engine", unified_memory=system == "linux")
     onset = dice.choice((0.0, 0.0, 0.0, dice.uniform(2, 5)))
     world = change(world, "host", system=system)
     world = change(world, "placement", spill_gib=over, spill_from_s=onset, gpu_known=1.0)

@@ -6,8 +6,10 @@ from random import Random
 from simulator.cards import LAPTOPS
 from simulator.setups import cpu_world, gpu_world, lasting
 from simulator.simulate import Truth
-from simulator.world import Level, World, change
+from simulator.world import Host, Level, World, change
 from slowtok.detectors.case import Phase
+
+LAPTOP_HOST = Host(ram_gib=32, ram_gb_s=55, physical=8, logical=16)
 
 
 def _truth(*primary: str, allowed: tuple[str, ...] = (), phase: Phase = "decode") -> Truth:
@@ -39,8 +41,10 @@ def host_contention(dice: Random) -> tuple[World, Truth]:
 def low_power_mode(dice: Random) -> tuple[World, Truth]:
     """A laptop on its battery or on too small an adapter, or a machine told to save power."""
     if dice.random() < 0.25:
-        world = cpu_world(dice)
-        world = change(world, "work", cpu_speed=dice.uniform(0.2, 0.45))
+        world = replace(cpu_world(dice), host=LAPTOP_HOST)
+        world = change(world, "engine", threads=LAPTOP_HOST.physical)
+        # 400 to 1,400 MHz of 4,200: LostRuins/koboldcpp#318
+        world = change(world, "work", cpu_clock=dice.uniform(0.095, 0.333))
         world = replace(world, power_profile="power-saver", governor="powersave", on_battery=True)
     else:
         world = gpu_world(dice, cards=LAPTOPS)

@@ -123,7 +123,8 @@ def cpu_power(world: World, at_s: float) -> Cpu:
     demand = world.others.cores.at(at_s) + world.others.steal * host.logical
     free = max(host.logical - demand, host.logical * threads / (threads + demand + 1e-9))
     cores = min(wanted, free)
-    speed = min(1.0, min(threads, host.physical) / min(host.physical, 5))
+    # few cores reach what the memory gives; slower ones have to be more
+    speed = min(1.0, min(threads, host.physical) * work.cpu_clock / min(host.physical, 5))
     if threads == 1 and world.cards:
         speed = 1.0
     speed *= (cores / wanted) ** 2.3
@@ -137,7 +138,7 @@ def cpu_power(world: World, at_s: float) -> Cpu:
         cores = work.quota
     starved = max(threads - free, 0.0) + (demand / host.logical) * 0.02 + throttled
     return Cpu(
-        speed=max(speed * work.cpu_speed, 0.004),
+        speed=max(speed, 0.004),
         cores=cores,
         starved=starved,
         throttled=throttled,

@@ -250,7 +250,7 @@ def _faults(world: World, index: int, at_s: float) -> dict[str, Any]:
         "xids": int(reported),
         "xid": health.xid if reported else None,
         "ecc_errors": 2 + (health.ecc_errors if mine and at_s >= health.xid_at_s else 0),
-        "remapped_rows": health.remapped if mine else 0,
+        "remapped_rows": health.remapped if mine and at_s >= health.xid_at_s else 0,
         "pcie_replays": 3 + int(world.link.replays * min(max(at_s / 10, 0), 1)),
     }
 
@@ -295,7 +295,7 @@ def _host(world: World, states: list[Any], dice: Random) -> dict[str, Any]:
         "cpu_busy_cores": min(server + busy_others + steal, host.logical),
         "cpu_steal_cores": round(steal * dice.gauss(1, 0.1), 3) if steal else 0.0,
         "busiest_core_ratio": round(min(max(server, 0.2), 1.0), 2),
-        "cpu_mhz": 4200.0 * min(world.work.cpu_speed, 1.0),
+        "cpu_mhz": 4200.0 * world.work.cpu_clock,
         "available_bytes": int(max(host.ram_gib * GIB - taken, 0.3 * GIB)),
         "swap_in_bytes_per_s": 0.0,
         "psi_cpu_some_ratio": round(min(0.01 + starved * 0.4, 1.0), 3),

@@ -100,9 +100,12 @@ def settle(truth: Truth, world: World, case: Case) -> Truth:
 
 
 def _is_slow(truth: Truth, world: World, case: Case) -> bool | None:
-    decode = _decode_is_slow(case)
+    decode, prefill = _decode_is_slow(world, case), _prefill_is_slow(case)
+    if truth.primary == {"slow-prefill"}:
+        return decode or prefill
     if truth.phase == "decode" or decode:
-        return decode
+        # a fault of the whole GPU may have made the prefill slow alone: both are right then
+        return None if decode is False and prefill is not False else decode
     return _wait_is_slow(truth, world, case)
 
 
@@ -128,10 +131,11 @@ def _late_s(case: Case) -> float:
     return max(stretched, line.client_blocked_s, line.proxy_s)
 
 
-def _decode_is_slow(case: Case) -> bool | None:
+def _decode_is_slow(world: World, case: Case) -> bool | None:
+    """Where tokens are drafted, other text gives other rates: what was before is no measure."""
     rate, band, learned = case.phases.decode_tps, case.envelope.decode, case.baseline.decode_tps
     edges = [] if band is None else [band.low]
-    if learned is not None and case.baseline.count >= 5:
+    if learned is not None and case.baseline.count >= 5 and not world.engine.speculative:
         edges.append(0.85 * learned)
     if rate is None or not edges:
         return None
@@ -140,6 +144,23 @@ def _decode_is_slow(case: Case) -> bool | None:
         return None
     long_enough = (case.phases.decode_s or 0) > 2.2 and (case.timeline.tokens.completion or 0) > 34
     return rate < gate and long_enough
+
+
+def _prefill_is_slow(case: Case) -> bool | None:
+    """Hold a prefill that is long enough against its band, and against what it gave before."""
+    rate, band, best = case.phases.prefill_tps, case.envelope.prefill, case.history.best_prefill_tps
+    edges = [] if band is None else [band.low]
+    if best is not None and (case.timeline.tokens.prompt or 0) <= 4096:
+        edges.append(0.5 * best)
+    if rate is None or not edges:
+        return False
+    gate, took_s = max(edges), case.phases.prefill_s or 0.0
+    if abs(rate / gate - 1) < GATE_MARGIN:
+        return None
+    long_enough = took_s > 2.2 and (case.timeline.tokens.processed or 0) >= 256
+    usual = max(best or 0.0, case.envelope.expected_prefill_tps or 0.0, gate)
+    felt_s = max(LEAST_WAIT_S, LEAST_WAIT_RATIO * case.phases.total_s)
+    return rate < gate and long_enough and took_s * (1 - rate / usual) > felt_s
 
 
 def _one(name: str, seed: int, dice: Random) -> Scenario:

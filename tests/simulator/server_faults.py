@@ -170,6 +170,8 @@ def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
         difference=dice.choice(("time", "attribution-header", "tools-order")) if changed else None,
         others_since=0 if changed else dice.randint(0, 4),
     )
+    if world.engine.kind == "ollama":
+        world = change(world, "engine", version=dice.choice(("0.30.11", "0.35.1")))
     return lasting(world, dice, (3, 8)), _truth(
         "prompt-cache-miss", phase="prefill", allowed=("long-context", "slow-prefill")
     )

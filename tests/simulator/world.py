@@ -78,6 +78,11 @@ class Engine:
     memory_ratio: float = 0.9
     unified_memory: bool = False
 
+    @property
+    def tells_cached(self) -> bool:
+        """Whether replies say how much of the prompt was cached; Ollama's do from 0.34 on."""
+        return self.kind != "ollama" or int(self.version.split(".")[1]) >= 34
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -170,7 +175,7 @@ class Engineering:
     host_gap_s: float = 0.0
     idle_gap_s: float = 0.0
     quota: float | None = None
-    cpu_speed: float = 1.0
+    cpu_clock: float = 1.0
     drafted: int = 0
     acceptance: float = 0.0
     draft_cost: float = 0.08

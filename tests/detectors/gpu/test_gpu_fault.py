@@ -4,11 +4,12 @@ from typing import Any
 import pytest
 
 from fakes.cases import healthy, with_device, with_server, with_timeline
-from fakes.clock_cases import clocks_stuck, known
+from fakes.clock_cases import clocks_stuck, known, slower_from
 from fakes.clock_cases import gpu_fault as firing
-from fakes.gpu_cases import gpu_case, with_readings
+from fakes.gpu_cases import HEALTHY_MS, gpu_case, with_readings
 from slowtok.detectors.case import Case
 from slowtok.detectors.gpu import gpu_fault
+from slowtok.detectors.gpu_errors import XIDS
 
 
 def counted(before: Case, name: str, **more: Any) -> Case:
@@ -23,6 +24,24 @@ def lost() -> Case:
     ended_s = before.gpu[0].at_s + 30.0
     samples = tuple(s for s in before.gpu if s.at_s < before.gpu[0].at_s + 5)
     return with_timeline(replace(before, gpu=samples), ended="upstream-error", ended_at_s=ended_s)
+
+
+def slowed(*, at_s: float, token: int, xid: int = 92) -> Case:
+    """Four times slower from a token on, with an error that was reported at a time."""
+    slow = known(gpu_case(ms_per_token=3 * HEALTHY_MS))
+    slow = slower_from(slow, token, 4.0)
+    return with_readings(
+        slow, xid=lambda t: xid if t > at_s else None, xids=lambda t: int(t > at_s)
+    )
+
+
+def slow_throughout(*, at_s: float, xid: int = 92) -> Case:
+    """Three times slower all along."""
+    return with_readings(
+        known(gpu_case(ms_per_token=3 * HEALTHY_MS)),
+        xid=lambda t: xid if t > at_s else None,
+        xids=lambda t: int(t > at_s),
+    )
 
 
 QUIET = [
@@ -48,6 +67,11 @@ FIRING = [
     pytest.param(
         counted(firing(), "ecc_errors"), 4.0, "1 uncorrectable memory errors", id="memory"
     ),
+    # 23.4 s of decode; the rate falls at 2.5 s to a quarter
+    pytest.param(
+        slowed(at_s=3.0, token=300), 15.7, "more slowly from then on", id="slower from then on"
+    ),
+    pytest.param(slow_throughout(at_s=0.1), 15.6, "slow from then on", id="slow after it"),
 ]
 TOLD = [
     pytest.param(
@@ -63,6 +87,11 @@ TOLD = [
     ),
     pytest.param(counted(gpu_case(), "remapped_rows"), "1 bad memory rows", id="remapped"),
     pytest.param(lost(), "the driver lost the GPU", id="lost"),
+    pytest.param(slow_throughout(at_s=9.0), "92", id="slow before it already"),
+    pytest.param(slowed(at_s=15.0, token=300), "92", id="slower long before it"),
+    pytest.param(
+        slow_throughout(at_s=0.1, xid=31), "perhaps of another program", id="a program's own: slow"
+    ),
 ]
 
 
@@ -93,7 +122,7 @@ def test_an_error_that_cost_no_time_is_told_and_charged_with_nothing(case: Case,
 
 
 def test_every_known_error_has_words_and_a_remedy() -> None:
-    for said, remedy in gpu_fault.XIDS.values():
+    for said, remedy in XIDS.values():
         assert said.isascii()
         assert remedy.format(index=0).isascii()
         assert not remedy.endswith(".")

@@ -106,7 +106,7 @@ def test_leads_the_diagnosis() -> None:
 
 
 def test_without_a_reason_it_is_slow_and_unexplained() -> None:
-    unclear = prefilled(500.0)
+    unclear = prefilled(1_400.0)
     diagnosis, finding = diagnose(unclear), slow_prefill.detect(unclear)
 
     assert (diagnosis.verdict, diagnosis.phase) == ("slow", "prefill")
@@ -114,6 +114,13 @@ def test_without_a_reason_it_is_slow_and_unexplained() -> None:
     assert finding is not None
     assert "nothing that is visible here says why" in finding.summary
     assert finding.confidence < 0.5
+
+
+def test_far_below_all_that_is_expected_is_slow_prefill_whatever_the_reason() -> None:
+    [(cause, finding)] = diagnose(prefilled(500.0)).findings.items()
+
+    assert (cause, finding.confidence) == ("slow-prefill", 0.65)
+    assert "nothing that is visible here says why" in finding.summary
 
 
 def test_half_of_its_own_best_is_slow_prefill_whatever_the_reason() -> None:

@@ -1,0 +1,68 @@
+"""The chunks of a stream on their way to the client: by a tap where one can be, else one by one."""
+
+import asyncio
+import time
+
+import aiohttp
+from aiohttp import web
+
+from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.reshaped import Reshaped
+from slowtok.proxy.tap import Tap
+
+UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+async def pass_chunks(
+    request: web.Request,
+    reply: aiohttp.ClientResponse,
+    response: web.StreamResponse,
+    exchange: Exchange,
+    reshaped: Reshaped | None,
+    backlog: BacklogWatch,
+) -> float | None:
+    """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
+    tap = _tap(request, reply, response, exchange, reshaped, backlog)
+    while True:
+        if tap is not None:
+            await tap.flow()
+        try:
+            chunk = await reply.content.readany()
+        except UPSTREAM_BROKE:
+            return None
+        at_s = time.monotonic()
+        if not chunk:
+            backlog.note()
+            return at_s
+        if reshaped is None:
+            await response.write(chunk)
+            exchange.observe(chunk, at_s)
+        else:
+            await reshaped.write(chunk, at_s)
+        backlog.note()
+
+
+def _tap(
+    request: web.Request,
+    reply: aiohttp.ClientResponse,
+    response: web.StreamResponse,
+    exchange: Exchange,
+    reshaped: Reshaped | None,
+    backlog: BacklogWatch,
+) -> Tap | None:
+    """Return a tap; None where a record has to be made between two chunks."""
+    if reshaped is not None and reshaped.annotates:
+        return None
+
+    def seen(piece: bytes, at_s: float) -> None:
+        exchange.observe(piece, at_s)
+        backlog.glance(at_s)
+
+    return Tap(
+        reply,
+        request,
+        chunked=response.headers.get("Transfer-Encoding") == "chunked",
+        reshape=None if reshaped is None else reshaped.feed,
+        seen=seen,
+    )

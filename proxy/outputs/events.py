@@ -1,0 +1,186 @@
+"""`/slowtok/events`: what happens, as it happens, for whoever listens (server-sent events).
+
+Strategy: an event is written down once and put into each listener's own bounded queue; that never
+waits. Who takes too long loses the oldest of them and is told how many. While nobody listens,
+nothing is made.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Diagnosis
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.now import Now, shown
+from slowtok.proxy.outputs.progress import Seen, progress
+
+MAX_LISTENERS = 16
+MAX_QUEUED = 256  # events for one listener: what a busy second brings, several times over
+LOOK_S = 0.2  # how late a first token may be told; its own time is in the event
+TELL_S = 1.0  # between two looks at a running request, and between two samples
+HEARTBEAT_S = 15.0  # proxies on the way give up on connections that are silent for 30 to 60 s
+
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would collect events
+}
+
+
+class Listener:
+    """One who listens: a queue that never makes anybody wait."""
+
+    def __init__(self, most: int = MAX_QUEUED) -> None:
+        self._events: deque[bytes] = deque()
+        self._most = most
+        self._lost = 0
+        self.some = asyncio.Event()
+
+    def put(self, event: bytes) -> int:
+        """Add an event; returns how many were lost for it."""
+        self._events.append(event)
+        self.some.set()
+        if len(self._events) <= self._most:
+            return 0
+        self._events.popleft()
+        self._lost += 1
+        return 1
+
+    def take(self) -> bytes:
+        """Return all that waits, after a word on what was lost before it."""
+        self.some.clear()
+        lost, self._lost = self._lost, 0
+        waiting = b"".join(self._events)
+        self._events.clear()
+        return (written("lost", {"events": lost}) if lost else b"") + waiting
+
+
+class Events:
+    """Tells every listener; as a sink it tells of records, as a watcher of each request's steps."""
+
+    def __init__(self, now: Callable[[], Now], *, max_listeners: int = MAX_LISTENERS) -> None:
+        self._now = now
+        self._max_listeners = max_listeners
+        self._live: dict[str, tuple[Exchange, Seen]] = {}
+        self._listeners: dict[Listener, web.Request] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.lost = 0
+        self.failed = 0
+
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
+
+    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
+        """Tell of a finished request."""
+        self._tell("record", record)
+
+    def note(self, step: str, exchange: Exchange) -> None:
+        """Take note of a step of a request (`begin`, `sent`, `end`), and tell of it."""
+        now_s = time.monotonic()
+        if step == "begin":
+            self._live[exchange.request_id] = (exchange, Seen(now_s))
+        elif step == "end":
+            self._live.pop(exchange.request_id, None)
+        if self._listeners:
+            self._tell(step, progress(exchange, now_s))
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Serve one listener until it goes away."""
+        if self._is_closed or len(self._listeners) >= self._max_listeners:
+            message = f"{self._max_listeners} listen already: close a page, or come back later"
+            return error_response(503, message, "overloaded")
+        listener = Listener()
+        self._greet(listener)
+        self._listeners[listener] = request
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        response = web.StreamResponse(headers=HEADERS)
+        try:
+            await response.prepare(request)
+            await self._serve(listener, response)
+        except ConnectionError:
+            pass  # it went away
+        finally:
+            self._listeners.pop(listener, None)
+            self._stop_looking_for_nobody()
+        return response
+
+    def close(self) -> None:
+        """Let every listener go: the proxy stops. One that does not read is not waited for."""
+        self._is_closed = True
+        for listener, request in self._listeners.items():
+            listener.some.set()
+            transport = request.transport
+            if transport is not None and transport.get_write_buffer_size():
+                transport.abort()
+
+    async def _serve(self, listener: Listener, response: web.StreamResponse) -> None:
+        while not self._is_closed:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await listener.some.wait()
+            except TimeoutError:
+                await response.write(b": still here\n\n")
+                continue
+            if waiting := listener.take():
+                await response.write(waiting)
+
+    def _greet(self, listener: Listener) -> None:
+        """Tell a new listener what is on its way already, and what is so now."""
+        now_s = time.monotonic()
+        for exchange, _ in self._live.values():
+            listener.put(written("progress", progress(exchange, now_s)))
+        listener.put(written("sample", shown(self._now())))
+
+    def _tell(self, event: str, said: dict[str, Any]) -> None:
+        if self._listeners:
+            text = written(event, said)
+            self.lost += sum(listener.put(text) for listener in self._listeners)
+
+    async def _look(self) -> None:
+        """While somebody listens, look at what runs: first tokens often, the rest once a second."""
+        told_at_s = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            try:
+                self._tell_first_tokens(now_s)
+                if now_s - told_at_s >= TELL_S:
+                    told_at_s = now_s
+                    self._tell_progress(now_s)
+                    self._tell("sample", shown(self._now()))
+            except Exception:  # noqa: BLE001 - one look that breaks costs only itself
+                self.failed += 1
+
+    def _tell_first_tokens(self, now_s: float) -> None:
+        for exchange, seen in self._live.values():
+            meter = exchange.meter
+            if not seen.told_first and meter is not None and meter.first_at_s is not None:
+                seen.told_first = True
+                self._tell("first-token", progress(exchange, now_s))
+
+    def _tell_progress(self, now_s: float) -> None:
+        for exchange, seen in self._live.values():
+            self._tell("progress", progress(exchange, now_s, seen))
+            seen.at_s = now_s
+            seen.reads = exchange.meter.reads if exchange.meter else 0
+
+    def _stop_looking_for_nobody(self) -> None:
+        if not self._listeners and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+
+def written(event: str, said: dict[str, Any]) -> bytes:
+    """Return one event as it stands on the wire."""
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(said, default=str))

@@ -1,0 +1,66 @@
+"""Labels for metrics: what each request counts as, in a bounded number of words."""
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.finding import Diagnosis
+
+MOST_MODELS = 20
+"""Names of models that get a label of their own; a dashboard with more cannot be read."""
+
+MAX_NAME_CHARS = 128
+OTHER = "other"
+UNNAMED = "unknown"
+
+ENDINGS = frozenset(
+    {
+        "stop",
+        "length",
+        "tool_calls",
+        "content_filter",
+        "complete",
+        "client-gone",
+        "upstream-error",
+        "upstream-refused",
+        "timeout",
+        "http-error",
+        "overloaded",
+        "proxy-stopped",
+        "unknown",
+    }
+)
+
+
+class Names:
+    """Models by name; beyond `most` names the rest is called "other"."""
+
+    def __init__(self, most: int = MOST_MODELS) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, case: Case) -> str:
+        """Return the label for a request's model: the engine's name for it, else the client's.
+
+        Only a request that succeeded can bring in a new name: clients ask for models that are
+        not there.
+        """
+        said = case.model.name or case.timeline.model
+        name = said[:MAX_NAME_CHARS].encode("utf-8", "replace").decode() if said else UNNAMED
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most or case.timeline.status != 200:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
+def ending(case: Case) -> str:
+    """Return how a request ended; an engine's own words beyond the known ones are "other"."""
+    return case.timeline.ended if case.timeline.ended in ENDINGS else OTHER
+
+
+def unexplained_s(diagnosis: Diagnosis) -> dict[Phase, float]:
+    """Return what each slow phase lost beyond the parts that its causes are charged with."""
+    left_s = {loss.phase: loss.lost_s for loss in diagnosis.losses if loss.slow}
+    for finding in diagnosis.findings.values():
+        if not finding.informational and finding.phase in left_s:
+            left_s[finding.phase] -= finding.lost_s
+    return {phase: lost_s for phase, lost_s in left_s.items() if lost_s > 0}
