@@ -77,7 +77,7 @@ def _without_rate(case: Case) -> DecodeJudgement:
     rate, low_tps = case.phases.prefill_tps, _expected_prefill(case)[0]
     if rate is None or not low_tps:
         return _cannot("nothing is generated, and there is no expectation for the prefill")
-    if rate < low_tps and not _is_telling_prefill(case):
+    if rate < low_tps and not is_telling_prefill(case):
         return _cannot("nothing is generated, and too little is known of the prefill")
     return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
@@ -125,7 +125,7 @@ def prefill_excess_s(case: Case) -> float:
     """
     rate, took_s = case.phases.prefill_tps, case.phases.prefill_s
     low_tps, expected_tps = _expected_prefill(case)
-    if rate is None or took_s is None or rate >= low_tps or not _is_telling_prefill(case):
+    if rate is None or took_s is None or rate >= low_tps or not is_telling_prefill(case):
         return 0.0
     return took_s * (1 - rate / expected_tps)
 
@@ -142,7 +142,8 @@ def _expected_prefill(case: Case) -> tuple[float, float]:
     return max(edges)
 
 
-def _is_telling_prefill(case: Case) -> bool:
+def is_telling_prefill(case: Case) -> bool:
+    """Say whether a prefill's time is that of its tokens alone, and enough of it."""
     p, n, activity = case.phases, case.neighbours, case.activity
     if is_error(case) or p.source not in ("engine", "metrics"):
         return False
@@ -198,14 +199,24 @@ def _learned(case: Case) -> Baseline | None:
 def unexplained_wait(case: Case) -> str | None:
     """Return why a long wait for the first token cannot be judged, None where there is no such."""
     p = case.phases
-    if p.prefill_s is not None or p.queue_s is not None or p.ttft_s is None:
+    if p.queue_s is not None or p.ttft_s is None:
         return None
     if not _is_long("prefill", p.ttft_s, p.total_s):
         return None
+    if p.prefill_s is not None and (p.source != "stream" or not _is_beyond(case, p.ttft_s)):
+        return None
     return (
-        f"{p.ttft_s:.1f} s before the first token may be queue or prefill: the engine does not say"
-        " (vLLM tells with --enable-per-request-metrics)"
+        f"{p.ttft_s:.1f} s before the first token may be queue, load or prefill: the engine does not"
+        " say (vLLM tells with --enable-per-request-metrics, Ollama from 0.35.1 on)"
     )
+
+
+def _is_beyond(case: Case, wait_s: float) -> bool:
+    """Say whether a wait is longer than the prompt could take at the least rate expected."""
+    low_tps, tokens = _expected_prefill(case)[0], case.timeline.tokens.processed
+    if not low_tps or tokens is None or tokens < MIN_PREFILL_TOKENS:
+        return False
+    return wait_s >= MIN_PREFILL_S and wait_s > tokens / low_tps
 
 
 def is_error(case: Case) -> bool:
@@ -222,7 +233,7 @@ def _why_no_rate(case: Case) -> str:
     if completion is None:
         return f"no token count: the request ended as {timeline.ended}"
     if case.phases.source == "estimate":
-        return "the engine gave no timings and the reply was not streamed: its times are estimates"
+        return "the engine gave no timings and the reply was not streamed"
     if completion <= 1:
         return f"too short to judge: {completion} token{'s' if completion != 1 else ''}"
     return f"no decode time: {completion} tokens came at once"

@@ -163,6 +163,43 @@ def doctor(
 
 
 @app.command()
+def bench(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model; else the only one.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=32, max=100_000, help="Of each answer [512].")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(metavar="N", min=1, max=100, help="[3]")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your own prompt in place of the standard.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the result there.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Better, same or worse than this result?")
+    ] = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill and decode, say what to try next, and whether it helped."""
+    from slowtok.proxy.commands.bench import Asked, run_bench  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "json": json or None,
+    }
+    asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
+    raise typer.Exit(run_bench(_settings(given, config), asked))
+
+
+@app.command()
 def replay(
     files: Annotated[
         list[str],

@@ -1,5 +1,6 @@
-"""The proxy's own pages under /slowtok/: records, status, health."""
+"""The proxy's own pages under /slowtok/: records, events, status, metrics, health."""
 
+import asyncio
 import os
 import re
 import time
@@ -11,10 +12,15 @@ import psutil
 from aiohttp import web
 
 from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.events import Events
+from slowtok.proxy.outputs.metrics import Metrics
+from slowtok.proxy.outputs.now import Now
 from slowtok.proxy.outputs.store import Store
 
 MAX_LISTED = 500
 RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
+
+PAGES = ("requests", "events", "status", "metrics", "health")
 
 Status = Callable[[], dict[str, Any]]
 
@@ -22,15 +28,28 @@ Status = Callable[[], dict[str, Any]]
 class Api:
     """Answers what is asked under /slowtok/."""
 
-    def __init__(self, store: Store, status: Status) -> None:
+    def __init__(
+        self,
+        store: Store,
+        status: Status,
+        *,
+        events: Events,
+        metrics: Metrics,
+        now: Callable[[], Now],
+    ) -> None:
         self._store = store
         self._status = status
+        self._events = events
+        self._metrics = metrics
+        self._now = now
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; any other path under /slowtok is answered here too, with a 404."""
         return [
             web.get("/slowtok/health", self.health),
             web.get("/slowtok/status", self.status),
+            web.get("/slowtok/metrics", self.metrics),
+            web.get("/slowtok/events", self._events.stream, allow_head=False),
             web.get("/slowtok/requests", self.requests),
             web.get("/slowtok/requests/{id}", self.request),
             web.route("*", "/slowtok", self.unknown),
@@ -44,6 +63,16 @@ class Api:
     async def status(self, _request: web.Request) -> web.Response:
         """Return what the proxy sees: engines, machine, own overhead."""
         return _json(self._status())
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Return all metrics in Prometheus' text format, or in OpenMetrics where it is asked for.
+
+        Written in a thread: with many models it takes longer than a token.
+        """
+        accept = request.headers.get("Accept", "")
+        body, content_type = await asyncio.to_thread(self._metrics.exposition, accept, self._now())
+        headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
+        return web.Response(body=body, headers=headers)
 
     async def requests(self, request: web.Request) -> web.Response:
         """Return recent records, the newest first; `?limit=N` for fewer."""
@@ -61,7 +90,7 @@ class Api:
 
     async def unknown(self, request: web.Request) -> web.Response:
         """Answer a path that is not ours: it must never reach an engine."""
-        known = "/slowtok/requests, /slowtok/status, /slowtok/health"
+        known = ", ".join(f"/slowtok/{page}" for page in PAGES)
         return error_response(404, f"{request.path} is not here; there are {known}", "not-found")
 
 

@@ -25,6 +25,9 @@ from slowtok.proxy.host_status import host_now
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
 from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.events import Events
+from slowtok.proxy.outputs.metrics import Metrics
+from slowtok.proxy.outputs.now import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
@@ -37,6 +40,7 @@ from slowtok.proxy.version import own_version
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds
+OF_GPU = ("index", "name", "power_limit_w", "vram", "now")  # what changes, for /slowtok/events
 STATUS_WINDOW_S = 30.0  # an older look at a GPU's memory is not what is so now
 _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
 
@@ -54,7 +58,9 @@ class Proxy:
         self.store = Store(settings.keep_requests)
         self.kept = Kept(settings.state_path / "learned.sqlite3")
         self.baselines = Baselines(self.kept)
-        self._sinks = sinks
+        self.metrics = Metrics()
+        self.events = Events(self._sample)
+        self._sinks = {"metrics": self.metrics, "events": self.events, **sinks}
         self._own_cost = OwnCost()
         self.door: Door | None = None  # where the proxy listens for others than tests
         self.is_stopping = False  # each connection ends with the reply that it is at
@@ -168,6 +174,45 @@ class Proxy:
             },
         }
 
+    def now(self) -> Now:
+        """Return what is so at this moment, for /slowtok/metrics."""
+        now_s = time.monotonic()
+        device, sampling = self.device(), self.sampler.status()
+        hosts = self.sampler.host_window(self._any_port(), now_s - WINDOW_S, now_s)
+        return Now(
+            version=own_version(),
+            in_flight=self.observer.in_flight,
+            engines=tuple(
+                EngineNow(name=e.name, kind=e.last_kind, up=e.identity is not None)
+                for e in self.engines.all
+            ),
+            gpus=gpus_now(device, self.sampler.gpu_window(now_s - WINDOW_S, now_s)),
+            host=hosts[-1] if hosts else None,
+            loop_lag_ms=self.lag.summary(),
+            diagnoses=self.observer.diagnosed,
+            diagnosis_s_total=self.observer.diagnose_s,
+            sampling_up=sampling["alive"],
+            sampling_cpu_ratio=sampling["cpu_ratio"],
+            sampling_restarts=sampling["restarts"],
+            lines_lost=self._log_lines_lost(),
+            connections_refused=self.door.refused if self.door else 0,
+            listeners=self.events.listeners,
+            events_lost=self.events.lost,
+            failures={**self.observer.failures, "events": self.events.failed},
+        )
+
+    def _sample(self) -> dict[str, Any]:
+        """Return how the machine is now, in the status's own words, for /slowtok/events."""
+        now_s = time.monotonic()
+        gpus = gpu_status(self.device(), self.sampler.gpu_window(now_s - WINDOW_S, now_s))
+        hosts = self.sampler.host_window(self._any_port(), now_s - WINDOW_S, now_s)
+        return {
+            "in_flight": self.observer.in_flight,
+            "gpus": [{name: gpu[name] for name in OF_GPU if name in gpu} for gpu in gpus],
+            "host": host_now(hosts),
+            "loop_lag": self.lag.summary(),
+        }
+
     def _engine_status(self, engine: Engine) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
         return {
@@ -202,11 +247,16 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
             response.force_close()
             response.headers["Connection"] = "close"
 
+    async def close_events(_: web.Application) -> None:
+        proxy.events.close()
+
     app = web.Application(middlewares=[_guard(proxy.settings, relay)])
     app.cleanup_ctx.append(life)
     app.on_response_prepare.append(_drop_what_was_added)
     app.on_response_prepare.append(close_when_stopping)
-    app.add_routes(Api(proxy.store, proxy.status).routes())
+    app.on_shutdown.append(close_events)
+    api = Api(proxy.store, proxy.status, events=proxy.events, metrics=proxy.metrics, now=proxy.now)
+    app.add_routes(api.routes())
     app.router.add_route("*", "/{rest:(?s:.*)}", relay)
     return app
 

@@ -32,6 +32,7 @@ async def drain(proxy: Proxy, server: web.Server, grace_s: float, at_once: async
     They are cut off after `grace_s`, or as soon as `at_once` is set.
     """
     proxy.is_stopping = True
+    proxy.events.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
             while under_way(proxy, server) and not at_once.is_set():

@@ -30,6 +30,8 @@ class Exchange:
     stream: bool = False
     engine_name: str | None = None
     caller_id: str | None = None  # x-request-id: the client's own, else ours
+    traceparent: str | None = None  # as the engine gets it
+    began_trace: bool = False  # the client sent no traceparent: it is ours
     slept: bool | None = None  # the engine had put its model away when the request went to it
     prompt: PromptPrint | None = None
     asked_for_usage: bool = False

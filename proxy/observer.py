@@ -8,7 +8,7 @@ import itertools
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
@@ -35,12 +35,23 @@ LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_RECENT = 256
 KEEP_PREVIOUS = 256
 
+Step = Literal["begin", "sent", "end"]
+
 
 class Sink(Protocol):
     """An output: takes a finished case with its diagnosis and its record, computes nothing."""
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Put it out."""
+        ...
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A sink that is also told of each step of a request while it is on its way."""
+
+    def note(self, step: Step, exchange: Exchange) -> None:
+        """Take note of a step that has just been made."""
         ...
 
 
@@ -76,6 +87,7 @@ class Observer:
         )
         self._store = store
         self._sinks = sinks
+        self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
         self._prompts = Prompts()
         self._live: dict[str, Exchange] = {}
@@ -108,9 +120,11 @@ class Observer:
         self._store.expect(exchange.request_id)
         if exchange.api is not None:
             self._sampler.set_active(True)
+        self._note("begin", exchange)
 
     def sent(self, exchange: Exchange) -> None:
         """A request is about to go to its engine."""
+        self._note("sent", exchange)
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
 
@@ -134,6 +148,7 @@ class Observer:
             except Exception:  # noqa: BLE001 - as in _wait
                 self.failures["engine counters"] += 1
         del self._live[exchange.request_id]
+        self._note("end", exchange)
         if stay := stay_of(exchange, time.monotonic()):
             self._recent.append(stay)
         if exchange.request_id in self._concluded or not exchange.stream:
@@ -184,6 +199,13 @@ class Observer:
         """Conclude what is still waiting for its last samples: the proxy stops."""
         for request_id in list(self._settling):
             self._settle(request_id)
+
+    def _note(self, step: Step, exchange: Exchange) -> None:
+        for name, watcher in self._watchers.items():
+            try:
+                watcher.note(step, exchange)
+            except Exception:  # noqa: BLE001 - a failing output costs only itself
+                self.failures[f"sink {name}"] += 1
 
     def _settle(self, request_id: str) -> None:
         settling = self._settling.pop(request_id, None)

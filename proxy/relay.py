@@ -121,6 +121,8 @@ class Relay:
             own=request.get(OWN_FIELDS, frozenset()),
         )
         exchange.caller_id = outgoing["X-Request-Id"]
+        exchange.traceparent = outgoing["traceparent"]
+        exchange.began_trace = "traceparent" not in request.headers
         keys = client_keys(outgoing)
         merged = await self._engines.merged_list(request.method, request.path, keys)
         if merged is not None:

@@ -5,7 +5,8 @@ Most of the prompt is known from an earlier one, but it differs early on, so tha
 the first difference has to be computed again: the client changed its beginning. What changed is
 told by its form: a header, a time, a number, an identifier, the tools or their order, messages
 left out or put in. Or the prompt begins like an earlier one, and the engine took next to none of it
-from its cache: the engine lost it.
+from its cache: the engine lost it. Engines that do not tell (Ollama before 0.34) are judged by the
+time that they took.
 
 Not to be confused with:
 - `slow-prefill`: the same tokens, each one slower.
@@ -25,6 +26,7 @@ Sources:
 
 from slowtok.detectors.case import Case, PromptPrefix
 from slowtok.detectors.finding import Evidence, Finding, need, weigh
+from slowtok.detectors.prompt_cached import cached_of
 from slowtok.detectors.prompt_change import client_remedy, engine_remedy, what_changed, why_lost
 
 TITLE = "Prompt cache not used"
@@ -61,23 +63,26 @@ def _changed_by_client(
     case: Case, prompt: PromptPrefix, kept: float, shared: float
 ) -> Finding | None:
     """Told by the prompts alone; the cached tokens only say how much of it was lost."""
-    cached = _cached(case)
-    lost = shared - (kept if cached is None else cached)
+    cached = cached_of(case)
+    lost = shared - (kept if cached is None else cached.tokens)
     if lost < max(MIN_MOVED_RATIO * (case.timeline.tokens.prompt or 0), MIN_LOST_TOKENS):
         return None
-    confidence = weigh("counter", "inference" if cached is None else "server")
+    confidence = weigh(
+        "counter", "server" if cached is not None and cached.is_told else "inference"
+    )
     why = what_changed(prompt)
     return _finding(case, shared - lost, lost, confidence, why, client_remedy(prompt))
 
 
 def _lost_by_engine(case: Case, prompt: PromptPrefix, kept: float) -> Finding | None:
-    cached = need(_cached(case), "prompt tokens taken from the cache")
+    found = need(cached_of(case), "prompt tokens taken from the cache")
+    cached = found.tokens
     if cached > MAX_CACHED_RATIO * kept or kept - cached < MIN_LOST_TOKENS:
         return None
     same = 100 * _kept_ratio(prompt)
     why = f"the first {same:.0f} % are the same as in an earlier request, but "
     why += why_lost(case, prompt)
-    confidence = weigh("server", "gauge")
+    confidence = weigh("server" if found.is_told else "inference", "gauge")
     return _finding(case, cached, kept - cached, confidence, why, engine_remedy(case, prompt))
 
 
@@ -91,16 +96,6 @@ def _kept_ratio(prompt: PromptPrefix) -> float:
     if prompt.difference_role == "tools" and prompt.first_difference is not None:
         chars = min(chars, prompt.first_difference)
     return chars / prompt.chars if prompt.chars else 0.0
-
-
-def _cached(case: Case) -> float | None:
-    """Return the cached tokens, by the reply or by counters that counted this request alone."""
-    activity = case.activity
-    if case.server.prefix_caching is False:
-        return 0
-    if case.timeline.tokens.cached is not None or activity is None or not activity.alone:
-        return case.timeline.tokens.cached
-    return activity.cached_tokens
 
 
 def _engine_is_new(case: Case, prompt: PromptPrefix) -> bool:
@@ -130,7 +125,7 @@ def _finding(
         remedy=remedy,
         evidence=(
             Evidence(
-                name="tokens from the cache" if _cached(case) is not None else "common beginning",
+                name="tokens from the cache" if cached_of(case) is not None else "common beginning",
                 value=round(reused),
                 unit="tokens",
             ),

@@ -1,4 +1,4 @@
-"""What came out of a benchmark's runs: medians with their spread, one figure for each rate. Pure."""
+"""What came out of a benchmark's runs: for each rate the median with its spread. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -86,9 +86,7 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
     for name, unit, more_is_better in FIGURES:
         values = tuple(v for run in runs if (v := getattr(run, name)) is not None)
         if values:
-            found.append(
-                Figure(name=name, unit=unit, values=values, more_is_better=more_is_better)
-            )
+            found.append(Figure(name=name, unit=unit, values=values, more_is_better=more_is_better))
     return found
 
 

@@ -46,9 +46,7 @@ def pace_of(record: Record) -> Pace:
     )
 
 
-async def measure(
-    client: Client, shots: Sequence[Shot], pace: Pace, screen: Console
-) -> list[Run]:
+async def measure(client: Client, shots: Sequence[Shot], pace: Pace, screen: Console) -> list[Run]:
     """Send one run after the other, and return them with what slowtok said.
 
     Raises:

@@ -5,15 +5,43 @@ from typing import Any
 
 from slowtok.proxy.outputs.record import known
 
-_ENGINE = (
-    "kind version context_tokens slots gpu_layers cpu_moe_layers threads kv_type_k kv_type_v "
-    "kv_on_gpu flash_attention memory_mapped speculative batch_tokens micro_batch_tokens "
-    "split_mode tensor_parallel gpu_indices gpu_memory_ratio kv_cache_tokens prefix_caching "
-    "eager cpu_offload_bytes unified_memory local"
-).split()
-_MODEL = "name digest quantisation parameters file_bytes layers".split()
-_MACHINE = "os cpu_physical_cores cpu_logical_cores ram_bytes power_profile cpu_governor".split()
-_GPU = "index name vendor driver total_bytes power_limit_w".split()
+_ENGINE = [
+    "kind",
+    "version",
+    "context_tokens",
+    "slots",
+    "gpu_layers",
+    "cpu_moe_layers",
+    "threads",
+    "kv_type_k",
+    "kv_type_v",
+    "kv_on_gpu",
+    "flash_attention",
+    "memory_mapped",
+    "speculative",
+    "batch_tokens",
+    "micro_batch_tokens",
+    "split_mode",
+    "tensor_parallel",
+    "gpu_indices",
+    "gpu_memory_ratio",
+    "kv_cache_tokens",
+    "prefix_caching",
+    "eager",
+    "cpu_offload_bytes",
+    "unified_memory",
+    "local",
+]
+_MODEL = ["name", "digest", "quantisation", "parameters", "file_bytes", "layers"]
+_MACHINE = [
+    "os",
+    "cpu_physical_cores",
+    "cpu_logical_cores",
+    "ram_bytes",
+    "power_profile",
+    "cpu_governor",
+]
+_GPU = ["index", "name", "vendor", "driver", "total_bytes", "power_limit_w"]
 
 Status = Mapping[str, Any]
 

@@ -78,7 +78,9 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
         log, listen = Path(scratch) / "proxy.log", f"127.0.0.1:{free_port()}"
         tell("starting slowtok for the time")
         async with (
-            run_child("-m", "slowtok.proxy.demo.leash", *_serve(settings, listen), log=log) as child,
+            run_child(
+                "-m", "slowtok.proxy.demo.leash", *_serve(settings, listen), log=log
+            ) as child,
             _session(os.environ.get("SLOWTOK_API_KEY", "")) as session,
         ):
             swallow = asyncio.create_task(_swallow(child))

@@ -18,8 +18,7 @@ from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.errors import error_response
-from slowtok.proxy.outputs.now import Now, shown
-from slowtok.proxy.outputs.progress import Seen, progress
+from slowtok.proxy.running import running_entry
 
 MAX_LISTENERS = 16
 MAX_QUEUED = 256  # events for one listener: what a busy second brings, several times over
@@ -65,10 +64,13 @@ class Listener:
 class Events:
     """Tells every listener; as a sink it tells of records, as a watcher of each request's steps."""
 
-    def __init__(self, now: Callable[[], Now], *, max_listeners: int = MAX_LISTENERS) -> None:
-        self._now = now
+    def __init__(
+        self, sample: Callable[[], dict[str, Any]], *, max_listeners: int = MAX_LISTENERS
+    ) -> None:
+        self._sample = sample
         self._max_listeners = max_listeners
-        self._live: dict[str, tuple[Exchange, Seen]] = {}
+        self._live: dict[str, Exchange] = {}
+        self._has_token: set[str] = set()  # of those, by id: its first token was told
         self._listeners: dict[Listener, web.Request] = {}
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -85,14 +87,16 @@ class Events:
         self._tell("record", record)
 
     def note(self, step: str, exchange: Exchange) -> None:
-        """Take note of a step of a request (`begin`, `sent`, `end`), and tell of it."""
-        now_s = time.monotonic()
+        """Take note of a step of a generation (`begin`, `sent`, `end`), and tell of it."""
+        if exchange.api is None:
+            return
         if step == "begin":
-            self._live[exchange.request_id] = (exchange, Seen(now_s))
+            self._live[exchange.request_id] = exchange
         elif step == "end":
             self._live.pop(exchange.request_id, None)
+            self._has_token.discard(exchange.request_id)
         if self._listeners:
-            self._tell(step, progress(exchange, now_s))
+            self._tell(step, running_entry(exchange, time.monotonic()))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Serve one listener until it goes away."""
@@ -136,11 +140,11 @@ class Events:
                 await response.write(waiting)
 
     def _greet(self, listener: Listener) -> None:
-        """Tell a new listener what is on its way already, and what is so now."""
+        """Tell a new listener what is on its way already, and how the machine is."""
         now_s = time.monotonic()
-        for exchange, _ in self._live.values():
-            listener.put(written("progress", progress(exchange, now_s)))
-        listener.put(written("sample", shown(self._now())))
+        for exchange in self._live.values():
+            listener.put(written("progress", running_entry(exchange, now_s)))
+        listener.put(written("sample", self._sample()))
 
     def _tell(self, event: str, said: dict[str, Any]) -> None:
         if self._listeners:
@@ -158,22 +162,21 @@ class Events:
                 if now_s - told_at_s >= TELL_S:
                     told_at_s = now_s
                     self._tell_progress(now_s)
-                    self._tell("sample", shown(self._now()))
             except Exception:  # noqa: BLE001 - one look that breaks costs only itself
                 self.failed += 1
 
     def _tell_first_tokens(self, now_s: float) -> None:
-        for exchange, seen in self._live.values():
-            meter = exchange.meter
-            if not seen.told_first and meter is not None and meter.first_at_s is not None:
-                seen.told_first = True
-                self._tell("first-token", progress(exchange, now_s))
+        waiting = (e for e in self._live.values() if e.request_id not in self._has_token)
+        for exchange in waiting:
+            entry = running_entry(exchange, now_s)
+            if "ttft_s" in entry:
+                self._has_token.add(exchange.request_id)
+                self._tell("first-token", entry)
 
     def _tell_progress(self, now_s: float) -> None:
-        for exchange, seen in self._live.values():
-            self._tell("progress", progress(exchange, now_s, seen))
-            seen.at_s = now_s
-            seen.reads = exchange.meter.reads if exchange.meter else 0
+        for exchange in self._live.values():
+            self._tell("progress", running_entry(exchange, now_s))
+        self._tell("sample", self._sample())
 
     def _stop_looking_for_nobody(self) -> None:
         if not self._listeners and self._looking is not None:

@@ -47,9 +47,10 @@ def _proxy(now: Now) -> Iterator[Metric]:
     for engine in now.engines:
         up.add_metric((engine.name, engine.kind), float(engine.up))
     yield up
-    p50_s, max_s = now.loop_lag_p50_s, now.loop_lag_max_s
-    yield _gauge("event_loop_lag_median_seconds", "Lateness in the last minute, median.", p50_s)
-    yield _gauge("event_loop_lag_max_seconds", "Lateness in the last minute, the most.", max_s)
+    for of, said in (("p50", "median"), ("max", "the most")):
+        lag_ms = now.loop_lag_ms.get(f"{of}_ms")
+        text = f"How late the event loop woke in the last minute, {said}."
+        yield _gauge(f"event_loop_lag_{of}_seconds", text, lag_ms and lag_ms / 1000)
     yield _counter("diagnoses", "Requests that were diagnosed.", now.diagnoses)
     yield _counter("diagnosis_seconds", "Time spent on diagnosing.", now.diagnosis_s_total)
     yield _gauge("sampling_up", "Whether the sampling process runs.", float(now.sampling_up))

@@ -72,7 +72,10 @@ class Metrics:
 
     def _count_requests(self) -> None:
         self._requests = self._counter(
-            "requests", "Finished generations by verdict and, where slow, phase.", "verdict", "phase"
+            "requests",
+            "Finished generations by verdict and, where slow, phase.",
+            "verdict",
+            "phase",
         )
         self._endings = self._counter("endings", "Finished generations by how they ended.", "ended")
         self._passed = Counter(

@@ -1,7 +1,7 @@
 """What is so at this moment, for outputs that show more than finished requests. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from slowtok.detectors.gpu_window import by_gpu
@@ -9,32 +9,6 @@ from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 
 WINDOW_S = 5.0
 """How old a reading may be that is shown as what is so now: idle sampling writes every 2 s."""
-
-SHOWN_OF_GPU = (
-    "busy_ratio",
-    "memory_busy_ratio",
-    "dram_busy_ratio",
-    "power_w",
-    "power_limit_w",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "memory_temperature_c",
-    "free_bytes",
-    "total_bytes",
-    "reasons",
-)
-SHOWN_OF_HOST = (
-    "cpu_cores",
-    "cpu_busy_cores",
-    "server_cpu_cores",
-    "others_cpu_cores",
-    "server_run_delay_cores",
-    "available_bytes",
-    "psi_cpu_some_ratio",
-    "psi_io_full_ratio",
-    "psi_memory_full_ratio",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +32,12 @@ class GpuNow:
 class Now:
     """The proxy, its engines and its machine. Counts and `*_s_total` grow since the start."""
 
-    at_s: float
     version: str | None = None
     in_flight: int = 0
     engines: tuple[EngineNow, ...] = ()
     gpus: tuple[GpuNow, ...] = ()
     host: HostSample | None = None
-    loop_lag_p50_s: float | None = None
-    loop_lag_max_s: float | None = None
+    loop_lag_ms: Mapping[str, float | None] = field(default_factory=dict)
     diagnoses: int = 0
     diagnosis_s_total: float = 0.0
     sampling_up: bool = False
@@ -83,26 +55,6 @@ def gpus_now(device: DeviceFacts, samples: Sequence[GpuSample]) -> tuple[GpuNow,
     names = {gpu.index: gpu.name for gpu in device.gpus or ()}
     seen = by_gpu(samples)
     return tuple(GpuNow(name=names.get(index), sample=_merged(of)) for index, of in seen.items())
-
-
-def shown(now: Now) -> dict[str, Any]:
-    """Return the readings of this moment as one JSON object; what is not known is absent."""
-    host = now.host
-    return {
-        "in_flight": now.in_flight,
-        "loop_lag_max_ms": None if now.loop_lag_max_s is None else now.loop_lag_max_s * 1000,
-        "engines": [asdict(engine) for engine in now.engines],
-        "gpus": [
-            {"index": gpu.sample.index, "name": gpu.name, **_known(gpu.sample, SHOWN_OF_GPU)}
-            for gpu in now.gpus
-        ],
-        "host": {} if host is None else _known(host, SHOWN_OF_HOST),
-    }
-
-
-def _known(sample: GpuSample | HostSample, names: Sequence[str]) -> dict[str, Any]:
-    values = {name: getattr(sample, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _merged(samples: Sequence[GpuSample]) -> GpuSample:

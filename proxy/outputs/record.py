@@ -117,7 +117,8 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _estimated(case: Case) -> list[str]:
-    return ["decode time"] if case.phases.source == "estimate" else []
+    counted = case.timeline.tokens.completion is not None
+    return ["decode time"] if counted and case.phases.source == "estimate" else []
 
 
 def _expected(case: Case) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""A benchmark's result for human eyes. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slowtok.proxy.benchmark.advice import Step
+from slowtok.proxy.benchmark.comparison import Change, Difference
+from slowtok.proxy.benchmark.figures import Figure, Run
+from slowtok.proxy.benchmark.result import Result
+from slowtok.proxy.outputs.console import plain, seconds
+
+VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
+OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red"}
+NAMES = {
+    "decode_tps": "decode",
+    "prefill_tps": "prefill",
+    "energy_j_per_token": "energy",
+}
+MOST_DIFFERENCES = 12
+FULL_ANSWER_RATIO = 0.9
+
+
+def head(result: Result, where: str) -> Text:
+    """Return what was measured: engine, model, and the way to it."""
+    engine, model = result.setup.get("engine", {}), result.setup.get("model", {})
+    build = " ".join(str(engine[k]) for k in ("kind", "version") if engine.get(k)) or "engine"
+    size = model.get("file_bytes")
+    facts = [model.get("quantisation"), size and f"{size / 2**30:.2f} GiB"]
+    said = ", ".join(str(fact) for fact in facts if fact)
+    text = Text(plain(result.model), "bold")
+    text.append(plain(f"{f' ({said})' if said else ''} on {build}, through {where}"), "not bold")
+    return text
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """Return one row for each run; it fits into 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name, justify in (("run", "left"), ("tokens", "right"), ("prefill/s", "right")):
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column("decode/s", justify="right", no_wrap=True)
+    table.add_column("expected", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("cause", overflow="fold")
+    for run in runs:
+        table.add_row(*_row(run))
+    return table
+
+
+def figures_table(figures: Iterable[Figure]) -> Table:
+    """Return the median of each figure with its spread."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for figure in figures:
+        spread = "one run: spread not known"
+        if figure.spread is not None:
+            low, high = min(figure.values), max(figure.values)
+            share = 100 * figure.spread / figure.median if figure.median else 0.0
+            spread = f"{number(low)} to {number(high)}, spread {share:.1f} %"
+        table.add_row(
+            Text(NAMES.get(figure.name, figure.name), "bold"),
+            Text(f"{number(figure.median)} {figure.unit}", "bold"),
+            f"median of {len(figure.values)}" if len(figure.values) > 1 else "",
+            Text(spread, "dim"),
+        )
+    return table
+
+
+def comparison(
+    before: Result, found: Sequence[Change], differ: Sequence[Difference], file: str
+) -> RenderableType:
+    """Return what became of each figure, and what is not the same in the setup."""
+    parts: list[RenderableType] = [Text(plain(f"\nAgainst {file} ({before.at})"), "bold")]
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for one in found:
+        noise = "" if one.spread_known else "; one run each, noise not known"
+        table.add_row(
+            Text(one.outcome, OUTCOME_STYLES[one.outcome]),
+            NAMES.get(one.name, one.name),
+            f"{number(one.before)} -> {number(one.after)} {one.unit}",
+            f"{one.ratio:+.1%}",
+            Text(f"noise up to {number(one.limit)}{noise}", "dim"),
+        )
+    parts.append(table if found else Text("They have no figure in common.", "yellow"))
+    if differ:
+        parts.append(Text("Not the same in the setup:", "bold"))
+        parts += [_difference(one) for one in differ[:MOST_DIFFERENCES]]
+        if len(differ) > MOST_DIFFERENCES:
+            parts.append(Text(f"  and {len(differ) - MOST_DIFFERENCES} more; --json has them"))
+    else:
+        parts.append(Text("The setup is the same, as far as it can be seen.", "dim"))
+    return Group(*parts)
+
+
+def what_next(steps: Sequence[Step], command: str, *, saved: str | None) -> RenderableType:
+    """Return what to try, and the command that says whether it helped."""
+    parts: list[RenderableType] = []
+    if steps:
+        parts.append(Text("\nTry next, one at a time:", "bold"))
+    else:
+        parts.append(Text("\nNothing that was seen costs speed.", "green"))
+    for n, step in enumerate(steps, 1):
+        lost = f" (lost {seconds(step.lost_ms)})" if step.lost_ms else ""
+        text = Text(f"{n}. {plain(step.what)}{lost}")
+        text.append(f"\n   -> {plain(step.do)}", "bold")
+        parts.append(text)
+    if saved is not None:
+        said = "Then measure again:" if steps else "After a change, measure again:"
+        parts.append(Text(f"\n{said}\n  {plain(command)}"))
+    return Group(*parts)
+
+
+def short_answers(runs: Iterable[Run], tokens: int) -> str | None:
+    """Say where answers ended early, which makes a decode rate less sure."""
+    counts = [
+        run.completion_tokens
+        for run in runs
+        if run.decode_tps is not None and run.completion_tokens is not None
+    ]
+    if not counts or min(counts) >= FULL_ANSWER_RATIO * tokens:
+        return None
+    return f"The model ended its answer early: {min(counts)} of {tokens} tokens."
+
+
+def number(value: float) -> str:
+    """Return a rate with three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _row(run: Run) -> tuple[RenderableType, ...]:
+    band = ""
+    if run.expected_low_tps is not None and run.expected_high_tps is not None:
+        band = f"{number(run.expected_low_tps)}-{number(run.expected_high_tps)}"
+    word = f"{run.verdict} {run.phase}" if run.phase else run.verdict
+    return (
+        run.label,
+        _tokens(run),
+        "" if run.prefill_tps is None else number(run.prefill_tps),
+        "" if run.decode_tps is None else number(run.decode_tps),
+        band,
+        Text(word, VERDICT_STYLES.get(run.verdict, "")),
+        Text(_cause(run), "bold" if run.findings else "dim"),
+    )
+
+
+def _tokens(run: Run) -> str:
+    """Return the tokens that the run is about: computed ones of the prompt, or generated ones."""
+    if run.decode_tps is not None:
+        return "?" if run.completion_tokens is None else f"{run.completion_tokens:,}"
+    if run.prompt_tokens is None:
+        return "?"
+    return f"{run.prompt_tokens - (run.cached_tokens or 0):,}"
+
+
+def _cause(run: Run) -> str:
+    if run.findings:
+        first: Mapping[str, Any] = run.findings[0]
+        return f"{first['cause']} (lost {seconds(float(first.get('lost_ms') or 0))})"
+    if run.verdict == "slow":
+        return "not visible"
+    return plain(run.reason or "")
+
+
+def _difference(one: Difference) -> Text:
+    said = f"  {one.name}: {_shown(one.before)} -> {_shown(one.after)}"
+    return Text(plain(said), "yellow")
+
+
+def _shown(value: Any) -> str:
+    return "not known" if value is None else str(value)
