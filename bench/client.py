@@ -37,13 +37,15 @@ class _Stream:
     tail: bytes = b""
 
 
-def make_request(*, tokens: int, gap_us: int = 0, prompt_bytes: int = 200) -> bytes:
-    """Return a request for `tokens`, one every `gap_us`; none is a whole reply."""
+def make_request(
+    *, tokens: int, gap_us: int = 0, first_us: int = 0, prompt_bytes: int = 200
+) -> bytes:
+    """Return a request for `tokens`, one every `gap_us` after `first_us`; none is a whole reply."""
     stream = "true" if tokens else "false"
     body = '{"model":"mock","stream":%s,"messages":[{"role":"user","content":"%s"}]}'
     data = (body % (stream, ("word " * (prompt_bytes // 5)))).encode()
     head = (
-        f"POST {PATH}?n={tokens}&gap_us={gap_us} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"POST {PATH}?n={tokens}&gap_us={gap_us}&first_us={first_us} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     return head.encode() + data
@@ -52,7 +54,7 @@ def make_request(*, tokens: int, gap_us: int = 0, prompt_bytes: int = 200) -> by
 class Client:
     """Keeps `streams` requests open on connections of its own, one after another on each."""
 
-    def __init__(self, port: int, request: bytes, *, streams: int, timed: bool = True) -> None:
+    def __init__(self, port: int, request: bytes, streams: int, *, timed: bool = True) -> None:
         self._request = request
         self._timed = timed
         self._selector = selectors.DefaultSelector()

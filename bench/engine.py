@@ -3,7 +3,8 @@
     python -m bench.engine PORT
 
 What a request wants is in its query, so that no body has to be parsed: `n` tokens, one
-every `gap_us`, or without a pause at 0; `n=0` is a whole reply. Times are the monotonic clock's,
+every `gap_us`, or without a pause at 0; `n=0` is a whole reply. `first_us` is the time that a
+prefill would take. Times are the monotonic clock's,
 which all processes of a machine share.
 """
 
@@ -45,7 +46,7 @@ _STREAM_HEAD = _HEAD % (b"200 OK", b"text/event-stream") + b"Transfer-Encoding: 
 _JSON_HEAD = b"application/json\r\nContent-Length: %d"
 _WHOLE_REPLY = _HEAD % (b"200 OK", _JSON_HEAD % len(WHOLE)) + b"\r\n" + WHOLE
 _NOT_FOUND = _HEAD % (b"404 Not Found", _JSON_HEAD % 2) + b"\r\n{}"
-_WANTED = re.compile(rb"POST \S*[?&]n=(\d+)&gap_us=(\d+)")
+_WANTED = re.compile(rb"POST \S*[?&]n=(\d+)&gap_us=(\d+)&first_us=(\d+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -139,9 +140,12 @@ class Engine:
         else:
             client.left = client.tokens = int(wanted[1])
             client.gap_s = int(wanted[2]) / 1e6
-            client.due_s = time.monotonic()
+            client.due_s = time.monotonic() + int(wanted[3]) / 1e6
             self._send(client, _STREAM_HEAD)
-            self._tick(client)
+            if client.gap_s:
+                heapq.heappush(self._due, client)
+            else:
+                self._tick(client)
 
     def _tick(self, client: _Connection) -> None:
         """Send the next token, or all at once where no pause is wanted."""

@@ -11,7 +11,7 @@ its attention are stored in different types.
 import csv
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 _TABLE = Path(__file__).with_name("models.csv")
@@ -44,6 +44,7 @@ class KnownModel:
     read_bytes_by_type: tuple[tuple[str, float], ...]
 
 
+@lru_cache(maxsize=256)
 def find_model(
     name: str | None,
     *,

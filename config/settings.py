@@ -72,6 +72,15 @@ def _listen(value: str) -> str:
     return value
 
 
+def _receiver(value: str) -> str:
+    parts = urlsplit(value)
+    if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError("expected a URL, like http://127.0.0.1:4318")
+    if value and (parts.username is not None or not _has_valid_port(parts.netloc)):
+        raise ValueError("expected a host and a port; keys go into OTEL_EXPORTER_OTLP_HEADERS")
+    return value
+
+
 def _api_key(value: SecretStr) -> SecretStr:
     if not _VISIBLE.fullmatch(value.get_secret_value()):
         raise ValueError("expected visible ASCII characters without spaces")
@@ -97,6 +106,7 @@ class Settings(BaseModel):
     allow_host: tuple[str, ...]
     api_key: Annotated[SecretStr, AfterValidator(_api_key)]
     disable: tuple[str, ...]
+    otlp_endpoint: Annotated[str, AfterValidator(_receiver)]
     annotate: Literal["off", "comment", "chunk"]
     split_nonstreamed: Literal["off", "stream"]
     keep_requests: Annotated[int, Field(ge=1, le=100_000)]

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.clocks import (
+    MEMORY_ALONE,
     MOST_SM_OF_MAX_RATIO,
     MOST_SM_SHARE,
+    SM_OF_MAX_RATIO,
     Clocks,
     Concerns,
     clocks_of,
@@ -148,9 +150,9 @@ def is_laptop(case: Case, gpu: GpuFacts) -> bool:
 def loss(case: Case, concerns: Concerns, *, is_told: bool = True) -> ClockLoss | None:
     """Return what lower clocks cost in the samples that `concerns` picks, in the worse phase.
 
-    None where they cost next to nothing, or do not explain how slow the phase was. Where it is told
-    why they are low (`is_told`), that is what the phase lost, up to the most that they may cost;
-    else what they usually cost.
+    None where they cost next to nothing, or do not explain how slow the phase was. It is what the
+    phase lost, up to the most that they may cost; where nobody tells why they are low (not
+    `is_told`), at least what they usually cost, and held against the least that is healthy.
 
     Raises:
         Missing: the clocks are not known, or, where they are low, what decode should give.
@@ -236,10 +238,10 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
     if _whole(case, need(ratios or None, CLOCKS)) < MIN_LOST_RATIO:
         return None
     duration_s = need(_duration_s(case, phase), f"{phase} time")
-    lost_s = _whole(case, ratios) * duration_s
-    if is_told:
-        most_s = _most_ratio(case, phase, concerns, gpus) * duration_s
-        lost_s = min(duration_s * (1 - 1 / observed_slowdown(case, phase)), most_s)
+    measured_s = duration_s * (1 - 1 / observed_slowdown(case, phase))
+    most_s = _most_ratio(case, phase, concerns, gpus, is_told=is_told) * duration_s
+    least_s = 0.0 if is_told else min(_whole(case, ratios) * duration_s, most_s)
+    lost_s = min(max(measured_s, least_s), most_s)
     if explained_ratio(case, phase, lost_s) < MIN_EXPLAINED_RATIO:
         return None
     index = max(ratios, key=lambda index: ratios[index])
@@ -257,13 +259,21 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
 
 
 def _most_ratio(
-    case: Case, phase: Phase, concerns: Concerns, gpus: Mapping[int, tuple[GpuSample, ...]]
+    case: Case,
+    phase: Phase,
+    concerns: Concerns,
+    gpus: Mapping[int, tuple[GpuSample, ...]],
+    *,
+    is_told: bool,
 ) -> float:
     """Return the most that the clocks may have cost, as a share of the time."""
+    sm_of_max = MOST_SM_OF_MAX_RATIO if is_told else SM_OF_MAX_RATIO
     ratios = {}
     for index, samples in gpus.items():
-        good = healthy(case, facts_of(case, index), samples, MOST_SM_OF_MAX_RATIO)
-        ratios[index] = lost_ratio(samples, good, phase, concerns, MOST_SM_SHARE) or 0.0
+        good = healthy(case, facts_of(case, index), samples, sm_of_max)
+        shares = (MEMORY_ALONE, MOST_SM_SHARE)
+        found = (lost_ratio(samples, good, phase, concerns, share) for share in shares)
+        ratios[index] = max(ratio or 0.0 for ratio in found)
     return _whole(case, ratios)
 
 

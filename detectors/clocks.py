@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.gpu_window import gpus_during, median
 from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.once import once
 from slowtok.detectors.window import runs_on_cpu
 
 Concerns = Callable[[GpuSample], bool]
@@ -34,6 +35,10 @@ SM_SHARE: SmShare = {"decode": 0.4, "prefill": 0.8}
 
 MOST_SM_SHARE: SmShare = {"decode": 0.7, "prefill": 1.0}
 """The most of what was measured for decode; arithmetic alone goes with the clock altogether."""
+
+MEMORY_ALONE: SmShare = {"decode": 0.0, "prefill": 0.0}
+"""A decode that does nothing but read goes with the memory's clock altogether: its bandwidth is
+bus width times clock."""
 
 SM_OF_MAX_RATIO = 0.8
 MOST_SM_OF_MAX_RATIO = 0.95
@@ -68,6 +73,7 @@ def decodes_on_gpu(case: Case) -> bool:
     return case.server.local is not False and bool(case.device.gpus) and not runs_on_cpu(case)
 
 
+@once
 def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase of the GPUs that took part in it.
 
@@ -81,6 +87,7 @@ def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     return busy or gpus
 
 
+@once
 def healthy(
     case: Case, gpu: GpuFacts, samples: Sequence[GpuSample], sm_of_max: float = SM_OF_MAX_RATIO
 ) -> Clocks:
@@ -120,10 +127,14 @@ def lost_ratio(
     In each stretch of time the work done would have taken 1 / slower of it at healthy clocks.
     """
     lost = []
+    times: dict[tuple[float | None, float | None], float | None] = {}  # few clocks, many samples
     for sample in samples:
-        times = slower(clocks_of(sample), good, phase, sm_share)
-        if times is not None:
-            lost.append(1 - 1 / times if concerns(sample) else 0.0)
+        clocks = sample.sm_clock_mhz, sample.memory_clock_mhz
+        if clocks not in times:
+            times[clocks] = slower(clocks_of(sample), good, phase, sm_share)
+        taken = times[clocks]
+        if taken is not None:
+            lost.append(1 - 1 / taken if concerns(sample) else 0.0)
     return statistics.fmean(lost) if lost else None
 
 

@@ -26,7 +26,7 @@ from slowtok.detectors.gpu_window import (
     median,
     share_with_bits,
 )
-from slowtok.detectors.link import received, sent
+from slowtok.detectors.link import link_at_work, received, sent
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.split import (
     MIN_GAIN,
@@ -57,8 +57,9 @@ BUSIER_RATIO = 1.2
 wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
 published source for a fifth."""
 
-EXCHANGED_BYTES_PER_S = 1e9
-"""No published source. Whole layers exchange kilobytes per token."""
+EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
+"""So much each way, or a tenth of what the link carries. No published source. Whole layers exchange
+kilobytes per token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
     signs = [
         *_lopsided(samples),
         *_low_power(case, samples),
-        *_both_ways(samples),
+        *_both_ways(case, samples),
         *_below_one(case, indices),
     ]
     if not signs:
@@ -157,15 +158,19 @@ def _power_ratio(sample: GpuSample) -> float | None:
     return sample.power_w / sample.power_limit_w
 
 
-def _both_ways(samples: Samples) -> list[Sign]:
+def _both_ways(case: Case, samples: Samples) -> list[Sign]:
     ways = [(gpu_mean(s, received), gpu_mean(s, sent)) for s in samples.values()]
     known = [min(into, out) for into, out in ways if into is not None and out is not None]
     least = min(known, default=0.0)
-    if len(known) < len(samples) or least < EXCHANGED_BYTES_PER_S:
+    links = [link for index in samples if (link := link_at_work(case, index)) is not None]
+    enough = [EXCHANGED_SHARE * link.carries_bytes_per_s for link in links]
+    limit = min([EXCHANGED_BYTES_PER_S, *enough])
+    if len(known) < len(samples) or least < limit:
         return []
-    limit = EXCHANGED_BYTES_PER_S / 1e9
-    said = f"{least / 1e9:.1f} GB/s each way over PCIe"
-    return [(said, Evidence(name="PCIe each way", value=least / 1e9, unit="GB/s", limit=limit))]
+    said = f"{least / 1e9:.2g} GB/s each way over PCIe"
+    return [
+        (said, Evidence(name="PCIe each way", value=least / 1e9, unit="GB/s", limit=limit / 1e9))
+    ]
 
 
 def _below_one(case: Case, indices: Sequence[int]) -> list[Sign]:

@@ -17,7 +17,16 @@ from slowtok.detectors.drafts import speculates
 from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.envelope_memory import build_of
 from slowtok.detectors.finding import Channel, Evidence, Missing, need
-from slowtok.detectors.gpu_window import facts_of, gained, median, newest, settled
+from slowtok.detectors.gpu_window import (
+    BRAKE_BITS,
+    THERMAL_BITS,
+    facts_of,
+    gained,
+    median,
+    newest,
+    settled,
+    share_with_bits,
+)
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.vram import MODEL_BYTES, newest_split
 
@@ -40,6 +49,10 @@ MIN_CLOCK_RATIO = 0.75
 MIN_MEMORY_CLOCK_RATIO = 0.85
 """Lower clocks are a cause of their own; healthy cards run at 0.8 of their highest and more, their
 memory at 0.95."""
+
+MAX_HELD_BACK_RATIO = 0.05
+"""Of the time, by heat or a brake: more is a cause of its own. The power bit alone says nothing. No
+published source."""
 
 MAX_BUS_BYTES_PER_S = 1e9
 MAX_OTHERS_RATIO = 0.10
@@ -76,6 +89,8 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
     late = settled(samples)
     busy = need(median(late, lambda s: s.busy_ratio), "GPU utilisation")
     if busy < MIN_BUSY_RATIO or _clocks_are_low(case, index, late) or _is_shared(samples):
+        return None
+    if (share_with_bits(late, THERMAL_BITS | BRAKE_BITS) or 0.0) > MAX_HELD_BACK_RATIO:
         return None
     if _fetches(late) or _had_errors([s for s in case.gpu if s.index == index]):
         return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import need
 from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.once import once
 
 Read = Callable[[GpuSample], float | None]
 
@@ -30,6 +31,7 @@ def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
     return {index: tuple(s for s in samples if s.index == index) for index in indices}
 
 
+@once
 def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase by GPU, of those that the server uses.
 
@@ -73,10 +75,12 @@ def share_with_bits(samples: Sequence[GpuSample], bits: int) -> float | None:
 
 def gained(samples: Sequence[GpuSample], read: Read) -> float | None:
     """Return what a counter gained; None with fewer than two readings, or where it fell."""
-    values = [value for s in samples if (value := read(s)) is not None]
-    if len(values) < 2 or values[-1] < values[0]:
+    known = (value for s in samples if (value := read(s)) is not None)
+    first = next(known, None)
+    last = newest(samples, read)
+    if first is None or last is None or next(known, None) is None or last < first:
         return None
-    return values[-1] - values[0]
+    return last - first
 
 
 def gained_ratio(samples: Sequence[GpuSample], read_ns: Read) -> float | None:

@@ -206,8 +206,8 @@ def unexplained_wait(case: Case) -> str | None:
     if p.prefill_s is not None and (p.source != "stream" or not _is_beyond(case, p.ttft_s)):
         return None
     return (
-        f"{p.ttft_s:.1f} s before the first token may be queue, load or prefill: the engine does not"
-        " say (vLLM tells with --enable-per-request-metrics, Ollama from 0.35.1 on)"
+        f"{p.ttft_s:.1f} s before the first token may be queue, load or prefill: the engine does "
+        "not say (vLLM tells with --enable-per-request-metrics, Ollama from 0.35.1 on)"
     )
 
 

@@ -23,6 +23,7 @@ from slowtok.detectors.footprint import (
 )
 from slowtok.detectors.gpu_window import by_gpu
 from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.once import once
 from slowtok.detectors.vram import VramSplit, newest_split
 from slowtok.detectors.window import (
     CPU_DECODES_CORES,
@@ -100,6 +101,7 @@ def off_gpu(case: Case) -> Placement | None:
     return placed
 
 
+@once
 def placement(case: Case) -> Placement:
     """Return where the model lies.
 
@@ -134,6 +136,7 @@ def serving_gpus(case: Case) -> tuple[GpuFacts, ...]:
     return tuple(g for g in whole if not mine or g.index in mine)
 
 
+@once
 def vram(case: Case) -> VramSplit | None:
     """Return the memory of all GPUs that may serve, as one; None where one does not tell."""
     mine = {gpu.index for gpu in serving_gpus(case)}
@@ -212,6 +215,7 @@ def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
     raise Missing(fact)
 
 
+@once
 def server_cores(case: Case) -> float | None:
     """Return how many cores the server's threads kept busy in decode."""
     return mean(case.host_during("decode"), lambda s: s.server_cpu_cores)

@@ -255,11 +255,17 @@ def _doubts(
     against = (
         case.device.os == "linux" and may_spill(case) is None,
         power is not None and power >= FULL_POWER_RATIO,
-        (server_cores(case) or 0.0) > CPU_DECODES_CORES,
+        _cpu_computes(case),
         memory_known and not full,
     )
     low: tuple[Channel, ...] = ("gauge",) if power is not None and power <= LOW_POWER_RATIO else ()
     return (*full, *low), sum(against)
+
+
+def _cpu_computes(case: Case) -> bool:
+    """Say whether as many threads work as layers on the CPU keep busy: half of the engine's."""
+    cores, threads = server_cores(case) or 0.0, case.server.threads or 0
+    return cores > max(CPU_DECODES_CORES, threads / 2)
 
 
 def _power_ratio(case: Case, samples: Sequence[GpuSample]) -> float | None:

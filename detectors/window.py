@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import need
 from slowtok.detectors.machine import GpuSample, HostSample
+from slowtok.detectors.once import once
 
 
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
@@ -39,6 +40,7 @@ GPU_DECODES_CORES = 0.5
 """Decoding on a CPU keeps at least one thread busy. No published source for the half."""
 
 
+@once
 def runs_on_cpu(case: Case) -> bool:
     """Say whether the CPU decodes: the engine was told so, or uses no GPU that is seen here.
 
@@ -122,6 +124,7 @@ class RunQueue:
         return cores / self.wanted_cores if self.wanted_cores else 0.0
 
 
+@once
 def run_queue(case: Case, phase: Phase) -> RunQueue:
     """Return the run queue of a phase.
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -197,6 +197,46 @@ def bench(
     }
     asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
     raise typer.Exit(run_bench(_settings(given, config), asked))
+
+
+@app.command()
+def report(
+    since: Annotated[
+        str, typer.Option(metavar="1d|7d|TIME", help="How far back: a length, or ISO 8601.")
+    ] = "1d",
+    form: Annotated[
+        Literal["text", "json", "html"], typer.Option("--format", help="html is one whole file.")
+    ] = "text",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there, for its owner only.")
+    ] = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Sum up a day or a week of the log: time lost by cause, and what to fix first."""
+    from slowtok.proxy.commands.report import run_report  # noqa: PLC0415 - as above
+
+    settings = _settings({"log": log, "state_dir": state_dir, "json": json or None}, config)
+    _run(lambda: run_report(settings, since, form, output))
+
+
+@app.command()
+def top(
+    once: Annotated[bool, typer.Option("--once", help="One frame, then end.")] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="S", min=0.2, max=3600, help="Between two looks.")
+    ] = 1.0,
+    listen: Listen = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Watch what runs now: phase, rate against what is expected, GPUs; q ends it."""
+    from slowtok.proxy.commands.top import run_top  # noqa: PLC0415 - as above
+
+    settings = _settings({"listen": listen, "json": json or None}, config)
+    raise typer.Exit(run_top(settings, once=once, interval_s=interval))
 
 
 @app.command()

@@ -1,6 +1,5 @@
 """The proxy's own pages under /slowtok/: records, events, status, metrics, health."""
 
-import asyncio
 import os
 import re
 import time
@@ -15,7 +14,9 @@ from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.now import Now
+from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.page.serve import Page
 
 MAX_LISTED = 500
 RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
@@ -36,12 +37,14 @@ class Api:
         events: Events,
         metrics: Metrics,
         now: Callable[[], Now],
+        series: SeriesStore,
     ) -> None:
         self._store = store
         self._status = status
         self._events = events
         self._metrics = metrics
         self._now = now
+        self._series = series
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; any other path under /slowtok is answered here too, with a 404."""
@@ -52,6 +55,8 @@ class Api:
             web.get("/slowtok/events", self._events.stream, allow_head=False),
             web.get("/slowtok/requests", self.requests),
             web.get("/slowtok/requests/{id}", self.request),
+            web.get("/slowtok/requests/{id}/samples", self.samples),
+            *Page().routes(),
             web.route("*", "/slowtok", self.unknown),
             web.route("*", "/slowtok/{rest:(?s:.*)}", self.unknown),
         ]
@@ -65,12 +70,9 @@ class Api:
         return _json(self._status())
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return all metrics in Prometheus' text format, or in OpenMetrics where it is asked for.
-
-        Written in a thread: with many models it takes longer than a token.
-        """
+        """Return all metrics in Prometheus' text format, or OpenMetrics where it is asked for."""
         accept = request.headers.get("Accept", "")
-        body, content_type = await asyncio.to_thread(self._metrics.exposition, accept, self._now())
+        body, content_type = await self._metrics.exposition(accept, self._now())
         headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
         return web.Response(body=body, headers=headers)
 
@@ -87,6 +89,15 @@ class Api:
         if record is None:
             return error_response(404, "no finished request with this id", "not-found")
         return _json(record)
+
+    async def samples(self, request: web.Request) -> web.Response:
+        """Return how one request went over time, as long as that is kept."""
+        request_id = request.match_info["id"]
+        await self._store.get(request_id, RECORD_WAIT_S)
+        body = self._series.get(request_id)
+        if body is None:
+            return error_response(404, "no samples are kept of such a request", "not-found")
+        return _json_bytes(body)
 
     async def unknown(self, request: web.Request) -> web.Response:
         """Answer a path that is not ours: it must never reach an engine."""
@@ -114,7 +125,10 @@ class OwnCost:
 
 
 def _json(value: Any) -> web.Response:
-    body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return _json_bytes(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+
+
+def _json_bytes(body: bytes) -> web.Response:
     response = web.Response(body=body, content_type="application/json", charset="utf-8")
     response.headers["Cache-Control"] = "no-store"
     return response

@@ -29,6 +29,7 @@ from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.now import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
+from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.ram import RamBandwidth
@@ -60,7 +61,13 @@ class Proxy:
         self.baselines = Baselines(self.kept)
         self.metrics = Metrics()
         self.events = Events(self._sample)
-        self._sinks = {"metrics": self.metrics, "events": self.events, **sinks}
+        self.series = SeriesStore()
+        self._sinks: dict[str, Sink] = {
+            "metrics": self.metrics,
+            "samples": self.series,
+            "events": self.events,
+            **sinks,
+        }
         self._own_cost = OwnCost()
         self.door: Door | None = None  # where the proxy listens for others than tests
         self.is_stopping = False  # each connection ends with the reply that it is at
@@ -95,6 +102,7 @@ class Proxy:
             client_timeout_s=settings.client_timeout_s,
             annotate=settings.annotate,
             split_nonstreamed=settings.split_nonstreamed,
+            records_traces=bool(settings.otlp_endpoint),
         )
         self.ram = RamBandwidth(
             settings.state_path / "ram.json",
@@ -255,7 +263,14 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
     app.on_response_prepare.append(_drop_what_was_added)
     app.on_response_prepare.append(close_when_stopping)
     app.on_shutdown.append(close_events)
-    api = Api(proxy.store, proxy.status, events=proxy.events, metrics=proxy.metrics, now=proxy.now)
+    api = Api(
+        proxy.store,
+        proxy.status,
+        events=proxy.events,
+        metrics=proxy.metrics,
+        now=proxy.now,
+        series=proxy.series,
+    )
     app.add_routes(api.routes())
     app.router.add_route("*", "/{rest:(?s:.*)}", relay)
     return app

@@ -7,6 +7,7 @@ foreign name point there. So a request whose `Host` is not a name of this machin
 
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 # Shells of desktop programs that run local pages; the list that Ollama allows by default.
@@ -34,6 +35,7 @@ def refuse(
     return f"Origin {_show(origin)} is not allowed; add it with allow_origin if it should be"
 
 
+@lru_cache(maxsize=64)
 def _host_of(host: str | None) -> str | None:
     if not host:
         return None
@@ -43,6 +45,7 @@ def _host_of(host: str | None) -> str | None:
         return host
 
 
+@lru_cache(maxsize=64)
 def _is_local_name(name: str) -> bool:
     if name == "localhost" or name.endswith(_LOCAL_SUFFIXES):
         return True

@@ -11,6 +11,6 @@ def make_request_id(unix_s: float) -> str:
     return str(uuid.UUID(int=bits | 0b10 << 62 | secrets.randbits(62)))
 
 
-def make_traceparent() -> str:
-    """Return a fresh W3C traceparent (version 00, not sampled: nobody upstream asked for it)."""
-    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"
+def make_traceparent(*, recorded: bool = False) -> str:
+    """Return a fresh W3C traceparent (version 00); `recorded` says that its span will be told."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{recorded:02d}"

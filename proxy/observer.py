@@ -92,7 +92,8 @@ class Observer:
         self._prompts = Prompts()
         self._live: dict[str, Exchange] = {}
         self._recent: deque[Stay] = deque(maxlen=KEEP_RECENT)
-        self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
+        self._settling: dict[str, tuple[Exchange, asyncio.Task[None] | asyncio.Handle]] = {}
+        self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._previous: OrderedDict[str, str] = OrderedDict()
         self.requests = 0
@@ -127,6 +128,8 @@ class Observer:
         self._note("sent", exchange)
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
+            loop = asyncio.get_running_loop()
+            loop.call_later(PRINT_AFTER_S, self._settle_previous, exchange.model)
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -151,11 +154,12 @@ class Observer:
         self._note("end", exchange)
         if stay := stay_of(exchange, time.monotonic()):
             self._recent.append(stay)
-        if exchange.request_id in self._concluded or not exchange.stream:
-            self._publish(exchange)
+        waiting: asyncio.Task[None] | asyncio.Handle
+        if exchange.request_id in self._concluded or not exchange.stream:  # the reply goes first
+            waiting = asyncio.get_running_loop().call_soon(self._settle, exchange.request_id)
         else:
             waiting = asyncio.create_task(self._settle_when_sampled(exchange.request_id))
-            self._settling[exchange.request_id] = (exchange, waiting)
+        self._settling[exchange.request_id] = (exchange, waiting)
         if not any(other.api for other in self._live.values()):
             self._sampler.set_active(False)
 
@@ -218,7 +222,9 @@ class Observer:
             self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S)),
             self._wait("engine counters", lambda: self._engines.scraped(engine_name, SETTLE_S)),
         )
-        self._settle(request_id)
+        async with self._in_turn:  # of many that end at once: streams go on in between
+            self._settle(request_id)
+            await asyncio.sleep(0)
 
     async def _wait(self, place: str, ask: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -283,10 +289,14 @@ class Observer:
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
-    def _previous_header(self, exchange: Exchange) -> dict[str, str]:
+    def _settle_previous(self, model: str | None) -> None:
+        """Conclude what a reply will tell of; while the engine computes nobody waits for it."""
         for request_id, (other, _) in list(self._settling.items()):
-            if other.model == exchange.model:
+            if other.model == model:
                 self._settle(request_id)
+
+    def _previous_header(self, exchange: Exchange) -> dict[str, str]:
+        self._settle_previous(exchange.model)
         value = self._previous.get(exchange.model or "")
         return {"slowtok-previous": value} if value else {}
 

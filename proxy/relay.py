@@ -54,6 +54,7 @@ class Relay:
         client_timeout_s: float,
         annotate: str,
         split_nonstreamed: str,
+        records_traces: bool = False,
     ) -> None:
         self._session = session
         self._engines = engines
@@ -61,6 +62,7 @@ class Relay:
         self._client_timeout_s = client_timeout_s
         self._annotate = annotate
         self._split_nonstreamed = split_nonstreamed
+        self._records_traces = records_traces
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
 
@@ -117,7 +119,7 @@ class Relay:
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
-            traceparent=ids.make_traceparent(),
+            traceparent=ids.make_traceparent(recorded=self._records_traces),
             own=request.get(OWN_FIELDS, frozenset()),
         )
         exchange.caller_id = outgoing["X-Request-Id"]

@@ -31,8 +31,10 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/causes.md",
+    "docs/commands.md",
     "docs/doctor.md",
     "docs/envelope.md",
+    "docs/metrics.md",
     CASES,
 )
 ADDRESS = "127.0.0.1:4141"

@@ -140,7 +140,7 @@ def test_ordinary_setups_fit() -> None:
 
 
 def test_ollama_does_not_know_what_the_driver_moved() -> None:
-    world = change(a_world(), "engine", kind="ollama")
+    world = change(a_world(), "engine", kind="ollama", version="0.35.1")
     world = change(world, "placement", spill_gib=2.0)
     server = case_of(world).server
 

@@ -32,6 +32,7 @@ from slowtok.detectors.finding import Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import gpus_during, median, settled
 from slowtok.detectors.phases import judge_decode
 from slowtok.detectors.placement import off_gpu
+from slowtok.detectors.shape import stalls_of
 from slowtok.detectors.window import decode_s, decode_tps, gpu_mean, mean, seconds
 
 TITLE = "GPU waits for one CPU thread"
@@ -69,7 +70,7 @@ def detect(case: Case) -> Finding | None:
     most = MAX_THREAD_CORES + processes - 1
     if not MIN_THREAD_CORES <= cores <= most or waiting >= MAX_WAITING_CORES:
         return None
-    busy = need(_busy_ratio(case), "GPU utilisation")
+    busy = need(_busy_ratio(case), "GPU utilisation") + _stalled_ratio(case)
     eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
     if (busy >= MAX_BUSY_RATIO and not eager) or _has_other_work(case):
         return None
@@ -85,6 +86,11 @@ def _busy_ratio(case: Case) -> float | None:
     known = [value for value in means if value is not None]
     together = max if is_tensor_parallel(case.server) else sum
     return min(together(known), 1.0) if known else None
+
+
+def _stalled_ratio(case: Case) -> float:
+    """Return the share of decode in stalls: a thread that is late is late at each token."""
+    return sum(stall.gap_s for stall in stalls_of(case)) / decode_s(case)
 
 
 def _power_ratio(case: Case) -> float | None:

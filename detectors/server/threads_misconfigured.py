@@ -26,7 +26,8 @@ Sources:
 import math
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.excess import within
+from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
 from slowtok.detectors.window import RunQueue, decode_s, decode_tps, mean, run_queue, runs_on_cpu
 
 TITLE = "Wrong number of CPU threads"
@@ -35,7 +36,7 @@ MIN_OWN_WAIT_RATIO = 0.10
 """Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
 
 MIN_OWN_WAIT_CORES = 0.1
-"""No published source. A server that hardly uses the CPU waits for itself a good part of nothing."""
+"""No published source: what hardly uses the CPU waits for a good part of next to nothing."""
 
 MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
 """From one thread too many on: three threads on two cores measured 3.3, llama.cpp#20020 has 3.6."""
@@ -47,8 +48,9 @@ BANDWIDTH_REACHED_RATIO = 0.5
 """Share of the measured RAM bandwidth above which more threads are not promised to help."""
 
 CONFIDENCE = 0.85
-FEW_CONFIDENCE = 0.6
-"""That more threads would help is inferred, not measured."""
+
+BUSY_RATIO = 0.9
+"""Threads that hold decode up have no rest. No published source."""
 
 
 def detect(case: Case) -> Finding | None:
@@ -113,12 +115,16 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
     used_ratio = (read_bytes + (case.envelope.kv_bytes or 0)) * decode_tps(case) / bandwidth
     if used_ratio >= BANDWIDTH_REACHED_RATIO:
         return None
-    speedup = min(cores / threads, 1 / used_ratio)
-    lost_s = decode_s(case) * (1 - 1 / speedup)
+    # with all cores decode reaches at least this share of the bandwidth, and at most all of it
+    least = max(min(cores / threads, BANDWIDTH_REACHED_RATIO / used_ratio), 1.0)
+    most = min(cores / threads, 1 / used_ratio)
+    duration_s = decode_s(case)
+    busy = mean(case.host_during("decode"), lambda s: s.server_cpu_cores) or 0.0
+    proof: tuple[Channel, ...] = ("gauge",) if busy >= BUSY_RATIO * threads else ()
     return Finding(
         phase="decode",
-        confidence=FEW_CONFIDENCE,
-        lost_s=lost_s,
+        confidence=weigh("gauge", "inference", *proof),
+        lost_s=within(case, duration_s * (1 - 1 / least), duration_s * (1 - 1 / most)),
         summary=(
             f"The engine used {threads:.0f} of {cores:g} cores and {100 * used_ratio:.0f} % of the "
             f"RAM bandwidth; with all cores decode could take about {{lost}} less."

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slowtok.proxy.benchmark.figures import Figure
+from slowtok.proxy.benchmark.figures import Figure, Run
 
 LEAST_RATIO = 0.03
 """Between two starts of one engine medians differ by a percent or two. No published source."""
@@ -49,6 +49,25 @@ class Difference:
     name: str
     before: Any
     after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseChange:
+    """Which causes were named before and are not now, in both, and only now."""
+
+    gone: tuple[str, ...]
+    stayed: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+def cause_change(before: Sequence[Run], after: Sequence[Run]) -> CauseChange:
+    """Return what became of the causes; whether a remedy worked shows here first."""
+    old, new = _causes(before), _causes(after)
+    return CauseChange(
+        gone=tuple(cause for cause in old if cause not in new),
+        stayed=tuple(cause for cause in old if cause in new),
+        new=tuple(cause for cause in new if cause not in old),
+    )
 
 
 def changes(before: Sequence[Figure], after: Sequence[Figure]) -> list[Change]:
@@ -92,6 +111,10 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
         for name in [*old, *(name for name in new if name not in old)]
         if old.get(name) != new.get(name)
     ]
+
+
+def _causes(runs: Sequence[Run]) -> dict[str, None]:
+    return dict.fromkeys(str(finding["cause"]) for run in runs for finding in run.findings)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,9 @@ from typing import Any
 
 from slowtok.proxy.outputs.console import named
 
+ON_PURPOSE = "prompt-cache-miss"
+"""What an own prompt would be blamed for: each run changes its beginning."""
+
 Record = Mapping[str, Any]
 
 
@@ -65,9 +68,6 @@ def run_of(label: str, record: Record) -> Run:
     return Run(
         label=label,
         id=str(record.get("id", "")),
-        verdict=str(record.get("verdict", "unknown")),
-        phase=record.get("phase"),
-        reason=record.get("reason"),
         decode_tps=None if prefill else rate.get("decode_tps"),
         prefill_tps=None if decode else rate.get("prefill_tps"),
         expected_low_tps=None if prefill else expected.get("decode_low_tps"),
@@ -76,8 +76,23 @@ def run_of(label: str, record: Record) -> Run:
         cached_tokens=tokens.get("cached"),
         completion_tokens=tokens.get("completion"),
         energy_j_per_token=None if prefill else _energy(record),
-        findings=tuple(_finding(f) for f in named(record)),
+        **_judgement(record),
     )
+
+
+def _judgement(record: Record) -> dict[str, Any]:
+    """Return the verdict with its causes; a prompt cache that was avoided on purpose is none."""
+    findings = [f for f in named(record) if f["cause"] != ON_PURPOSE]
+    verdict, phase = str(record.get("verdict", "unknown")), record.get("phase")
+    reason = record.get("reason")
+    if verdict == "slow" and not findings and named(record):
+        verdict, phase, reason = "unknown", None, "the prompt cache was avoided on purpose"
+    return {
+        "verdict": verdict,
+        "phase": phase,
+        "reason": reason,
+        "findings": tuple(_finding(f) for f in findings),
+    }
 
 
 def figures_of(runs: Sequence[Run]) -> list[Figure]:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.benchmark.advice import Step
-from slowtok.proxy.benchmark.comparison import Change, Difference
+from slowtok.proxy.benchmark.comparison import CauseChange, Change, Difference
 from slowtok.proxy.benchmark.figures import Figure, Run
 from slowtok.proxy.benchmark.result import Result
 from slowtok.proxy.outputs.console import plain, seconds
@@ -38,15 +38,15 @@ def head(result: Result, where: str) -> Text:
 
 def runs_table(runs: Sequence[Run]) -> Table:
     """Return one row for each run; it fits into 80 columns."""
+    both = any(run.prefill_tps is not None and run.decode_tps is not None for run in runs)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name, justify in (("run", "left"), ("tokens", "right"), ("prefill/s", "right")):
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-    table.add_column("decode/s", justify="right", no_wrap=True)
-    table.add_column("expected", justify="right", no_wrap=True)
+    table.add_column("run", no_wrap=True)
+    for name in ("tokens", *(("prefill/s", "decode/s") if both else ("per s",)), "expected"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("cause", overflow="fold")
+    table.add_column("cause")
     for run in runs:
-        table.add_row(*_row(run))
+        table.add_row(*_row(run, both=both))
     return table
 
 
@@ -69,10 +69,14 @@ def figures_table(figures: Iterable[Figure]) -> Table:
 
 
 def comparison(
-    before: Result, found: Sequence[Change], differ: Sequence[Difference], file: str
+    before: Result,
+    found: Sequence[Change],
+    causes: CauseChange,
+    differ: Sequence[Difference],
+    file: str,
 ) -> RenderableType:
-    """Return what became of each figure, and what is not the same in the setup."""
-    parts: list[RenderableType] = [Text(plain(f"\nAgainst {file} ({before.at})"), "bold")]
+    """Return what became of each figure and each cause, and what differs in the setup."""
+    parts: list[RenderableType] = [Text(f"\nAgainst {plain(file)} ({plain(before.at)})", "bold")]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for one in found:
         noise = "" if one.spread_known else "; one run each, noise not known"
@@ -84,6 +88,15 @@ def comparison(
             Text(f"noise up to {number(one.limit)}{noise}", "dim"),
         )
     parts.append(table if found else Text("They have no figure in common.", "yellow"))
+    parts += [
+        Text(plain(f"{word}: {', '.join(names)}"), style)
+        for word, names, style in (
+            ("Cause gone", causes.gone, "green"),
+            ("Cause still there", causes.stayed, "yellow"),
+            ("New cause", causes.new, "bold red"),
+        )
+        if names
+    ]
     if differ:
         parts.append(Text("Not the same in the setup:", "bold"))
         parts += [_difference(one) for one in differ[:MOST_DIFFERENCES]]
@@ -94,21 +107,16 @@ def comparison(
     return Group(*parts)
 
 
-def what_next(steps: Sequence[Step], command: str, *, saved: str | None) -> RenderableType:
-    """Return what to try, and the command that says whether it helped."""
-    parts: list[RenderableType] = []
-    if steps:
-        parts.append(Text("\nTry next, one at a time:", "bold"))
-    else:
-        parts.append(Text("\nNothing that was seen costs speed.", "green"))
+def what_next(steps: Sequence[Step]) -> RenderableType:
+    """Return what to try."""
+    if not steps:
+        return Text("\nNothing that was seen costs speed.", "green")
+    parts = [Text("\nTry next, one at a time:", "bold")]
     for n, step in enumerate(steps, 1):
-        lost = f" (lost {seconds(step.lost_ms)})" if step.lost_ms else ""
+        lost = f" (all runs: {seconds(step.lost_ms)} lost)" if step.lost_ms else ""
         text = Text(f"{n}. {plain(step.what)}{lost}")
         text.append(f"\n   -> {plain(step.do)}", "bold")
         parts.append(text)
-    if saved is not None:
-        said = "Then measure again:" if steps else "After a change, measure again:"
-        parts.append(Text(f"\n{said}\n  {plain(command)}"))
     return Group(*parts)
 
 
@@ -129,16 +137,16 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _row(run: Run) -> tuple[RenderableType, ...]:
+def _row(run: Run, *, both: bool) -> tuple[RenderableType, ...]:
     band = ""
     if run.expected_low_tps is not None and run.expected_high_tps is not None:
         band = f"{number(run.expected_low_tps)}-{number(run.expected_high_tps)}"
     word = f"{run.verdict} {run.phase}" if run.phase else run.verdict
+    rates = ["" if rate is None else number(rate) for rate in (run.prefill_tps, run.decode_tps)]
     return (
         run.label,
         _tokens(run),
-        "" if run.prefill_tps is None else number(run.prefill_tps),
-        "" if run.decode_tps is None else number(run.decode_tps),
+        *(rates if both else ("".join(rates),)),
         band,
         Text(word, VERDICT_STYLES.get(run.verdict, "")),
         Text(_cause(run), "bold" if run.findings else "dim"),

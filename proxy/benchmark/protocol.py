@@ -26,6 +26,7 @@ PREFILL_S = 15.0
 """At most for one prefill run where the machine is slow. No published source."""
 
 PREFILL_ANSWER_TOKENS = 8
+FIRST_RULE = 100_000  # numbers of six digits all take the same tokens
 WARM_UP_RULES, WARM_UP_TOKENS = 20, 48
 SPARE_TOKENS = 160  # of the context: the chat template, and what the estimate may be off
 IGNORES_EOS = ("llama-server", "vllm", "sglang")  # take `ignore_eos`; others might refuse it
@@ -80,17 +81,21 @@ class Protocol:
                 text = f"[{nonce}-{n}] {self.own_prompt}"
                 found.append(_shot(f"run {n}", text, self.tokens, steady))
                 continue
-            found.append(_shot(f"prefill {n}", self._long(f"{nonce}-{n}"), PREFILL_ANSWER_TOKENS))
+            found.append(_shot(f"prefill {n}", self._long(nonce, n), PREFILL_ANSWER_TOKENS))
             found.append(_shot(f"decode {n}", f"({n}) {STANDARD_PROMPT}", self.tokens, steady))
         return found
 
-    def _long(self, nonce: str) -> str:
-        return f"[{nonce}] Read these rules.\n{rules(self.rules or 0)}\nHow many are there?"
+    def _long(self, nonce: str, run: int) -> str:
+        """Return a prompt of which nothing was in an earlier one: each rule has a new number."""
+        first = FIRST_RULE + (int(nonce, 16) * 1009 + run * 10_007) % FIRST_RULE * 8
+        return f"[{nonce}-{run}] Read.\n{rules(self.rules or 0, first)}\nHow many are there?"
 
 
 def warm_up(nonce: str) -> Shot:
     """Return the run that is not counted: it loads, fills caches, and tells the pace."""
-    return _shot("warm-up", f"[{nonce}] {rules(WARM_UP_RULES)}\nSay it again.", WARM_UP_TOKENS)
+    return _shot(
+        "warm-up", f"[{nonce}] {rules(WARM_UP_RULES, FIRST_RULE)}\nSay it again.", WARM_UP_TOKENS
+    )
 
 
 def _shot(label: str, text: str, tokens: int, more: Mapping[str, Any] | None = None) -> Shot:

@@ -1,7 +1,7 @@
 """One benchmark's result, as it is kept in a file and read again. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -23,7 +23,7 @@ class Result:
     protocol: Mapping[str, Any]
     setup: Mapping[str, Any]
     figures: tuple[Figure, ...]
-    runs: tuple[Mapping[str, Any], ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def model(self) -> str:
@@ -49,25 +49,8 @@ class Result:
                 }
                 for f in self.figures
             ],
-            "runs": [dict(run) for run in self.runs],
+            "runs": [to_json(run) for run in self.runs],
         }
-
-
-def make_result(
-    at: str,
-    protocol: Mapping[str, Any],
-    setup: Mapping[str, Any],
-    figures: Sequence[Figure],
-    runs: Sequence[Run],
-) -> Result:
-    """Return the result of runs that were made now."""
-    return Result(
-        at=at,
-        protocol=protocol,
-        setup=setup,
-        figures=tuple(figures),
-        runs=tuple(to_json(run) for run in runs),
-    )
 
 
 def read_result(content: bytes) -> Result:
@@ -87,10 +70,18 @@ def read_result(content: bytes) -> Result:
             protocol=dict(said["protocol"]),
             setup=dict(said["setup"]),
             figures=tuple(_figure(figure) for figure in said["figures"]),
-            runs=tuple(dict(run) for run in said["runs"]),
+            runs=tuple(_run(run) for run in said["runs"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadResult(f"it is no result of slowtok bench ({type(error).__name__})") from None
+
+
+def _run(said: Mapping[str, Any]) -> Run:
+    """Return a run; fields that another version wrote are left out."""
+    names = {field.name for field in fields(Run)}
+    values = {name: value for name, value in said.items() if name in names}
+    findings = tuple({**f, "cause": str(f["cause"])} for f in values.pop("findings", ()))
+    return Run(**values, findings=findings)
 
 
 def _figure(said: Mapping[str, Any]) -> Figure:

@@ -14,11 +14,17 @@ from rich.console import Console
 from slowtok.config.settings import Settings
 from slowtok.proxy.benchmark import layout
 from slowtok.proxy.benchmark.advice import Step, again, next_steps
-from slowtok.proxy.benchmark.comparison import Change, Difference, changes, differences
-from slowtok.proxy.benchmark.figures import Run, figures_of
+from slowtok.proxy.benchmark.comparison import (
+    Change,
+    Difference,
+    cause_change,
+    changes,
+    differences,
+)
+from slowtok.proxy.benchmark.figures import figures_of
 from slowtok.proxy.benchmark.measure import measure, pace_of
 from slowtok.proxy.benchmark.protocol import STANDARD_RUNS, STANDARD_TOKENS, Protocol, warm_up
-from slowtok.proxy.benchmark.result import BadResult, Result, make_result, read_result
+from slowtok.proxy.benchmark.result import BadResult, Result, read_result
 from slowtok.proxy.benchmark.setup import engine_of, setup_of
 from slowtok.proxy.benchmark.stage import BenchError, ModelError, NoEngine, pick_model, set_stage
 from slowtok.proxy.demo.children import DemoError
@@ -50,7 +56,6 @@ class Outcome:
     """A benchmark that is done, with all that is shown of it."""
 
     result: Result
-    runs: list[Run]
     steps: list[Step]
     before: Result | None
     found: list[Change]
@@ -105,18 +110,17 @@ async def _bench(
             status.start()
             status.update("looking for what costs speed")
             checks = await _examined(settings, engine)
-    result = make_result(
-        f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        protocol.facts(),
-        setup_of(facts, model),
-        figures_of(runs),
-        runs,
+    result = Result(
+        at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        protocol=protocol.facts(),
+        setup=setup_of(facts, model),
+        figures=tuple(figures_of(runs)),
+        runs=tuple(runs),
     )
     if not result.figures:
         raise BenchError("the engine told no rates: neither counts nor times came")
     return Outcome(
         result=result,
-        runs=runs,
         steps=next_steps(runs, checks),
         before=before,
         found=changes(before.figures, result.figures) if before else [],
@@ -209,6 +213,7 @@ def _finish(settings: Settings, asked: Asked, outcome: Outcome) -> int:
                 "with": str(asked.compare),
                 "at": outcome.before.at,
                 "changes": [{**asdict(c), "ratio": round(c.ratio, 4)} for c in outcome.found],
+                "causes": asdict(cause_change(outcome.before.runs, outcome.result.runs)),
                 "differences": [asdict(d) for d in outcome.differ],
             },
             "next": [asdict(step) for step in outcome.steps],
@@ -223,18 +228,23 @@ def _finish(settings: Settings, asked: Asked, outcome: Outcome) -> int:
 def _show(asked: Asked, outcome: Outcome, command: str, kept: Path | None) -> None:
     screen = Console(highlight=False)
     screen.print(layout.head(outcome.result, outcome.where))
-    screen.print(layout.runs_table(outcome.runs))
+    screen.print(layout.runs_table(outcome.result.runs))
     screen.print()
     screen.print(layout.figures_table(outcome.result.figures))
     tokens = int(outcome.result.protocol["tokens"])
-    if early := layout.short_answers(outcome.runs, tokens):
+    if early := layout.short_answers(outcome.result.runs, tokens):
         screen.print(early, style="yellow")
     if outcome.before is not None:
-        shown = layout.comparison(outcome.before, outcome.found, outcome.differ, str(asked.compare))
+        causes = cause_change(outcome.before.runs, outcome.result.runs)
+        shown = layout.comparison(
+            outcome.before, outcome.found, causes, outcome.differ, str(asked.compare)
+        )
         screen.print(shown)
-    screen.print(
-        layout.what_next(outcome.steps, command, saved=str(kept) if kept else None), soft_wrap=False
-    )
+    screen.print(layout.what_next(outcome.steps))
+    if kept is not None:
+        said = "Then measure again:" if outcome.steps else "After a change, measure again:"
+        screen.print(f"\n{said}")
+        screen.out(f"  {plain(command)}", highlight=False)  # in one line, to be copied
 
 
 def _options(settings: Settings, asked: Asked) -> list[tuple[str, str | None]]:

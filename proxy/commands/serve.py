@@ -28,6 +28,7 @@ from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.console import is_telling, plain, request_line
 from slowtok.proxy.outputs.lines import to_file, to_stdout
 from slowtok.proxy.outputs.log import Log
+from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
 
 BACKLOG = 1024  # connections that the kernel keeps until they are accepted
@@ -43,6 +44,7 @@ class Screen:
         self.writer = to_stdout()
         self._log = Log(self.writer) if json else None
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._is_terminal = self._console.is_terminal
         self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -72,6 +74,9 @@ class Screen:
             self.writer.write(text)
 
     def _show(self, text: Text) -> None:
+        if not self._is_terminal:  # nothing to colour: a fraction of the work
+            self.writer.write(text.plain)
+            return
         with self._console.capture() as captured:
             self._console.print(text, end="")
         self.writer.write(captured.get())
@@ -104,6 +109,9 @@ def run_serve(settings: Settings) -> int:
             recorder = _usable(settings, "record", lambda: Recorder(directory))
             opened.callback(recorder.writer.close)
             sinks["record"] = recorder
+        if settings.otlp_endpoint:
+            sinks["otel"], sender = open_otel(settings)
+            opened.callback(sender.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, listener, log, screen, sinks))
     return 0

@@ -4,7 +4,9 @@ What a GPU does not tell is None here; the record leaves it out.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from slowtok.detectors.case import Case
@@ -94,28 +96,31 @@ def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, An
         "name": facts.name,
         "uuid": facts.uuid,
         **{name: _spread(samples, name) for name in SPREADS},
-        **{name: most(samples, _reader(name)) for name in HIGHEST},
+        **{name: most(samples, attrgetter(name)) for name in HIGHEST},
         **{name: _last(samples, name) for name in LAST},
         "reasons": _reason_shares(samples),
         "throttled_ms": _throttled_ms(samples),
         "energy_j": _rounded(gained(samples, lambda s: s.energy_j)),
         "energy_j_per_token": _energy_j_per_token(case, samples),
-        **{name: gained(samples, _reader(name)) for name in ERRORS},
+        **{name: gained(samples, attrgetter(name)) for name in ERRORS},
         "xid": newest(samples, lambda s: s.xid) if gained(samples, lambda s: s.xids) else None,
         "vram": memory_entry(samples),
     }
 
 
 def _reason_shares(samples: Sequence[GpuSample]) -> dict[str, float] | None:
-    masks = [s.reasons for s in samples if s.reasons is not None]
+    masks = Counter(s.reasons for s in samples if s.reasons is not None)
     if not masks:
         return None
-    shares = {name: sum(bool(m & bit) for m in masks) for bit, name in REASONS.items()}
-    return {name: round(count / len(masks), 3) for name, count in shares.items() if count}
+    shares = {
+        name: sum(count for mask, count in masks.items() if mask & bit)
+        for bit, name in REASONS.items()
+    }
+    return {name: round(count / masks.total(), 3) for name, count in shares.items() if count}
 
 
 def _throttled_ms(samples: Sequence[GpuSample]) -> dict[str, float] | None:
-    gains = {name: gained(samples, _reader(field)) for field, name in THROTTLED.items()}
+    gains = {name: gained(samples, attrgetter(field)) for field, name in THROTTLED.items()}
     found = {name: round(ns / 1e6, 1) for name, ns in gains.items() if ns is not None}
     return found or None
 
@@ -144,7 +149,7 @@ def _holder(other: Holder) -> Mapping[str, Any]:
 
 
 def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
-    ordered = sorted(value for s in samples if (value := getattr(s, name)) is not None)
+    ordered = sorted(value for value in map(attrgetter(name), samples) if value is not None)
     if not ordered:
         return None
     return {
@@ -152,10 +157,6 @@ def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
         "p10": round(ordered[int(0.1 * (len(ordered) - 1))], 3),
         "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 3),
     }
-
-
-def _reader(name: str) -> Any:
-    return lambda sample: getattr(sample, name)
 
 
 def _last(samples: Sequence[GpuSample], name: str) -> Any:

@@ -4,6 +4,8 @@ Strategy: what is counted request by request is kept in a registry of its own; w
 in as `Now` when somebody asks. Every label has a bounded number of values.
 """
 
+import asyncio
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -28,6 +30,7 @@ OF_EXPECTED = (0.1, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.5)
 PROXY_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
 
 _OF = ("kind", "model")
+_EOF = b"# EOF\n"  # ends OpenMetrics
 
 
 class Metrics:
@@ -62,13 +65,20 @@ class Metrics:
             if value is not None:
                 histogram.labels(*who).observe(value, exemplar)
 
-    def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
+    async def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
 
-        Takes milliseconds and touches nothing but the registry: made to be called in a thread.
+        Metric by metric, with a pause after each: with many models, writing all of them takes
+        longer than tokens may wait.
         """
         encode, content_type = choose_encoder(accept)
-        return encode(_Together(self._registry, gauges(now))), content_type  # type: ignore[arg-type]
+        pieces = []
+        for metric in itertools.chain(self._registry.collect(), gauges(now)):
+            pieces.append(encode(_Only(metric)).removesuffix(_EOF))
+            await asyncio.sleep(0)
+        if content_type.startswith("application/openmetrics"):
+            pieces.append(_EOF)
+        return b"".join(pieces), content_type
 
     def _count_requests(self) -> None:
         self._requests = self._counter(
@@ -158,19 +168,16 @@ class Metrics:
             yield self._of_expected, decode_tps / expected_tps
 
 
-class _Together:
-    """What is counted and what is so now, as one; without the times at which series began.
+class _Only:
+    """One metric to be written, without the times at which its series began.
 
     The library can leave those out only for the whole process, by a global switch.
     """
 
-    def __init__(self, registry: CollectorRegistry, more: Iterable[Metric]) -> None:
-        self._registry = registry
-        self._more = more
+    def __init__(self, metric: Metric) -> None:
+        metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+        self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
-        for metric in self._registry.collect():
-            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
-            yield metric
-        yield from self._more
+        """Yield it."""
+        yield self._metric

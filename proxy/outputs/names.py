@@ -42,14 +42,20 @@ class Names:
         Only a request that succeeded can bring in a new name: clients ask for models that are
         not there.
         """
-        said = case.model.name or case.timeline.model
-        name = said[:MAX_NAME_CHARS].encode("utf-8", "replace").decode() if said else UNNAMED
+        name = _label(case.model.name or case.timeline.model or UNNAMED)
         if name in self._known:
             return name
         if len(self._known) >= self._most or case.timeline.status != 200:
             return OTHER
         self._known.add(name)
         return name
+
+
+def _label(said: str) -> str:
+    """Return a name as a label: bounded, text that any encoding can carry, no folders."""
+    if said.startswith("/") or said[1:3] == ":\\":  # llama-server's name for a file without alias
+        said = said.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    return said[:MAX_NAME_CHARS].encode("utf-8", "replace").decode() or UNNAMED
 
 
 def ending(case: Case) -> str:

@@ -5,6 +5,7 @@ What an engine answers wins over what it was asked to do: `--fit` and defaults c
 
 import os
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
@@ -134,13 +135,19 @@ def _flags(
     loaded = loaded_model(probe, model)
     if loaded is not None and loaded.argv:  # a router's children have its environment
         environment = {} if process is None else process.environment
-        return with_defaults(parse_flags(loaded.argv, environment))
+        return with_defaults(_parsed(tuple(loaded.argv), frozenset(environment.items())))
     told = probe.flags if loaded is None else loaded.flags
     if told is not None or process is None or not process.cmdline:
         return told
     if identity.kind == "ollama":
         return runner_flags(process, ollama_runner_of(process, probe, model))
     return None if probe.loaded is not None else _own_flags(identity.kind, process)
+
+
+@lru_cache(maxsize=64)
+def _parsed(argv: tuple[str, ...], environment: frozenset[tuple[str, str]]) -> Flags:
+    """Parse a command line once, not with each request."""
+    return parse_flags(argv, dict(environment))
 
 
 def _own_flags(kind: Kind, process: ProcessFacts) -> Flags | None:
@@ -150,7 +157,7 @@ def _own_flags(kind: Kind, process: ProcessFacts) -> Flags | None:
         return replace(flags, speculative=flags.speculative is True)
     if kind != "llama-server":
         return None
-    flags = parse_flags(process.cmdline, process.environment)
+    flags = _parsed(tuple(process.cmdline), frozenset(process.environment.items()))
     # A program that takes none of the options may set them in code: it says nothing.
     silent = flags == Flags() and "llama" not in process.cmdline[0]
     return None if silent else with_defaults(flags)

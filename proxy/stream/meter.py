@@ -23,6 +23,8 @@ MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to ev
 class Whole:
     """The framing of a reply that is one JSON document: nothing is complete before its end."""
 
+    frame = (b"", b"")
+
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self.dropped = 0
@@ -64,23 +66,18 @@ class Meter:
         self.done = False
         self._read = api.read
         self._reader = make_reader(content_type)
-        self._repeats = Repeats()
+        self._repeats = Repeats(self._reader.frame)
         self._steps = array("d")
         self._stride = 1
         self._skipped = 0
 
     def feed(self, chunk: bytes, at_s: float) -> None:
         """Look at bytes that arrived from the engine at `at_s`."""
-        reader = self._reader
-        begins_event = not reader.inside
-        if begins_event and (repeated := self._repeats.count(chunk)):
+        if not self._reader.inside and (repeated := self._repeats.count(chunk)):
             self.token_events += repeated
             self._step(at_s)
-            return
-        events = reader.feed(chunk)
-        carried = self._note(events, at_s)
-        if carried and begins_event and len(events) == 1 and not reader.inside:
-            self._repeats.learn(chunk)
+        else:
+            self._note(self._reader.feed(chunk), at_s)
 
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
@@ -107,16 +104,19 @@ class Meter:
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
-    def _note(self, events: list[bytes], at_s: float) -> int:
-        """Read events in full; return how many carried tokens."""
-        self._repeats.forget()
+    def _note(self, events: list[bytes], at_s: float) -> None:
         carried = 0
         for event in events:
-            carried += self._note_event(event)
+            if self._repeats.hold(event):
+                carried += 1
+            elif self._note_event(event):
+                carried += 1
+                self._repeats.learn(event)
+            else:
+                self._repeats.forget()
         if carried:
             self.token_events += carried
             self._step(at_s)
-        return carried
 
     def _note_event(self, event: bytes) -> bool:
         if event == b"[DONE]":

@@ -6,6 +6,8 @@ from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
 class NdjsonReader:
     """Splits a byte stream, in whatever pieces it arrives, into its non-empty lines."""
 
+    frame = (b"", b"\n")
+
     def __init__(self) -> None:
         self._line = bytearray()  # that has not ended
         self._dropping = False

@@ -1,15 +1,16 @@
 """Events that say what the event before them said, with another piece of text in its place.
 
 Nearly all of a stream is that, and reading it as JSON again would tell nothing new: the dialects
-only ask whether there is text. So of a chunk that carried text, all that stands before and after it
-is kept, and a chunk of the same bytes around other text needs no reading. What is not exactly so
+only ask whether there is text. So of an event that carried text, all that stands before and after
+it is kept, and one of the same bytes around other text needs no reading. What is not exactly so
 (another finish, counts, a time that moves on, no text) is read in full, and forgets what was kept,
 so that the last thing that was read is always what is said again.
 """
 
 import re
 
-# Keys whose value the dialects use only as text that is there or is not.
+# Keys whose value the dialects use only as text that is there or is not. In valid JSON the quote
+# after such a key and its colon always opens a string.
 _TEXT = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|response|partial_json|delta)": ?"'
     rb'(?=[^"])'
@@ -20,20 +21,24 @@ MAX_MISSES = 16  # in a row, after which a stream whose events all differ is lef
 
 
 class Repeats:
-    """Knows the event before, and finds chunks that only repeat it."""
+    """Knows the event before, and finds those that only repeat it.
 
-    __slots__ = ("_after", "_before", "_misses")
+    `frame` is what stands before and after an event on the wire.
+    """
 
-    def __init__(self) -> None:
-        self._before = self._after = b""
+    __slots__ = ("_after", "_after_in_chunk", "_before", "_before_in_chunk", "_frame", "_misses")
+
+    def __init__(self, frame: tuple[bytes, bytes]) -> None:
+        self._frame = frame
         self._misses = 0
+        self.forget()
 
     def count(self, chunk: bytes) -> int:
-        """Return how many events `chunk` is if each repeats the one that was learned, else 0."""
-        after = self._after
+        """Return how many events `chunk` is if all are whole and repeat the one before, else 0."""
+        after = self._after_in_chunk
         if not after or not chunk.endswith(after):
             return 0
-        before = self._before
+        before = self._before_in_chunk
         start = len(before)
         events = chunk[: -len(after)].split(after)
         for event in events:
@@ -42,22 +47,34 @@ class Repeats:
         self._misses = 0
         return len(events)
 
-    def learn(self, chunk: bytes) -> None:
-        """Keep the one event that `chunk` is; it carried text and was read in full."""
+    def hold(self, event: bytes) -> bool:
+        """Say whether an event repeats the one before."""
+        before, after = self._before, self._after
+        if not after or not (event.startswith(before) and event.endswith(after)):
+            return False
+        if not _is_text(event[len(before) : -len(after)]):
+            return False
+        self._misses = 0
+        return True
+
+    def learn(self, event: bytes) -> None:
+        """Keep an event that carried text and was read in full."""
         self.forget()
-        if self._misses >= MAX_MISSES:
-            return
+        if self._misses >= MAX_MISSES or b"\n" in event or b"\r" in event:
+            return  # one of several lines is framed otherwise
         self._misses += 1
-        key = _TEXT.search(chunk)
-        if key is None or b"\\" in chunk[: key.end()]:
-            return  # after a backslash a quote may be text
-        text = _PLAIN.match(chunk, key.end())
-        if text is not None and chunk.startswith(b'"', text.end()):
-            self._before, self._after = chunk[: key.end()], chunk[text.end() :]
+        key = _TEXT.search(event)
+        if key is None:
+            return
+        text = _PLAIN.match(event, key.end())
+        if text is not None and event.startswith(b'"', text.end()):
+            self._before, self._after = event[: key.end()], event[text.end() :]
+            self._before_in_chunk = self._frame[0] + self._before
+            self._after_in_chunk = self._after + self._frame[1]
 
     def forget(self) -> None:
         """Something else was said: nothing repeats it."""
-        self._before = self._after = b""
+        self._before = self._after = self._before_in_chunk = self._after_in_chunk = b""
 
 
 def _is_text(text: bytes) -> bool:

@@ -13,6 +13,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024  # no published source; events with all logpr
 class SseReader:
     """Splits a byte stream, in whatever pieces it arrives, into the data of its events."""
 
+    frame = (b"data: ", b"\n\n")  # of nearly every event
+
     def __init__(self) -> None:
         self._line = bytearray()  # that has not ended
         self._data: list[bytes] = []  # data lines of the event that has not ended

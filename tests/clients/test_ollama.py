@@ -11,7 +11,7 @@ from fakes.ollama import MODEL
 
 pytestmark = pytest.mark.engine
 
-OPTIONS = {"num_predict": 24, "temperature": 0, "seed": 1}
+OPTIONS = {"num_predict": 12, "temperature": 0, "seed": 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -22,7 +22,7 @@ def test_chat(ollama: Both, stream: bool) -> None:
             answer: Any = client.chat(**given, stream=stream)
             parts = list(answer) if stream else [answer]
         assert parts[-1].done
-        assert parts[-1].eval_count == 24
+        assert parts[-1].eval_count > 0
         return "".join(part.message.content for part in parts)
 
     assert ollama.same(ask)
@@ -30,7 +30,7 @@ def test_chat(ollama: Both, stream: bool) -> None:
 
 def test_generate_is_timed_by_the_engines_own_word(ollama: Both) -> None:
     with library.Client(host=ollama.proxy.url) as client:
-        answer = client.generate(MODEL, "Name three colours.", options={"num_predict": 24})
+        answer = client.generate(MODEL, "Name three colours.", options={"num_predict": 12})
 
     record = ollama.newest()
     assert record["upstream"]["kind"] == "ollama"

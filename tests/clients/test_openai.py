@@ -8,14 +8,12 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from fakes.both import MESSAGES, WEATHER, Both
+from fakes.both import MESSAGES, Both
 from fakes.running import running_proxy
 
 pytestmark = pytest.mark.engine
 
-FIXED: Any = {"model": "m", "messages": MESSAGES, "temperature": 0, "seed": 1, "max_tokens": 32}
-TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
-CALLING: Any = {**FIXED, "tools": [TOOL], "tool_choice": "required", "max_tokens": 64}
+FIXED: Any = {"model": "m", "messages": MESSAGES, "temperature": 0, "seed": 1, "max_tokens": 12}
 
 
 class Weather(BaseModel):
@@ -40,7 +38,7 @@ def test_whole(both: Both) -> None:
     choices, _, completion = both.same(ask)
 
     assert choices[0].message.content
-    assert completion == 32
+    assert completion == 12
 
 
 def test_stream(both: Both) -> None:
@@ -53,7 +51,7 @@ def test_stream(both: Both) -> None:
 
     assert "".join(c[0].delta.content or "" for c in choices)
     assert usage == [None] * len(usage), "nobody has asked for it"
-    assert both.newest()["tokens"]["completion"] == 32
+    assert both.newest()["tokens"]["completion"] == 12
 
 
 def test_stream_with_usage(both: Both) -> None:
@@ -65,12 +63,13 @@ def test_stream_with_usage(both: Both) -> None:
         assert last.usage is not None
         return last.choices, last.usage.completion_tokens
 
-    assert both.same(ask) == ([], 32)
+    assert both.same(ask) == ([], 12)
 
 
 def test_streaming_helper(both: Both) -> None:
     def ask(url: str) -> Any:
-        with client(url) as asked, asked.chat.completions.stream(**FIXED) as stream:
+        ends: Any = {**FIXED, "max_tokens": 200, "stop": [":"]}  # the helper wants a whole answer
+        with client(url) as asked, asked.chat.completions.stream(**ends) as stream:
             events = [event.type for event in stream]
             return events, stream.get_final_completion().choices
 
@@ -80,41 +79,11 @@ def test_streaming_helper(both: Both) -> None:
     assert choices[0].message.content
 
 
-def test_tool_call(both: Both) -> None:
-    def ask(url: str) -> Any:
-        with client(url) as asked:
-            choice = asked.chat.completions.create(**CALLING).choices[0]
-        assert choice.message.tool_calls
-        return choice.finish_reason, [
-            call.to_dict()["function"] for call in choice.message.tool_calls
-        ]
-
-    reason, calls = both.same(ask)
-
-    assert reason == "tool_calls"
-    assert calls[0]["name"] == "weather"
-    assert Weather.model_validate_json(calls[0]["arguments"])
-
-
-def test_tool_call_streamed(both: Both) -> None:
-    def ask(url: str) -> Any:
-        with client(url) as asked, asked.chat.completions.stream(**CALLING) as stream:
-            pieces = [e.arguments_delta for e in stream if e.type.endswith("arguments.delta")]
-            choice = stream.get_final_completion().choices[0]
-        assert choice.message.tool_calls
-        return pieces, choice.finish_reason, choice.message.tool_calls[0].function
-
-    pieces, reason, function = both.same(ask)
-
-    assert reason == "tool_calls"
-    assert "".join(pieces) == function.arguments
-    assert both.newest()["ended"] == "tool_calls"
-
-
 def test_structured_output(both: Both) -> None:
     def ask(url: str) -> Any:
         with client(url) as asked:
-            answer = asked.chat.completions.parse(**FIXED, response_format=Weather)
+            room: Any = {**FIXED, "max_tokens": 40}
+            answer = asked.chat.completions.parse(**room, response_format=Weather)
         return answer.choices[0].message.parsed
 
     assert isinstance(both.same(ask), Weather)
@@ -126,7 +95,7 @@ def test_responses(both: Both, stream: bool) -> None:
         "model": "m",
         "input": "Name a colour.",
         "temperature": 0,
-        "max_output_tokens": 24,
+        "max_output_tokens": 12,
     }
 
     def ask(url: str) -> Any:
@@ -134,20 +103,19 @@ def test_responses(both: Both, stream: bool) -> None:
             if not stream:
                 answer = made.responses.create(**asked)
                 return answer.output_text, answer.usage and answer.usage.output_tokens
-            with made.responses.stream(**asked) as events:
-                types = [event.type for event in events]
-                return types, events.get_final_response().output_text
+            events = list(made.responses.create(**asked, stream=True))
+            return [(e.type, getattr(e, "delta", None)) for e in events]
 
     assert both.same(ask)
     record = both.newest()
-    assert (record["path"], record["tokens"]["completion"]) == ("/v1/responses", 24)
+    assert (record["path"], record["tokens"]["completion"]) == ("/v1/responses", 12)
 
 
 def test_text_completion(both: Both) -> None:
     def ask(url: str) -> Any:
         with client(url) as asked:
             chunks = asked.completions.create(
-                model="m", prompt="Once upon", max_tokens=16, temperature=0, stream=True
+                model="m", prompt="Once upon", max_tokens=8, temperature=0, stream=True
             )
             return [chunk.choices[0].text for chunk in chunks if chunk.choices]
 
@@ -158,8 +126,8 @@ def test_raw_response_shows_the_diagnosis(both: Both) -> None:
     with client(both.proxy.url) as asked:
         raw = asked.chat.completions.with_raw_response.create(**FIXED)
 
-    assert raw.headers["slowtok-verdict"] in ("normal", "unknown")
-    assert raw.headers["slowtok-decode"].startswith("32;")
+    assert raw.headers["slowtok-verdict"].partition(";")[0] in ("normal", "unknown", "slow")
+    assert raw.headers["slowtok-decode"].startswith("12;")
     assert raw.parse().choices[0].finish_reason == "length"
 
 
@@ -172,7 +140,7 @@ def test_streaming_response(both: Both) -> None:
         request_id = reply.headers["slowtok-id"]
 
     assert lines[-1] == "data: [DONE]"
-    assert both.proxy.record(request_id)["tokens"]["completion"] == 32
+    assert both.proxy.record(request_id)["tokens"]["completion"] == 12
 
 
 async def test_async(both: Both) -> None:
@@ -187,11 +155,11 @@ async def test_async(both: Both) -> None:
 
 async def test_async_side_by_side(both: Both) -> None:
     async with async_client(both.proxy.url) as asked:
-        calls = (asked.chat.completions.create(**{**FIXED, "max_tokens": n}) for n in (4, 8, 12))
+        calls = (asked.chat.completions.create(**{**FIXED, "max_tokens": n}) for n in (2, 4, 6))
         answers = await asyncio.gather(*calls)
 
     counts = [answer.usage.completion_tokens for answer in answers if answer.usage]
-    assert counts == [4, 8, 12]
+    assert counts == [2, 4, 6]
 
 
 def test_error_is_the_engines_own(both: Both) -> None:

@@ -321,12 +321,26 @@ def waited_for_first_token(prefill_s: float | None, queue_s: float | None = None
 
 
 def test_a_long_wait_that_nobody_can_tell_apart_is_no_verdict() -> None:
-    assert "may be queue or prefill" in (unexplained_wait(waited_for_first_token(None)) or "")
+    assert "may be queue, load or prefill" in (unexplained_wait(waited_for_first_token(None)) or "")
+
+
+def waited_as_streamed(*, low_tps: float) -> Case:
+    """A minute to the first token of 4,000 by the stream alone, and the least rate expected."""
+    waited = with_tokens(waited_for_first_token(60.0), prompt=4000, cached=0)
+    band = with_envelope(waited, prefill=Range(low=low_tps, high=4 * low_tps))
+    return with_phases(band, source="stream")
+
+
+def test_a_wait_far_longer_than_the_prompt_needs_is_no_verdict_if_only_the_stream_tells() -> None:
+    assert "may be queue, load or prefill" in (
+        unexplained_wait(waited_as_streamed(low_tps=100.0)) or ""
+    )
 
 
 @pytest.mark.parametrize(
     "told",
     [
+        pytest.param(waited_as_streamed(low_tps=60.0), id="as long as such a prompt may take"),
         pytest.param(waited_for_first_token(59.0), id="prefill is known"),
         pytest.param(waited_for_first_token(None, queue_s=59.0), id="queue is known"),
         pytest.param(with_phases(healthy(), prefill_s=None, queue_s=None), id="it was short"),

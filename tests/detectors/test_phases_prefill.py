@@ -119,7 +119,7 @@ def test_prefill_loses_what_a_finding_shows_if_that_is_more() -> None:
 
 
 def test_a_slow_prefill_without_a_cause_is_unexplained() -> None:
-    diagnosis = diagnose(replace(prefilled(400.0), prompt=None))
+    diagnosis = diagnose(replace(prefilled(1400.0, tokens=8000), prompt=None))
 
     assert (diagnosis.verdict, diagnosis.phase) == ("slow", "prefill")
     assert set(diagnosis.budget_ms_per_token) == {"unexplained"}

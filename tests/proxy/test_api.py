@@ -34,6 +34,7 @@ async def test_status_tells_engines_machine_and_cost(proxy: Served, engine: Upst
     assert status["counts"] == {
         "requests": 0,
         "in_flight": 0,
+        "connections_refused": 0,
         "failures": {},
         "log_lines_lost": 0,
         "baseline_errors": 0,
@@ -69,6 +70,23 @@ async def test_requests_are_listed_newest_first_and_bounded(
     assert await proxy.own("/slowtok/requests?limit=0") == []
 
 
+async def test_metrics_are_plain_text(engine: Upstream, proxy: Served, client: Client) -> None:
+    await client.ask("GET", "/slowtok/metrics")
+    head, body = await client.reply()
+
+    assert head.get("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+    assert b'\nslowtok_engine_up{engine="%s"' % engine.url[7:].encode() in body
+    assert b"\nslowtok_requests_in_flight 0.0\n" in body
+
+
+async def test_metrics_in_the_format_that_was_asked_for(client: Client) -> None:
+    await client.ask("GET", "/slowtok/metrics", "Accept: application/openmetrics-text")
+    head, body = await client.reply()
+
+    assert (head.get("content-type") or "").startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
 @pytest.mark.parametrize("limit", ["x", "-1", "", "1.5", "%C2%B2", "9" * 5000])
 async def test_bad_limit_is_refused(limit: str, client: Client) -> None:
     status, said = await ask(client, f"/slowtok/requests?limit={limit}")
@@ -84,8 +102,15 @@ async def test_unknown_request_is_not_found_at_once(client: Client) -> None:
     assert said["error"]["code"] == "not-found"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("target", ["/slowtok", "/slowtok/", "/slowtok/v1/models", "/slowtok/x/y"])
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        *((method, "/slowtok/v1/models") for method in ("GET", "POST", "DELETE")),
+        *((method, "/slowtok/x/y") for method in ("GET", "POST", "DELETE")),
+        *((method, "/slowtok/") for method in ("POST", "DELETE")),
+        ("POST", "/slowtok/metrics"),
+    ],
+)
 async def test_other_pages_are_not_found_and_reach_no_engine(
     target: str, method: str, engine: Upstream, client: Client
 ) -> None:

@@ -23,3 +23,4 @@ def test_traceparent_is_of_version_00_and_not_sampled() -> None:
 
     assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-00", made)
     assert made != make_traceparent()
+    assert make_traceparent(recorded=True).endswith("-01")

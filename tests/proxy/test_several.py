@@ -331,4 +331,4 @@ async def test_a_model_that_was_just_loaded_is_looked_at(tmp_path: Path) -> None
             await client.reply()
             await until(lambda: only.probe.loaded)
 
-            assert [loaded.name for loaded in only.probe.loaded] == ["small"]
+            assert [each.name for each in only.probe.loaded or ()] == ["small"]

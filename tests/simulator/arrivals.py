@@ -96,7 +96,7 @@ def _tokens(world: World) -> Tokens:
     rounds = int(request.completion / per_pass)
     return Tokens(
         prompt=request.prompt,
-        cached=request.cached if world.engine.tells_cached else None,
+        cached=None if world.engine.is_old_ollama else request.cached,
         completion=request.completion,
         drafted=rounds * work.drafted if tells_drafts else None,
         accepted=int(rounds * (per_pass - 1)) if tells_drafts else None,
@@ -112,7 +112,8 @@ def _word(world: World, trace: Trace, dice: Random) -> EngineTimings | None:
         return EngineTimings(prefill_s=prefill_s, decode_s=decode_s)
     if kind == "ollama":
         if world.engine.api != "native":
-            return None
+            told = EngineTimings(prefill_s=prefill_s, decode_s=decode_s)
+            return None if world.engine.is_old_ollama else told
         load_s = world.waits.load_s + dice.uniform(0.03, 0.09)
         return EngineTimings(load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
     if not world.engine.per_request_metrics:

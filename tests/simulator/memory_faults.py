@@ -35,7 +35,8 @@ BIG = tuple(m for m in DENSE if m.parameters > 7)
 def model_too_big(dice: Random) -> tuple[World, Truth]:
     """More weights than the card has memory, at any context."""
     world = _squeezed(dice, lambda w: need_gib(w, w.used_tokens) > room_gib(w) + BORDER_GIB / 2)
-    return _placed(world, dice, split_ratio(world)), _because(world, 0.0)
+    world = _placed(world, dice, split_ratio(world))
+    return world, _because(world, 0.0)
 
 
 def context_oversized(dice: Random) -> tuple[World, Truth]:
@@ -47,7 +48,8 @@ def context_oversized(dice: Random) -> tuple[World, Truth]:
         ratio = split_ratio(world)
         over = need_gib(world) > room_gib(world) + BORDER_GIB
         if over and 0.1 < ratio < 0.96 and room_gib(world) > _used(world) + BORDER_GIB:
-            return _placed(world, dice, ratio), _because(world, 0.0)
+            world = _placed(world, dice, ratio)
+            return world, _because(world, 0.0)
     raise LookupError("no such setup")
 
 
@@ -68,7 +70,8 @@ def vram_held_by_others(dice: Random) -> tuple[World, Truth]:
         world = change(
             world, "past", others_at_load_gib=held, loads_seen=not there or dice.random() < 0.6
         )
-        return _placed(world, dice, ratio), _because(world, held)
+        world = _placed(world, dice, ratio)
+        return world, _because(world, held)
     raise LookupError("no such setup")
 
 
@@ -115,7 +118,8 @@ def partial_offload(dice: Random) -> tuple[World, Truth]:
         )
         part = dice.uniform(0.3, 1.0)
         world = change(world, "engine", cpu_moe_layers=max(int(part * world.model.layers), 1))
-        world = change(world, "placement", gpu_ratio=1 - 0.75 * part)
+        # of what a token reads experts are three quarters, of what is held nearly all
+        world = change(world, "placement", gpu_ratio=1 - 0.75 * part, held_ratio=1 - 0.93 * part)
     elif how == "cache":
         world = gpu_world(dice, kinds=("llama-server",), models=BIG)
         prompt = int(world.engine.context * dice.uniform(0.4, 0.7))
@@ -160,8 +164,9 @@ def vram_spill(dice: Random) -> tuple[World, Truth]:
     onset = dice.choice((0.0, 0.0, 0.0, dice.uniform(2, 5)))
     world = change(world, "host", system=system)
     world = change(world, "placement", spill_gib=over, spill_from_s=onset, gpu_known=1.0)
+    world = lasting(world, dice)
     root = _because(world, 0.0).primary & {"model-too-big", "context-oversized"}
-    return lasting(world, dice), Truth(
+    return world, Truth(
         slow=None,
         primary=frozenset({"vram-spill"}) | root,
         allowed=frozenset({"slow-prefill", "pcie-link", "long-context"}),

@@ -160,7 +160,7 @@ def server_bytes(world: World, index: int) -> int:
     card, place = world.cards[index], world.placement
     if world.engine.kind == "vllm":
         return int(card.bytes * world.engine.memory_ratio * 0.985)
-    weights = world.model.file_bytes(world.quantisation) * place.gpu_ratio
+    weights = world.model.file_bytes(world.quantisation) * place.held_gpu_ratio
     cache = world.reserved_kv_bytes * place.kv_gpu_ratio
     held = (weights + cache) / used + buffer_bytes(world)
     room = card.bytes - 300 * MIB - 160 * MIB - world.others.gpu_gib * GIB * (index == 0)
@@ -285,7 +285,7 @@ def _host(world: World, states: list[Any], dice: Random) -> dict[str, Any]:
     starved = mean("starved")
     disk = mean("disk_bytes_per_s")
     stalled = mean("io_stalled")
-    on_cpu = world.model.file_bytes(world.quantisation) * (1 - world.placement.gpu_ratio)
+    on_cpu = world.model.file_bytes(world.quantisation) * (1 - world.placement.held_gpu_ratio)
     mapped = on_cpu if world.engine.memory_mapped else 0.0
     resident = min(mapped, host.ram_gib * GIB * 0.85)
     spill = world.placement.spill_gib * GIB

@@ -6,7 +6,15 @@ from random import Random
 from simulator.cards import DATACENTER, GEFORCE
 from simulator.geometry import DENSE, MODELS
 from simulator.physics import decode_pass
-from simulator.setups import conversation, cpu_world, gpu_world, lasting, need_gib, room_gib
+from simulator.setups import (
+    MARGIN_GIB,
+    conversation,
+    cpu_world,
+    gpu_world,
+    lasting,
+    need_gib,
+    room_gib,
+)
 from simulator.simulate import Truth
 from simulator.world import Kind, Level, Placement, World, change
 from slowtok.detectors.case import Phase
@@ -153,8 +161,11 @@ def model_load(dice: Random) -> tuple[World, Truth]:
 def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
     """A long prompt that was known was computed again: a changed beginning, or a lost slot."""
     cards = (*GEFORCE[:6], DATACENTER[2])
-    world = gpu_world(dice, cards=cards, kinds=LLAMAS, models=DENSE[2:8])
-    world = change(world, "engine", context=32768)
+    for _ in range(300):
+        world = gpu_world(dice, cards=cards, kinds=LLAMAS, models=DENSE[2:8])
+        world = change(world, "engine", context=32768)
+        if need_gib(world) + MARGIN_GIB < room_gib(world):
+            break
     prompt = int(dice.uniform(6_000, 24_000))
     changed = dice.random() < 0.6
     common = dice.uniform(0.0, 0.15) if changed else dice.uniform(0.7, 0.98)
@@ -170,8 +181,6 @@ def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
         difference=dice.choice(("time", "attribution-header", "tools-order")) if changed else None,
         others_since=0 if changed else dice.randint(0, 4),
     )
-    if world.engine.kind == "ollama":
-        world = change(world, "engine", version=dice.choice(("0.30.11", "0.35.1")))
     return lasting(world, dice, (3, 8)), _truth(
         "prompt-cache-miss", phase="prefill", allowed=("long-context", "slow-prefill")
     )

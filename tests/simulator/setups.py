@@ -23,7 +23,11 @@ QUANTISATIONS: dict[Kind, tuple[str, ...]] = {
     "ollama": ("Q4_K_M", "Q4_K_M", "Q4_K_M", "Q8_0"),
     "vllm": ("AWQ", "F16"),
 }
-VERSIONS: dict[Kind, str] = {"llama-server": "b11434", "ollama": "0.35.1", "vllm": "0.33.0"}
+VERSIONS: dict[Kind, tuple[str, ...]] = {
+    "llama-server": ("b11434",),
+    "ollama": ("0.30.11", "0.35.1", "0.35.1"),
+    "vllm": ("0.33.0",),
+}
 MARGIN_GIB = 0.8
 LATER_S = 9.0
 """By then, whatever comes in the middle of a run has come."""
@@ -143,7 +147,7 @@ def _assemble(dice: Random, cards: tuple[Card, ...], kind: Kind, model: Model) -
     prompt = min(int(dice.lognormvariate(6.3, 1.1)) + 20, context // 2)
     engine = Engine(
         kind=kind,
-        version=VERSIONS[kind],
+        version=dice.choice(VERSIONS[kind]),
         context=context,
         slots=1 if kind != "llama-server" else dice.choice((1, 1, 2)),
         gpu_layers=dice.choice((-1, 99)),

@@ -79,9 +79,9 @@ class Engine:
     unified_memory: bool = False
 
     @property
-    def tells_cached(self) -> bool:
-        """Whether replies say how much of the prompt was cached; Ollama's do from 0.34 on."""
-        return self.kind != "ollama" or int(self.version.split(".")[1]) >= 34
+    def is_old_ollama(self) -> bool:
+        """Whether it tells neither cached tokens nor, to OpenAI's clients, times (0.34, 0.35.1)."""
+        return self.kind == "ollama" and int(self.version.split(".")[1]) < 34
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +123,23 @@ class Nature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the bytes lie. `spill_gib` is in RAM behind the driver's back, read over PCIe."""
+    """Where the bytes lie. `spill_gib` is in RAM behind the driver's back, read over PCIe.
+
+    `gpu_ratio` is the share of what a token reads, `held_ratio` that of all weights if another.
+    """
 
     gpu_ratio: float = 1.0
+    held_ratio: float | None = None
     kv_gpu_ratio: float = 1.0
     spill_gib: float = 0.0
     spill_from_s: float = 0.0
     disk_ratio: float = 0.0
     gpu_known: float | None = None
+
+    @property
+    def held_gpu_ratio(self) -> float:
+        """The share of all weights that the GPUs hold."""
+        return self.gpu_ratio if self.held_ratio is None else self.held_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

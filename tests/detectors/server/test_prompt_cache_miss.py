@@ -3,7 +3,14 @@ from typing import Any, get_args
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_prompt, with_server, with_tokens
+from fakes.cases import (
+    healthy,
+    with_envelope,
+    with_phases,
+    with_prompt,
+    with_server,
+    with_tokens,
+)
 from fakes.cases import prompt_cache_miss as firing
 from slowtok.detectors.case import Case, DifferenceKind, History, ModelLoad
 from slowtok.detectors.engine import EngineActivity, ModelFacts
@@ -46,7 +53,21 @@ def mlx_vlm_999() -> Case:
     return with_server(with_prompt(slow, common_prefix_chars=11_940), kind="openai")
 
 
+def untold(*, prefill_s: float, expected_tps: float, ms_per_token: float = 6.7) -> Case:
+    """An engine that does not say what it took from its cache, and the rate that it should reach.
+
+    2,800 tokens of prompt, of which an earlier one shares nine tenths.
+    """
+    slow = with_tokens(lost_by_engine(), cached=None)
+    slow = with_envelope(slow, prefill=None, expected_prefill_tps=expected_tps)
+    return with_phases(slow, prefill_s=prefill_s, decode_tps=1000 / ms_per_token)
+
+
 QUIET = [
+    pytest.param(
+        untold(prefill_s=2.1, expected_tps=700.0),
+        id="not told, and too quick to have computed all of it",
+    ),
     pytest.param(
         replace(lost_by_engine(), history=History(loads=(ModelLoad(age_s=10.0),))),
         id="the model was loaded after the earlier prompt",
@@ -120,6 +141,12 @@ FIRING = [
         "--parallel",
         id="the engine kept next to none of it",
     ),
+    pytest.param(
+        untold(prefill_s=4.0, expected_tps=700.0),
+        4.0 * 0.9,
+        "the engine no longer had them in its cache",
+        id="not told, and slow enough to have computed all of it (Ollama before 0.34)",
+    ),
     pytest.param(tale_3400(), 83.0 * 0.975, "CLAUDE_CODE_ATTRIBUTION_HEADER=0", id="tale#3400"),
     pytest.param(mlx_vlm_999(), 9.7 * 0.995, "update it", id="mlx-vlm#999"),
     pytest.param(
@@ -176,6 +203,16 @@ MISSING = [
         "prompt tokens taken from the cache",
         id="cached tokens not reported",
     ),
+    pytest.param(
+        untold(prefill_s=4.0, expected_tps=700.0, ms_per_token=40.0),
+        "prompt tokens taken from the cache",
+        id="not told, and decode is slow as well: prefill may be",
+    ),
+    pytest.param(
+        with_phases(untold(prefill_s=4.0, expected_tps=700.0), source="stream"),
+        "prompt tokens taken from the cache",
+        id="not told, and the wait may be a queue",
+    ),
     pytest.param(with_phases(firing(), prefill_s=None), "prefill time", id="no prefill time"),
 ]
 
@@ -218,6 +255,7 @@ def test_what_the_engine_says_counts_for_more() -> None:
     unsure = detected(with_tokens(firing(), cached=None))
 
     assert detected(firing()).confidence > unsure.confidence
+    assert detected(untold(prefill_s=4.0, expected_tps=700.0)).confidence == 0.65
 
 
 def detected(case: Case) -> Finding:

@@ -92,6 +92,18 @@ FIRING = [
         "used 1 of 8 cores and 2 % of the RAM bandwidth",
         id="one of eight cores",
     ),
+    pytest.param(
+        with_envelope(few_threads(ram_bandwidth_bytes_per_s=8e9), expected_tps=50.0),
+        44.9 * 0.8,
+        "13 % of the RAM bandwidth",
+        id="between half of the bandwidth and all of it: what decode lost",
+    ),
+    pytest.param(
+        with_envelope(few_threads(ram_bandwidth_bytes_per_s=8e9), expected_tps=12.0),
+        44.9 * (1 - 0.128 / 0.5),
+        "13 % of the RAM bandwidth",
+        id="half of the bandwidth at least",
+    ),
 ]
 MISSING = [
     pytest.param(replace(healthy(), host=()), "host samples during decode", id="no samples"),
@@ -141,3 +153,17 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         threads_misconfigured.detect(case)
 
     assert missing.value.fact == fact
+
+
+@pytest.mark.parametrize(
+    ("case", "confidence"),
+    [
+        pytest.param(few_threads(), 0.82, id="the one thread has no rest"),
+        pytest.param(with_host(few_threads(), server_cpu_cores=0.6), 0.65, id="it rests"),
+    ],
+)
+def test_few_threads_are_believed_where_they_have_no_rest(case: Case, confidence: float) -> None:
+    finding = threads_misconfigured.detect(case)
+
+    assert finding is not None
+    assert finding.confidence == confidence

@@ -12,7 +12,9 @@ from fakes import recordings
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.repeats import MAX_MISSES, Repeats
+from slowtok.proxy.stream.sse import SseReader
 
+FRAME = SseReader.frame
 SSE, NDJSON = "text/event-stream", "application/x-ndjson"
 STREAMED = [name for name in recordings.names() if "stream" in name]
 
@@ -29,6 +31,9 @@ class Nothing(Repeats):
     def count(self, chunk: bytes) -> int:
         return 0
 
+    def hold(self, event: bytes) -> bool:
+        return False
+
 
 def counted(meter: Meter, pieces: Iterable[bytes]) -> tuple[Any, ...]:
     """Everything that a meter can tell after these pieces, one a second."""
@@ -42,7 +47,7 @@ def counted(meter: Meter, pieces: Iterable[bytes]) -> tuple[Any, ...]:
 
 def assert_same(path: str, content_type: str, pieces: Sequence[bytes]) -> None:
     full = Meter(api(path), content_type)
-    full._repeats = Nothing()
+    full._repeats = Nothing(FRAME)
     assert counted(Meter(api(path), content_type), pieces) == counted(full, pieces)
 
 
@@ -71,13 +76,13 @@ def test_recorded_streams_count_the_same(name: str, size: int | None) -> None:
 )
 def test_most_of_a_recorded_stream_is_repetition(name: str) -> None:
     response = recordings.unframe(recordings.load(name))
-    repeats = Repeats()
+    repeats = Repeats(FRAME)
     found = 0
     for _, piece in response.pieces:
         if n := repeats.count(piece):
             found += n
         else:
-            repeats.learn(piece)
+            repeats.learn(data_of(piece))
 
     assert found >= 0.6 * len(response.pieces)
 
@@ -177,6 +182,47 @@ def test_generated_streams_count_the_same(
     assert_same(SHAPES[shape], NDJSON if ndjson else SSE, pieces)
 
 
+TIMINGS = b'"timings":{"prompt_n":1,"prompt_ms":1,"predicted_n":2,"predicted_ms":1}'
+OF_CHOICE_0 = b'data: {"choices":[{"index":0,"text":"%s"}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(
+            [
+                OF_CHOICE_0 % b"a",
+                b'data: {"choices":[{"index":1,"finish_reason":"stop"}]}\n\n',
+                OF_CHOICE_0 % b"b",
+                b'data: {"choices":[],' + TIMINGS + b"}\n\n",
+            ],
+            id="another choice in between",
+        ),
+        pytest.param([OF_CHOICE_0 % b"a" + OF_CHOICE_0 % b"b"] * 3, id="the same two at once"),
+        pytest.param([OF_CHOICE_0 % b"a" + b": ping\n\n"] * 3, id="a comment with each"),
+        pytest.param(
+            [b'data: {"choices"', b':[{"text":"a"}]}\n\n', b':[{"text":"b"}]}\n\n'],
+            id="the end of an event again",
+        ),
+        pytest.param(
+            [b'data: {\ndata: "content":"a"}\n\n', b'data: {\n"content":"b"}\n\n'] * 2,
+            id="one that came in two lines",
+        ),
+        pytest.param(
+            [OF_CHOICE_0 % b"a" + b"data: {", b'"error":1}\n\n', OF_CHOICE_0 % b"a" + b"data: {"],
+            id="the begin of the next with each",
+        ),
+    ],
+)
+def test_what_only_looks_like_repetition_counts_the_same(pieces: list[bytes]) -> None:
+    assert_same("/v1/completions", SSE, pieces)
+    assert_same("/completion", SSE, pieces)
+
+
+def data_of(chunk: bytes) -> bytes:
+    return chunk.removeprefix(FRAME[0]).removesuffix(FRAME[1])
+
+
 def event(inside: bytes) -> bytes:
     return b'data: {"choices":[{"delta":{"content":"' + inside + b'"},"index":0}]}\n\n'
 
@@ -197,20 +243,22 @@ def event(inside: bytes) -> bytes:
     ],
 )
 def test_what_is_no_plain_text_is_not_taken_for_it(inside: bytes) -> None:
-    repeats = Repeats()
-    repeats.learn(event(b"word"))
+    repeats = Repeats(FRAME)
+    repeats.learn(data_of(event(b"word")))
     assert repeats.count(event(b"another")) == 1
 
     assert repeats.count(event(inside)) == 0
     assert repeats.count(event(b"more") + event(inside)) == 0
+    assert not repeats.hold(data_of(event(inside)))
 
 
 def test_escapes_and_other_scripts_are_text() -> None:
-    repeats = Repeats()
-    repeats.learn(event(b"word"))
+    repeats = Repeats(FRAME)
+    repeats.learn(data_of(event(b"word")))
 
     for text in (b"\\n", b'a\\"b', b"\\\\", "né".encode(), "雨".encode(), b"\\/"):
         assert repeats.count(event(text)) == 1, text
+        assert repeats.hold(data_of(event(text))), text
     assert repeats.count(event(b"a") + event(b"b")) == 2
 
 
@@ -226,16 +274,16 @@ def test_escapes_and_other_scripts_are_text() -> None:
     ],
 )
 def test_what_differs_elsewhere_is_no_repetition(chunk: bytes) -> None:
-    repeats = Repeats()
-    repeats.learn(event(b"word"))
+    repeats = Repeats(FRAME)
+    repeats.learn(data_of(event(b"word")))
 
     assert repeats.count(chunk) == 0
 
 
 def test_stream_whose_events_all_differ_is_left_alone() -> None:
-    repeats = Repeats()
+    repeats = Repeats(FRAME)
     for i in range(MAX_MISSES):
-        repeats.learn(event(b"word").replace(b"index", b"%d" % i))
-    repeats.learn(event(b"word"))
+        repeats.learn(data_of(event(b"word").replace(b"index", b"%d" % i)))
+    repeats.learn(data_of(event(b"word")))
 
     assert repeats.count(event(b"word")) == 0

@@ -1,0 +1,33 @@
+"""Work on a case that several detectors ask for, done once: a minute has hundreds of samples."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from slowtok.detectors.case import Case
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
+    """Return `work` with its answers for the last case kept; nobody may change them.
+
+    Taken for the same are only arguments that are the same objects: comparing samples would cost
+    what is saved. What `work` raises is raised anew each time.
+    """
+    last: tuple[Case | None, dict[tuple[int, ...], tuple[object, T]]] = (None, {})
+
+    @wraps(work)
+    def kept(case: Case, /, *args: P.args, **named: P.kwargs) -> T:
+        nonlocal last
+        if last[0] is not case:
+            last = (case, {})
+        answers = last[1]
+        given: tuple[Any, ...] = (*args, *named.values())
+        key = tuple(map(id, given))
+        if key not in answers:
+            answers[key] = (given, work(case, *args, **named))  # `given` keeps the ids valid
+        return answers[key][1]
+
+    return kept

@@ -1,0 +1,135 @@
+"""`slowtok report`: what the log of a day or a week says, on one page."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.report import html, text
+from slowtok.proxy.report.log_files import LogFile, lines, open_log
+from slowtok.proxy.report.period import BadPeriod, Period, period_of
+from slowtok.proxy.report.summary import summarise
+from slowtok.proxy.report.tally import Tally
+from slowtok.proxy.state_file import replace_file
+
+DONE, FAILED, USAGE, NO_LOG = 0, 1, 2, 3
+STEP_BYTES = 1_000_000  # between two moves of the bar
+FILE_COLUMNS = 100
+Format = Literal["text", "json", "html"]
+_NOT_COUNTED = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+
+
+def run_report(
+    settings: Settings, since: str, form: Format, output: Path | None, now: datetime | None = None
+) -> int:
+    """Write the report. Returns 2 for a time that is none, 3 where there is no log.
+
+    Raises:
+        SettingsError: the log goes to standard output, which cannot be read.
+    """
+    path = settings.log_path
+    if path is None:
+        raise settings.fault("log", "standard output cannot be read again; name a file")
+    try:
+        period = period_of(since, now or datetime.now().astimezone())
+        with open_log(path) as files:
+            if not files:
+                return _complain(f"no log at {path}; slowtok serve writes it", NO_LOG)
+            report = make_report(files, period)
+        return _put(report, "json" if settings.json_lines else form, output)
+    except BadPeriod as error:
+        return _complain(f"--since {error}", USAGE)
+    except OSError as error:
+        return _complain(f"{error.filename or path}: {error.strerror}", FAILED)
+
+
+def make_report(files: Iterable[LogFile], period: Period) -> dict[str, Any]:
+    """Read the files and return the report on a period."""
+    meant = [f for f in files if f.written_unix_s >= period.before.since.timestamp()]
+    now, before = Tally(zone=period.until.tzinfo), Tally(zone=period.until.tzinfo)
+    bad_lines = 0
+    with _bar(sum(file.size_bytes for file in meant)) as advance:
+        for file in meant:
+            for line in lines(file, advance):
+                bad_lines += not _count(line, period, now, before)
+    return summarise(period, now, before, bad_lines=bad_lines)
+
+
+def _count(line: bytes | None, period: Period, now: Tally, before: Tally) -> bool:
+    """Count a line where it belongs; False where it could not be read."""
+    try:
+        record = orjson.loads(line or b"")
+        if record["event"] != "request":
+            return True
+        at = datetime.fromisoformat(record["ts"])
+        if period.holds(at):
+            now.add(record, at)
+        elif period.before.holds(at):
+            before.add(record, at)
+    except _NOT_COUNTED:
+        return False
+    return True
+
+
+def _put(report: dict[str, Any], form: Format, output: Path | None) -> int:
+    said = _formed(report, form)
+    if output is not None:
+        replace_file(output, (said + "\n").encode("utf-8", "replace"))
+        sys.stderr.write(f"slowtok: written to {plain(str(output))}\n")
+    elif form == "text":
+        Console(highlight=False).print(text.page(report))
+    else:
+        sys.stdout.write(said + "\n")
+    return DONE
+
+
+def _formed(report: dict[str, Any], form: Format) -> str:
+    if form == "json":
+        return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
+    if form == "html":
+        return html.page(report)
+    console = Console(highlight=False, width=FILE_COLUMNS, file=io.StringIO(), color_system=None)
+    with console.capture() as captured:
+        console.print(text.page(report))
+    return captured.get().rstrip("\n")
+
+
+@contextlib.contextmanager
+def _bar(total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show how much of the log was read, where there is a terminal."""
+    screen = Console(stderr=True, highlight=False)
+    bar = Progress(
+        TextColumn("reading the log"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=total_bytes)
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if done >= STEP_BYTES:
+                bar.advance(task, done)
+                done = 0
+
+        yield advance
+
+
+def _complain(said: str, code: int) -> int:
+    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
+    return code

@@ -1,0 +1,155 @@
+"""How one request went, over time: the lanes of `/slowtok/requests/ID/samples`. Pure.
+
+A record has medians; a picture needs the way there. Each point is a sample as it was measured: of
+many, every n-th is taken, never a mean. Times are seconds since the request came.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.gpu_window import by_gpu, facts_of
+from slowtok.detectors.machine import GpuSample
+from slowtok.proxy.outputs.gpus import REASONS
+
+MAX_POINTS = 600  # of one lane: more than a screen shows
+MAX_BINS = 120  # of the token rate
+GAPS_PER_BIN = 4.0  # so many median gaps at least: a bin of one gap holds no token or two
+MIN_BIN_S = 0.1
+MAX_MARKS = 100  # of one GPU
+SAME_MARK_S = 0.5  # a reason that is back so soon was not gone; no published source
+
+GPU_LANES = (
+    "busy_ratio",
+    "dram_busy_ratio",
+    "power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "memory_temperature_c",
+    "used_bytes",
+    "total_bytes",
+    "pcie_rx_bytes_per_s",
+)
+"""Of `GpuSample`; `used_bytes` is what is not free."""
+
+HOST_LANES = (
+    "cpu_cores",
+    "cpu_busy_cores",
+    "server_cpu_cores",
+    "others_cpu_cores",
+    "server_run_delay_cores",
+    "server_throttled_ratio",
+    "server_read_bytes_per_s",
+    "psi_io_full_ratio",
+    "psi_memory_full_ratio",
+    "available_bytes",
+)
+"""Of `HostSample`."""
+
+BRAKES = {bit: REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x400)}
+"""Reasons that lower the clocks of a GPU at work; the others are an idle GPU's or a setting's."""
+
+
+def series(case: Case) -> dict[str, Any]:
+    """Return phases, token rate, GPUs and host over the time of one request."""
+    mine = case.server.gpu_indices
+    gpus = by_gpu([sample for sample in case.gpu if not mine or sample.index in mine])
+    return {
+        "id": case.timeline.request_id,
+        "total_s": round(case.phases.total_s, 3),
+        "phases": list(_phases(case)),
+        "tokens": _token_rate(case),
+        "gpus": [_gpu(case, index, samples) for index, samples in gpus.items()],
+        "host": _lanes(case, case.host, HOST_LANES),
+    }
+
+
+def _phases(case: Case) -> Iterator[dict[str, Any]]:
+    """Yield where each phase lies; a queue ends where a load begins, and a load where prefill does.
+
+    Queue and load are not seen: they are as long as the engine says, before what is seen.
+    """
+    phases, sent_s = case.phases, case.timeline.sent_at_s
+    if sent_s is not None and phases.queue_s:
+        yield _span(case, "queue", sent_s, sent_s + phases.queue_s)
+    if sent_s is not None and phases.load_s:
+        from_s = sent_s + (phases.queue_s or 0.0)
+        yield _span(case, "load", from_s, from_s + phases.load_s)
+    seen: tuple[Phase, ...] = ("prefill", "decode", "delivery")
+    for phase in seen:
+        if window := case.window(phase):
+            yield _span(case, phase, *window)
+
+
+def _span(case: Case, phase: Phase, from_at_s: float, to_at_s: float) -> dict[str, Any]:
+    return {"phase": phase, "from_s": _since(case, from_at_s), "to_s": _since(case, to_at_s)}
+
+
+def _token_rate(case: Case) -> dict[str, Any] | None:
+    """Return the rate in bins of one width, from arrivals; None where there are too few."""
+    arrivals = case.timeline.token_at_s
+    if len(arrivals) < 3 or arrivals[-1] <= arrivals[0]:
+        return None
+    first_s, span_s = arrivals[0], arrivals[-1] - arrivals[0]
+    gap_s = case.timeline.itl_p50_s or 0.0
+    count = max(int(span_s / max(span_s / MAX_BINS, GAPS_PER_BIN * gap_s, MIN_BIN_S)), 1)
+    width_s = span_s / count
+    bins = [0] * count
+    for at_s in arrivals[1:]:  # the first one ends the prefill
+        bins[min(int((at_s - first_s) / width_s), count - 1)] += 1
+    tokens_each = ((case.timeline.tokens.completion or len(arrivals)) - 1) / (len(arrivals) - 1)
+    return {
+        "bin_s": round(width_s, 4),
+        "at_s": [_since(case, first_s + (i + 0.5) * width_s) for i in range(count)],
+        "tps": [round(n * tokens_each / width_s, 3) for n in bins],
+    }
+
+
+def _gpu(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    return {
+        "index": index,
+        "name": facts_of(case, index).name,
+        **_lanes(case, samples, GPU_LANES),
+        "brakes": list(_brakes(case, samples)),
+    }
+
+
+def _brakes(case: Case, samples: Sequence[GpuSample]) -> Iterator[dict[str, Any]]:
+    """Yield from when to when each reason was there, at most `MAX_MARKS` in all."""
+    marks: list[dict[str, Any]] = []
+    open_marks: dict[int, dict[str, Any]] = {}
+    for sample in samples:
+        at_s = _since(case, sample.at_s)
+        for bit, reason in BRAKES.items():
+            if not (sample.reasons or 0) & bit:
+                continue
+            mark = open_marks.get(bit)
+            if mark is None or at_s - mark["to_s"] > SAME_MARK_S:
+                mark = open_marks[bit] = {"reason": reason, "from_s": at_s}
+                marks.append(mark)
+            mark["to_s"] = at_s
+    yield from marks[:MAX_MARKS]
+
+
+def _lanes(case: Case, samples: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the lanes that hold a value, each as long as `at_s`; None where a sample had none."""
+    taken = samples[:: -(-len(samples) // MAX_POINTS) or 1]
+    lanes = {name: [_value(sample, name) for sample in taken] for name in names}
+    return {
+        "at_s": [_since(case, sample.at_s) for sample in taken],
+        "lanes": {name: lane for name, lane in lanes.items() if any(v is not None for v in lane)},
+    }
+
+
+def _value(sample: Any, name: str) -> float | None:
+    if name == "used_bytes":
+        known = sample.total_bytes is not None and sample.free_bytes is not None
+        return sample.total_bytes - sample.free_bytes if known else None
+    value: float | None = getattr(sample, name)
+    return value if value is None or isinstance(value, int) else round(value, 3)
+
+
+def _since(case: Case, at_s: float) -> float:
+    return round(at_s - case.timeline.accepted_at_s, 3)

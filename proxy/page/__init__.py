@@ -1,0 +1,1 @@
+"""The live page: plain files, served as they are."""

@@ -1,0 +1,73 @@
+// Which lanes of a request's samples are drawn together.
+
+import { el } from "./dom.js";
+import { bytes, number, percent, rate } from "./format.js";
+import { figure } from "./chart.js";
+
+const watts = (value) => `${number(value)} W`;
+const megahertz = (value) => `${number(value)} MHz`;
+const celsius = (value) => `${number(value)} °C`;
+const cores = (value) => `${number(value)} cores`;
+const throughput = (value) => `${bytes(value)}/s`;
+
+const GPU = [
+  { title: "Utilisation", format: percent, most: 1, lanes: [["busy_ratio", "busy", "line-1"], ["dram_busy_ratio", "memory bandwidth", "line-2"]] },
+  { title: "Power", format: watts, brakes: true, lanes: [["power_w", "draw", "line-1"], ["power_limit_w", "limit", "line-3", true]] },
+  { title: "Clocks", format: megahertz, brakes: true, lanes: [["sm_clock_mhz", "processors", "line-1"], ["memory_clock_mhz", "memory", "line-2"]] },
+  { title: "Temperature", format: celsius, most: 90, lanes: [["temperature_c", "GPU", "line-1"], ["memory_temperature_c", "memory", "line-2"]] },
+  { title: "VRAM", format: bytes, binary: true, lanes: [["used_bytes", "in use", "line-1"], ["total_bytes", "total", "line-3", true]] },
+  { title: "PCIe", format: throughput, binary: true, lanes: [["pcie_rx_bytes_per_s", "into the GPU", "line-1"], ["pcie_tx_bytes_per_s", "out of it", "line-2"]] },
+];
+
+const HOST = [
+  { title: "CPU", format: cores, lanes: [["server_cpu_cores", "server", "line-1"], ["others_cpu_cores", "others", "line-2"], ["server_run_delay_cores", "server waits for a core", "line-4"], ["cpu_cores", "cores there are", "line-3", true]] },
+  { title: "Server held back by its CPU quota", format: percent, most: 1, lanes: [["server_throttled_ratio", "periods", "line-4"]] },
+  { title: "Waiting (PSI)", format: percent, most: 1, lanes: [["psi_io_full_ratio", "for the disk", "line-1"], ["psi_memory_full_ratio", "for memory", "line-2"]] },
+  { title: "Server reads from disk", format: throughput, binary: true, lanes: [["server_read_bytes_per_s", "read", "line-1"]] },
+  { title: "RAM available", format: bytes, binary: true, lanes: [["available_bytes", "available", "line-1"]] },
+];
+
+/** All charts of one request on one axis of time. */
+export function laneCharts(series, record) {
+  const shared = { to_s: series.total_s, phases: series.phases, sync: `request ${series.id}` };
+  return [
+    tokenRate(series, record, shared),
+    series.gpus.map((gpu) => el("section", {}, el("h3", {}, `GPU ${gpu.index}${gpu.name ? `: ${gpu.name}` : ""}`), group(GPU, gpu, shared))),
+    series.host.at_s.length ? el("section", {}, el("h3", {}, "Host"), group(HOST, series.host, shared)) : el("p", { class: "empty" }, "No samples of the host."),
+  ];
+}
+
+function tokenRate(series, record, shared) {
+  if (!series.tokens) return el("p", { class: "empty" }, "No token rate over time: the reply was not streamed, or too short.");
+  const expected = record.expected ?? {};
+  const low = expected.decode_low_tps, high = expected.decode_high_tps;
+  return figure({
+    ...shared,
+    title: "Token rate",
+    format: rate,
+    at: series.tokens.at_s,
+    lanes: [{ label: "rate", values: series.tokens.tps, colour: "line-1" }],
+    band: low === undefined ? null : { low, high },
+  });
+}
+
+function group(kinds, holder, shared) {
+  const drawn = kinds.filter((kind) => kind.lanes.some(([name]) => isWorthIt(holder.lanes[name], name)));
+  return el("div", { class: "charts" }, drawn.map((kind) => figure({
+    ...shared,
+    title: kind.title,
+    format: kind.format,
+    binary: kind.binary,
+    most: kind.most ?? 0,
+    at: holder.at_s,
+    marks: kind.brakes ? holder.brakes : [],
+    lanes: kind.lanes.map(([name, label, colour, dashed]) => ({ label, values: holder.lanes[name], colour, dashed })),
+  })));
+}
+
+/** Say whether a lane tells anything: nothing but zeroes of what seldom happens does not. */
+function isWorthIt(values, name) {
+  if (!values) return false;
+  const rare = /^(psi_|server_throttled|server_read)/.test(name);
+  return !rare || values.some((value) => value > 0);
+}

@@ -1,0 +1,1 @@
+"""`slowtok report`: a day or a week of the log on one page."""

@@ -1,0 +1,64 @@
+"""The log with its rotated files, read line by line: never more than one line in memory."""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_LINE_BYTES = 4_000_000  # a record has some kilobytes; a longer line is no record
+_NUMBER = re.compile(r"\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """One file of the log, open: a rotation meanwhile takes nothing away."""
+
+    path: Path
+    file: BinaryIO
+    size_bytes: int
+    written_unix_s: float
+
+
+@contextlib.contextmanager
+def open_log(path: Path) -> Iterator[list[LogFile]]:
+    """Open the log and its rotated files (`log.jsonl.1`, ...), the oldest first.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        yield [_open(one, stack) for one in log_paths(path)]
+
+
+def log_paths(path: Path) -> list[Path]:
+    """Return the files of a log that exist, the oldest first."""
+    rotated = {}
+    with contextlib.suppress(OSError):
+        for one in path.parent.iterdir():
+            number = _NUMBER.fullmatch(one.name.removeprefix(path.name))
+            if one.name.startswith(path.name) and number:
+                rotated[int(number[1])] = one
+    oldest_first = [rotated[number] for number in sorted(rotated, reverse=True)]
+    return [*oldest_first, *([path] if path.exists() else [])]
+
+
+def lines(log: LogFile, advance: Callable[[int], None]) -> Iterator[bytes | None]:
+    """Yield each line; None for one that is too long. `advance` is given the bytes read."""
+    while line := log.file.readline(MAX_LINE_BYTES):
+        advance(len(line))
+        if line.endswith(b"\n") or len(line) < MAX_LINE_BYTES:
+            yield line
+            continue
+        while (rest := log.file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+            advance(len(rest))
+        advance(len(rest))
+        yield None
+
+
+def _open(path: Path, stack: contextlib.ExitStack) -> LogFile:
+    file = stack.enter_context(path.open("rb"))
+    found = os.fstat(file.fileno())
+    return LogFile(path=path, file=file, size_bytes=found.st_size, written_unix_s=found.st_mtime)

@@ -1,0 +1,57 @@
+"""Which time a report is about, and the time before that it is compared with. Pure."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+_LENGTH = re.compile(r"(\d{1,5})\s*([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class BadPeriod(Exception):
+    """A text that names no time. The text says what would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From `since` to `until`, both with a time zone; `before` is as long and ends at `since`."""
+
+    since: datetime
+    until: datetime
+
+    @property
+    def before(self) -> "Period":
+        """The period of the same length just before."""
+        return Period(since=self.since - (self.until - self.since), until=self.since)
+
+    def holds(self, at: datetime) -> bool:
+        """Say whether a moment is in it."""
+        return self.since <= at < self.until
+
+
+def period_of(text: str, now: datetime) -> Period:
+    """Return the period that `1d`, `7d`, `12h` or an ISO date or time begins, up to `now`.
+
+    Args:
+        text: what the user gave.
+        now: the present, with a time zone; times without one are taken to be in it.
+
+    Raises:
+        BadPeriod: it is neither, or not in the past.
+    """
+    if found := _LENGTH.fullmatch(text.strip().lower()):
+        length = timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return _checked(text, now - length if length < timedelta(days=36_500) else now, now)
+    try:
+        since = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadPeriod(
+            f"{text!r}: expected a length like 1d, 7d, 12h, or a date like 2026-11-20"
+        ) from None
+    return _checked(text, since if since.tzinfo else since.replace(tzinfo=now.tzinfo), now)
+
+
+def _checked(text: str, since: datetime, now: datetime) -> Period:
+    if since >= now:
+        raise BadPeriod(f"{text!r} is not in the past")
+    return Period(since=since, until=now)

@@ -1,0 +1,1 @@
+"""`slowtok top`: what runs now, in a terminal."""
