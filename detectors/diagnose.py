@@ -113,8 +113,15 @@ def _name(
     lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
     left_s = dict(lost_s)
     named: dict[str, Finding] = {}
-    for phase in sorted(lost_s, key=lambda phase: -lost_s[phase]):  # the worst first
-        for cause, finding in _ranked(case, candidates, phase, lost_s[phase]):
+    ranked = {phase: _ranked(case, candidates, phase, lost_s[phase]) for phase in lost_s}
+
+    def order(phase: Phase) -> tuple[bool, float]:
+        return _follows(phase, ranked), -lost_s[phase]
+
+    for phase in sorted(
+        lost_s, key=order
+    ):  # what follows from elsewhere last, then the worst first
+        for cause, finding in ranked[phase]:
             if len(named) > MAX_CONTRIBUTING:
                 break
             if finding.confidence < MIN_CONFIDENCE:
@@ -128,6 +135,13 @@ def _name(
             elif finding.lost_s > 0 and any(root in named for root in roots_of(cause)):
                 named[cause] = symptom(finding)
     return named, sum(left_s.values())
+
+
+def _follows(phase: Phase, ranked: Mapping[Phase, list[tuple[str, Finding]]]) -> bool:
+    """Say whether the first cause of a phase is a symptom of one that leads in another phase."""
+    leads = {p: next(iter(found))[0] for p, found in ranked.items() if found}
+    roots = roots_of(leads[phase]) if phase in leads else ()
+    return any(lead in roots for other, lead in leads.items() if other != phase)
 
 
 def _is_same_loss(cause: str, named: Mapping[str, Finding], phase: Phase) -> bool:

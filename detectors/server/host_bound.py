@@ -70,7 +70,8 @@ def detect(case: Case) -> Finding | None:
     most = MAX_THREAD_CORES + processes - 1
     if not MIN_THREAD_CORES <= cores <= most or waiting >= MAX_WAITING_CORES:
         return None
-    busy = need(_busy_ratio(case), "GPU utilisation") + _stalled_ratio(case)
+    stalled_s = sum(stall.gap_s for stall in stalls_of(case))  # a late thread is late at each token
+    busy = need(_busy_ratio(case), "GPU utilisation") + stalled_s / decode_s(case)
     eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
     if (busy >= MAX_BUSY_RATIO and not eager) or _has_other_work(case):
         return None
@@ -86,11 +87,6 @@ def _busy_ratio(case: Case) -> float | None:
     known = [value for value in means if value is not None]
     together = max if is_tensor_parallel(case.server) else sum
     return min(together(known), 1.0) if known else None
-
-
-def _stalled_ratio(case: Case) -> float:
-    """Return the share of decode in stalls: a thread that is late is late at each token."""
-    return sum(stall.gap_s for stall in stalls_of(case)) / decode_s(case)
 
 
 def _power_ratio(case: Case) -> float | None:

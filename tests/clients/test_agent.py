@@ -8,7 +8,7 @@ import pytest
 
 from fakes.both import WEATHER, Both
 
-pytestmark = [pytest.mark.engine, pytest.mark.flaky(reruns=0)]
+pytestmark = [pytest.mark.engine, pytest.mark.flaky(reruns=1)]
 
 TURNS, CLOCK_FROM = 20, 18  # from there on a clock stands at the begin of the prompt
 RULES = " ".join(f"Rule {i}: answer question {i} shortly and kindly." for i in range(50))
@@ -48,7 +48,9 @@ def test_twenty_turns(both: Both) -> None:
         assert "prompt-cache-miss" not in causes(record)
     for record in clocked:
         assert record["tokens"]["cached"] < 0.1 * record["tokens"]["prompt"]
-        assert "a date or time changes" in causes(record)["prompt-cache-miss"], record["verdict"]
+        assert "prompt-cache-miss" in causes(record), record["verdict"]
+    for record in clocked[1:]:
+        assert "a date or time changes" in causes(record)["prompt-cache-miss"]
 
 
 def causes(record: dict[str, Any]) -> dict[str, str]:

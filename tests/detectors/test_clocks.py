@@ -135,7 +135,17 @@ def test_the_dense_model_of_the_sweep_is_explained_where_it_is_told_why() -> Non
     assert told is not None
     assert untold is not None
     assert told.lost_s == pytest.approx(told.measured_s)
-    assert 0.6 < untold.lost_s / told.measured_s < 0.9
+    assert untold.lost_s == pytest.approx(told.measured_s)
+
+
+def test_low_clocks_that_nobody_explains_cost_what_they_usually_cost_at_least() -> None:
+    case = at_clock(900, times=1.2)
+    told, untold = loss(case, every), loss(case, every, is_told=False)
+
+    assert told is not None
+    assert untold is not None
+    assert told.lost_s == pytest.approx(told.duration_s * (1 - 1 / 1.2), rel=0.01)
+    assert untold.lost_s == pytest.approx(told.duration_s * (1 - 1 / 1.447), rel=0.01)
 
 
 def test_more_than_the_clocks_may_cost_is_not_charged_to_them() -> None:
@@ -155,15 +165,17 @@ def test_where_clocks_are_not_told_there_is_only_what_was_lost() -> None:
 
 
 def test_layers_on_two_gpus_take_turns_and_tensor_parallel_waits_for_the_slowest() -> None:
-    one = at_clock(500, times=1.6)
+    one = at_clock(500, times=2.2)
     other = tuple(replace(s, index=1, sm_clock_mhz=1905) for s in one.gpu)
     both = replace(one, gpu=one.gpu + other, server=replace(SERVER, gpu_indices=(0, 1)))
     tensor = replace(both, server=replace(both.server, split_mode="tensor"))
-    layered, waiting = (loss(c, every, is_told=False) for c in (both, tensor))
+    layered, waiting = loss(both, every), loss(tensor, every)
 
     assert layered is not None
     assert waiting is not None
-    assert layered.lost_s == pytest.approx(waiting.lost_s / 2, rel=0.01)
+    most_ratio = 1 - 1 / (0.3 + 0.7 * 0.95 * 2100 / 500)  # of two GPUs no best is known
+    assert layered.lost_s == pytest.approx(layered.duration_s * most_ratio / 2, rel=0.01)
+    assert waiting.lost_s == pytest.approx(waiting.duration_s * (1 - 1 / 2.2), rel=0.01)
     assert layered.gpu.index == 0
 
 

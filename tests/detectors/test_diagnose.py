@@ -128,6 +128,17 @@ def test_root_comes_before_its_symptom() -> None:
     assert diagnosis.findings["threads-misconfigured"].lost_s == pytest.approx(1.5)
 
 
+def test_root_in_one_phase_comes_before_its_symptom_in_a_worse_one() -> None:
+    slow = with_phases(slow_decode(5.0), prefill_s=20.0, total_s=31.0)
+    diagnosis = judged(
+        slow, says("slow-prefill", 15.0, phase="prefill"), says("gpu-shared", 5.0, confidence=0.7)
+    )
+
+    assert list(diagnosis.findings) == ["gpu-shared", "slow-prefill"]
+    assert diagnosis.phase == "prefill"
+    assert [round(f.lost_s) for f in diagnosis.findings.values()] == [5, 15]
+
+
 def test_root_that_explains_little_does_not_push_the_cause_aside() -> None:
     diagnosis = judged(slow_decode(6.0), says("host-contention", 5.5), says("cpu-quota", 2.0))
 

@@ -41,9 +41,7 @@ class MachineOf(NoSamples):
 class Stage:
     """The proxy at `url`, and what a test has it do."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, served: Served, engine: Upstream
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, served: Served, engine: Upstream) -> None:
         self._loop = loop
         self.served = served
         self.engine = engine

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.browser import Browser
-from fakes.page_stage import Stage
+from fakes.page_stage import Stage, page_stage
 
 BAND = {"decode_low_tps": 20.0, "decode_high_tps": 30.0}
 DECODING = {
@@ -36,11 +36,7 @@ STATES: list[tuple[str, dict[str, Any], dict[str, float] | None, int]] = [
 
 
 @pytest.fixture(scope="module")
-def judged(
-    opened: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> list[dict[str, Any]]:
-    from fakes.page_stage import page_stage  # noqa: PLC0415 - one for the whole table
-
+def judged(opened: Browser, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     cases = [[{**DECODING, **change}, band, now] for _, change, band, now in STATES]
     with page_stage(tmp_path_factory.mktemp("state")) as stage:
         opened.open(stage.page)

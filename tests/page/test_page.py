@@ -267,10 +267,13 @@ def test_nothing_sticks_out_and_all_can_be_read(
 
     assert browser.overflow() == []
     assert browser.run(LOW_CONTRAST) == []
-    assert browser.run(
-        "return [...document.querySelectorAll('button, input, select, a')]"
-        ".filter(e => !(e.innerText || e.ariaLabel || e.labels?.length)).length"
-    ) == 0
+    assert (
+        browser.run(
+            "return [...document.querySelectorAll('button, input, select, a')]"
+            ".filter(e => !(e.innerText || e.ariaLabel || e.labels?.length)).length"
+        )
+        == 0
+    )
     assert browser.run("return document.querySelectorAll('main h1').length >= 1")
 
 

@@ -18,10 +18,10 @@ ROLE = b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
 
 
 def exchange(**more: Any) -> Exchange:
-    known = {"model": "m", "engine_name": "main", "stream": True, "sent_at_s": 10.5} | more
+    known: dict[str, Any] = {"model": "m", "engine_name": "main", "stream": True, "sent_at_s": 10.5}
     return Exchange(
         request_id="1", method="POST", path="/v1/chat/completions", started_unix_s=0.0,
-        accepted_at_s=10.0, api=CHAT, **known,
+        accepted_at_s=10.0, api=CHAT, **(known | more),
     )  # fmt: skip
 
 

@@ -323,7 +323,7 @@ async def test_a_model_that_was_just_loaded_is_looked_at(tmp_path: Path) -> None
         ollama.reply = reply(b'{"message":{"content":"hi"},"done":true}', JSON)
         async with serving(tmp_path, ollama.url) as served:
             [only] = served.proxy.engines.all
-            assert only.probe.loaded == ()
+            before = only.probe.loaded
             running = {"models": [{"name": "small", "size": 5, "size_vram": 5}]}
             ollama.looks["/api/ps"] = reply(json.dumps(running).encode(), JSON, CLOSE)
             client = await served.connect()
@@ -331,4 +331,5 @@ async def test_a_model_that_was_just_loaded_is_looked_at(tmp_path: Path) -> None
             await client.reply()
             await until(lambda: only.probe.loaded)
 
+            assert before == ()
             assert [each.name for each in only.probe.loaded or ()] == ["small"]

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from fakes.cases import healthy, with_host, with_phases, with_server
+from fakes.clock_cases import gpu_fault
 from fakes.engine_cases import eager
 from fakes.engine_cases import host_bound as firing
 from fakes.gpu_cases import DEVICE, HEALTHY_MS, RTX_3090, gpu_case, with_readings
@@ -51,6 +52,10 @@ QUIET = [
     pytest.param(
         with_host(with_readings(multi_gpu_split(), busy_ratio=0.8), server_cpu_cores=2.0),
         id="two GPUs that wait for each other, below their power: multi-gpu-split",
+    ),
+    pytest.param(
+        with_host(with_readings(gpu_fault(), busy_ratio=0.65), server_cpu_cores=1.0),
+        id="a GPU that stopped answering for a while: not at each token",
     ),
     pytest.param(with_phases(firing(), decode_to_at_s=1001.5), id="too short a look"),
     pytest.param(eager(9.0), id="without CUDA graphs, but fast enough"),

@@ -43,6 +43,10 @@ QUIET = [
     pytest.param(poor_code(busy_ratio=0.5), id="the GPU waits: host-bound"),
     pytest.param(poor_code(sm_clock_mhz=900), id="low clocks: clocks-stuck"),
     pytest.param(poor_code(pcie_rx_bytes_per_s=11e9), id="the bus is busy: vram-spill"),
+    pytest.param(
+        poor_code(reasons=lambda s: 0x20 if int(s) % 4 == 0 else 0x4),
+        id="too hot for a quarter of the time: thermal-throttle",
+    ),
     pytest.param(poor_code(memory_clock_mhz=5001), id="low memory clock: clocks-stuck"),
     pytest.param(
         with_tokens(poor_code(), drafted=500, accepted=20), id="drafting uses memory otherwise"

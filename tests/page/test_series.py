@@ -1,0 +1,151 @@
+"""One request over time, for its charts: made of a case, kept for a while, served."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.cases import case
+from fakes.page_cases import dated, simulated
+from fakes.page_stage import Stage
+from fakes.records import full_case
+from slowtok.detectors.case import Case
+from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.machine import GpuSample
+from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.outputs.series import MAX_BINS, MAX_POINTS, series
+from slowtok.proxy.outputs.series_store import SeriesStore
+
+HOT = 0x40
+
+
+def with_tokens(*at_s: float, completion: int | None = None) -> Case:
+    """A case whose tokens came at these times since it came."""
+    plain = case()
+    line = plain.timeline
+    arrivals = tuple(line.accepted_at_s + at for at in at_s)
+    tokens = replace(line.tokens, completion=completion)
+    return replace(
+        plain, timeline=replace(line, token_at_s=arrivals, itl_p50_s=None, tokens=tokens)
+    )
+
+
+def with_reasons(*masks: int | None) -> Case:
+    """A case with a GPU sample each 0.1 s."""
+    plain = case()
+    begin_s = plain.timeline.accepted_at_s
+    samples = [
+        GpuSample(at_s=begin_s + 0.1 * i, index=0, reasons=mask) for i, mask in enumerate(masks)
+    ]
+    return replace(plain, gpu=tuple(samples), server=replace(plain.server, gpu_indices=(0,)))
+
+
+def brakes(of: Case) -> list[tuple[str, float, float]]:
+    [gpu] = series(of)["gpus"]
+    return [(mark["reason"], mark["from_s"], mark["to_s"]) for mark in gpu["brakes"]]
+
+
+def test_what_was_not_seen_is_not_there() -> None:
+    bare = replace(case(), host=(), gpu=())
+    line = replace(bare.timeline, token_at_s=())
+    found = series(replace(bare, timeline=line))
+
+    assert found["tokens"] is None
+    assert found["gpus"] == []
+    assert found["host"] == {"at_s": [], "lanes": {}}
+
+
+@pytest.mark.parametrize("at_s", [(), (1.0,), (1.0, 2.0), (1.0, 1.0, 1.0)])
+def test_too_few_arrivals_give_no_rate(at_s: tuple[float, ...]) -> None:
+    assert series(with_tokens(*at_s))["tokens"] is None
+
+
+def test_rate_counts_tokens_not_arrivals_and_a_pause_shows() -> None:
+    arrivals = [1 + i / 10 for i in range(21)] + [5 + i / 10 for i in range(1, 11)]
+    rate = series(with_tokens(*arrivals, completion=61))["tokens"]  # two tokens an arrival
+
+    whole = sum(tps * rate["bin_s"] for tps in rate["tps"])
+    assert whole == pytest.approx(60, rel=0.01)
+    pause = [tps for at, tps in zip(rate["at_s"], rate["tps"], strict=True) if 3.2 < at < 4.9]
+    assert pause and set(pause) == {0}
+    assert len(rate["tps"]) <= MAX_BINS
+
+
+def test_brakes_are_stretches_and_idle_is_none() -> None:
+    assert brakes(with_reasons(0x1, 0x1, None, 0, 0x2)) == []
+    assert brakes(with_reasons(0, HOT, HOT | 0x4, 0, HOT)) == [
+        ("hw-thermal", 0.1, 0.4),
+        ("sw-power-cap", 0.2, 0.2),
+    ]
+    apart = with_reasons(HOT, *(0 for _ in range(6)), HOT)
+    assert brakes(apart) == [("hw-thermal", 0.0, 0.0), ("hw-thermal", 0.7, 0.7)]
+
+
+def test_lanes_are_thinned_to_samples_that_were_measured() -> None:
+    plain = case()
+    begin_s = plain.timeline.accepted_at_s
+    many = tuple(
+        GpuSample(at_s=begin_s + i / 10, index=0, power_w=float(i), total_bytes=10, free_bytes=4)
+        for i in range(5000)
+    )
+    [gpu] = series(replace(plain, gpu=many))["gpus"]
+
+    assert 400 < len(gpu["at_s"]) <= MAX_POINTS
+    assert {len(lane) for lane in gpu["lanes"].values()} == {len(gpu["at_s"])}
+    assert [round(10 * at) for at in gpu["at_s"]] == gpu["lanes"]["power_w"]
+    assert set(gpu["lanes"]["used_bytes"]) == {6}
+    assert "temperature_c" not in gpu["lanes"]
+
+
+@pytest.mark.parametrize("name", ["thermal-throttle", "queued", "model-load", "slow-reader"])
+def test_phases_lie_one_after_the_other_within_the_request(name: str) -> None:
+    found = series(simulated(name))
+    edges = [edge for phase in found["phases"] for edge in (phase["from_s"], phase["to_s"])]
+
+    assert edges == sorted(edges)
+    assert edges[0] >= 0
+    assert edges[-1] <= found["total_s"] + 0.01
+
+
+def test_every_field_is_json_and_no_word_of_a_prompt() -> None:
+    said = json.dumps(series(full_case()))
+
+    assert len(json.loads(said)["gpus"]) == 2
+
+
+def put(store: SeriesStore, of: Case) -> str:
+    diagnosis = diagnose(of)
+    record = make_record(of, diagnosis)
+    store(of, diagnosis, record)
+    return str(record["id"])
+
+
+def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
+    cases = [dated(simulated("queued"), float(i)) for i in range(1, 6)]
+    size = len(json.dumps(series(cases[0]), separators=(",", ":")))
+    store = SeriesStore(max_bytes=int(2.5 * size))
+
+    ids = [put(store, each) for each in cases]
+
+    assert [store.get(each) is not None for each in ids] == [False, False, False, True, True]
+
+
+def test_store_keeps_nothing_of_what_merely_passed() -> None:
+    store = SeriesStore()
+    store(simulated("queued"), None, {"id": "x"})
+
+    assert store.get("x") is None
+
+
+def test_samples_are_served_and_unknown_ones_are_not_found(stage: Stage) -> None:
+    [record] = stage.put(simulated("thermal-throttle"))
+    found = httpx.get(f"{stage.url}/slowtok/requests/{record['id']}/samples")
+    missing = httpx.get(f"{stage.url}/slowtok/requests/none/samples")
+
+    body: dict[str, Any] = found.json()
+    assert found.status_code == 200
+    assert found.headers["cache-control"] == "no-store"
+    assert body == series(simulated("thermal-throttle"))
+    assert missing.status_code == 404
