@@ -75,12 +75,13 @@ def measure(ways: list[Way], rounds: int, *, quick: bool) -> Rounds:
         for way in ways:  # once: what was taken is not given back
             load = f"{OPEN_STREAMS:,} open streams"
             found[load, way.name] = [many_open(way, streams=OPEN_STREAMS)]
+            settle(way)
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
-        for load in workloads(quick=quick):
+        for work in workloads(quick=quick):
             for way in ways:
-                found.setdefault((load.name, way.name), []).append(load.measure(way))
-                settle()
+                found.setdefault((work.name, way.name), []).append(work.measure(way))
+                settle(way)
     return found
 
 

@@ -45,7 +45,8 @@ def make_request(
     body = '{"model":"mock","stream":%s,"messages":[{"role":"user","content":"%s"}]}'
     data = (body % (stream, ("word " * (prompt_bytes // 5)))).encode()
     head = (
-        f"POST {PATH}?n={tokens}&gap_us={gap_us}&first_us={first_us} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"POST {PATH}?n={tokens}&gap_us={gap_us}&first_us={first_us} HTTP/1.1\r\n"
+        "Host: 127.0.0.1\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     return head.encode() + data

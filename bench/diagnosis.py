@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fakes.gpu_cases import HEALTHY_MS, gpu_case
@@ -66,7 +67,7 @@ def cpu_ms(work: Callable[[], None], *, times: int) -> list[float]:
 def measure(times: int = 20) -> dict[str, list[float]]:
     """Return the CPU milliseconds of each run, by the kind of request."""
     cases = {"as usual": minute(slow=1.0), "slow": minute(slow=2.0)}
-    return {name: cpu_ms(lambda c=case: conclude(c), times=times) for name, case in cases.items()}
+    return {name: cpu_ms(partial(conclude, case), times=times) for name, case in cases.items()}
 
 
 if __name__ == "__main__":

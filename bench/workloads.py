@@ -12,6 +12,7 @@ from bench.ways import Way
 
 WARM_S = 0.6  # streams begin spread over this, and are looked at after it
 SPREAD_S = 0.4
+LOOK_S, IDLE_RATIO, MOST_LOOKS = 0.2, 0.2, 20
 PREFILL_S = 0.005  # no engine computes a prompt in less
 US = 1e6
 
@@ -132,9 +133,14 @@ def workloads(*, quick: bool) -> list[Workload]:
     return [Workload(name, measure) for name, measure in loads]
 
 
-def settle() -> None:
-    """Let what follows the last replies end before the next load."""
-    time.sleep(0.25)
+def settle(way: Way) -> None:
+    """Let what follows the last replies end before the next load: diagnoses, records."""
+    processes = way.processes()
+    for _ in range(MOST_LOOKS):
+        before_s = cpu_s(processes)
+        time.sleep(LOOK_S)
+        if cpu_s(processes) - before_s < IDLE_RATIO * LOOK_S:
+            return
 
 
 def _count(seconds: float, gap_us: int) -> int:

@@ -1,7 +1,5 @@
 """All detectors, in the order of the documentation."""
 
-from functools import cache
-
 from slowtok.detectors.client import proxy_lag, slow_network, slow_reader
 from slowtok.detectors.finding import Detector
 from slowtok.detectors.gpu import (
@@ -80,7 +78,6 @@ CATALOG: tuple[Detector, ...] = (
 )
 
 
-@cache
 def cause_of(detector: Detector) -> str:
     """Return the public name of a detector's cause: its module's own name, with dashes."""
     return detector.__name__.rpartition(".")[2].replace("_", "-")

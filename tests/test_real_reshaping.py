@@ -54,7 +54,7 @@ def test_openai_reads_an_annotated_stream(proxy: RunningProxy, mode: str, usage:
         )
 
     assert _texts(chunks) == _texts(plain) != ""
-    carried = [(chunk.model_extra or {}).get("slowtok") for chunk in chunks]
+    carried: list[Any] = [(chunk.model_extra or {}).get("slowtok") for chunk in chunks]
     assert not any(carried[:-1])
     assert (carried[-1] is not None) == (mode == "chunk")
     if mode == "chunk":

@@ -4,7 +4,9 @@ A record has medians; a picture needs the way there. Each point is a sample as i
 many, every n-th is taken, never a mean. Times are seconds since the request came.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from slowtok.detectors.case import Case, Phase
@@ -50,6 +52,7 @@ HOST_LANES = (
 
 BRAKES = {bit: REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x400)}
 """Reasons that lower the clocks of a GPU at work; the others are an idle GPU's or a setting's."""
+ANY_BRAKE = sum(BRAKES)
 
 
 def series(case: Case) -> dict[str, Any]:
@@ -67,16 +70,22 @@ def series(case: Case) -> dict[str, Any]:
 
 
 def _phases(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield where each phase lies; a queue ends where a load begins, and a load where prefill does.
+    """Yield where each phase lies, one after the other.
 
-    Queue and load are not seen: they are as long as the engine says, before what is seen.
+    Queue and load are not seen: they are as long as the engine says, as far as there is room
+    between the sending and the prefill.
     """
-    phases, sent_s = case.phases, case.timeline.sent_at_s
-    if sent_s is not None and phases.queue_s:
-        yield _span(case, "queue", sent_s, sent_s + phases.queue_s)
-    if sent_s is not None and phases.load_s:
-        from_s = sent_s + (phases.queue_s or 0.0)
-        yield _span(case, "load", from_s, from_s + phases.load_s)
+    from_s, room_to_s = case.timeline.sent_at_s, case.phases.prefill_from_at_s or math.inf
+    waits: tuple[tuple[Phase, float | None], ...] = (
+        ("queue", case.phases.queue_s),
+        ("load", case.phases.load_s),
+    )
+    for phase, took_s in waits:
+        if from_s is not None and took_s:
+            to_s = min(from_s + took_s, room_to_s)
+            if to_s > from_s:
+                yield _span(case, phase, from_s, to_s)
+            from_s = max(from_s, to_s)
     seen: tuple[Phase, ...] = ("prefill", "decode", "delivery")
     for phase in seen:
         if window := case.window(phase):
@@ -121,6 +130,8 @@ def _brakes(case: Case, samples: Sequence[GpuSample]) -> Iterator[dict[str, Any]
     marks: list[dict[str, Any]] = []
     open_marks: dict[int, dict[str, Any]] = {}
     for sample in samples:
+        if not (sample.reasons or 0) & ANY_BRAKE:
+            continue
         at_s = _since(case, sample.at_s)
         for bit, reason in BRAKES.items():
             if not (sample.reasons or 0) & bit:
@@ -136,19 +147,23 @@ def _brakes(case: Case, samples: Sequence[GpuSample]) -> Iterator[dict[str, Any]
 def _lanes(case: Case, samples: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the lanes that hold a value, each as long as `at_s`; None where a sample had none."""
     taken = samples[:: -(-len(samples) // MAX_POINTS) or 1]
-    lanes = {name: [_value(sample, name) for sample in taken] for name in names}
+    lanes = {name: _lane(taken, name) for name in names}
+    begin_s = case.timeline.accepted_at_s
     return {
-        "at_s": [_since(case, sample.at_s) for sample in taken],
-        "lanes": {name: lane for name, lane in lanes.items() if any(v is not None for v in lane)},
+        "at_s": [round(sample.at_s - begin_s, 3) for sample in taken],
+        "lanes": {name: lane for name, lane in lanes.items() if lane.count(None) < len(lane)},
     }
 
 
-def _value(sample: Any, name: str) -> float | None:
+def _lane(samples: Sequence[Any], name: str) -> list[float | None]:
+    """Return one reading of each sample; it is made where other requests wait: no call a value."""
     if name == "used_bytes":
-        known = sample.total_bytes is not None and sample.free_bytes is not None
-        return sample.total_bytes - sample.free_bytes if known else None
-    value: float | None = getattr(sample, name)
-    return value if value is None or isinstance(value, int) else round(value, 3)
+        return [
+            None if s.total_bytes is None or s.free_bytes is None else s.total_bytes - s.free_bytes
+            for s in samples
+        ]
+    values = map(attrgetter(name), samples)
+    return [round(value, 3) if type(value) is float else value for value in values]
 
 
 def _since(case: Case, at_s: float) -> float:

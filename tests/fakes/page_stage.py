@@ -1,4 +1,4 @@
-"""The real proxy in a thread of its own, for tests that drive a browser; its engine does as told."""
+"""The real proxy in a thread, for tests that drive a browser; its engine does as it is told."""
 
 import asyncio
 import contextlib
@@ -129,11 +129,13 @@ def page_stage(
     over = asyncio.Event()
 
     async def live(found: list[Stage], is_there: threading.Event) -> None:
-        async with listening("llama-server", model=MODEL) as engine:
-            async with serving(state_dir, engine.url, change=change) as served:
-                found.append(Stage(loop, served, engine))
-                is_there.set()
-                await over.wait()
+        async with (
+            listening("llama-server", model=MODEL) as engine,
+            serving(state_dir, engine.url, change=change) as served,
+        ):
+            found.append(Stage(loop, served, engine))
+            is_there.set()
+            await over.wait()
 
     found: list[Stage] = []
     is_there = threading.Event()

@@ -74,7 +74,8 @@ def test_slow_and_stuck_do_not_look_alike(browser: Browser, stage: Stage) -> Non
     assert "no token for 30" in stuck
     widths = browser.run(
         "return [...document.querySelectorAll('#recent .card')].map(c =>"
-        " [c.dataset.state, getComputedStyle(c).borderTopStyle, Boolean(c.querySelector('.gauge-rate'))])"
+        " [c.dataset.state, getComputedStyle(c).borderTopStyle,"
+        " Boolean(c.querySelector('.gauge-rate'))])"
     )
     assert widths == [["slow", "solid", True], ["stuck", "dashed", False]]
 
@@ -89,7 +90,7 @@ def test_slow_and_stuck_do_not_look_alike(browser: Browser, stage: Stage) -> Non
         (90, "s", "90.0 s"),
         (150, "s", "2 min 30 s"),
         (12.345, "tokens/s", "12.3 tokens/s"),
-        (None, "W", "– W"),
+        (None, "W", "\u2013 W"),
     ],
 )
 def test_values_of_evidence(

@@ -69,7 +69,8 @@ def test_rate_counts_tokens_not_arrivals_and_a_pause_shows() -> None:
     whole = sum(tps * rate["bin_s"] for tps in rate["tps"])
     assert whole == pytest.approx(60, rel=0.01)
     pause = [tps for at, tps in zip(rate["at_s"], rate["tps"], strict=True) if 3.2 < at < 4.9]
-    assert pause and set(pause) == {0}
+    assert pause
+    assert set(pause) == {0}
     assert len(rate["tps"]) <= MAX_BINS
 
 

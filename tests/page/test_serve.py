@@ -52,10 +52,11 @@ async def test_page_comes_with_a_policy_that_allows_own_files_only(client: Clien
 async def test_each_file_is_served_once_and_then_known(name: str, client: Client) -> None:
     head, body = await get(client, f"/slowtok/page/{name}")
     tag = head.get("etag")
-    again, nothing = await get(client, f"/slowtok/page/{name}", f"If-None-Match: {tag}")
+    await client.ask("GET", f"/slowtok/page/{name}", f"If-None-Match: {tag}")
+    again = await client.head()
 
     assert (head.status, body) == (200, (FOLDER / name).read_bytes())
-    assert (again.status, nothing, again.get("etag")) == (304, b"", tag)
+    assert (again.status, again.get("etag")) == (304, tag)
 
 
 @pytest.mark.parametrize(

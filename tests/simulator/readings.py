@@ -160,7 +160,7 @@ def server_bytes(world: World, index: int) -> int:
     card, place = world.cards[index], world.placement
     if world.engine.kind == "vllm":
         return int(card.bytes * world.engine.memory_ratio * 0.985)
-    weights = world.model.file_bytes(world.quantisation) * place.held_gpu_ratio
+    weights = world.placed_bytes * place.held_gpu_ratio
     cache = world.reserved_kv_bytes * place.kv_gpu_ratio
     held = (weights + cache) / used + buffer_bytes(world)
     room = card.bytes - 300 * MIB - 160 * MIB - world.others.gpu_gib * GIB * (index == 0)

@@ -42,8 +42,7 @@ def need_gib(world: World, context: int | None = None) -> float:
     """What the engine needs for everything on the GPUs, with this context in each slot."""
     tokens = world.engine.context if context is None else context
     cache = world.model.context_bytes(tokens, world.engine.kv_type) * world.engine.slots
-    weights = world.model.file_bytes(world.quantisation)
-    return (weights + cache + buffer_bytes(world) * len(world.used_cards)) / GIB
+    return (world.placed_bytes + cache + buffer_bytes(world) * len(world.used_cards)) / GIB
 
 
 def split_ratio(world: World, taken_gib: float = 0.0) -> float:

@@ -305,6 +305,14 @@ class World:
         return LANE_GB_S[generation] * width * 1e9
 
     @property
+    def placed_bytes(self) -> float:
+        """Weights that go to a GPU at the most: llama.cpp looks embeddings up in RAM."""
+        held = self.model.file_bytes(self.quantisation)
+        if self.engine.kind == "vllm" or self.model.experts:
+            return held
+        return held * self.model.read_parameters / self.model.parameters
+
+    @property
     def reserved_kv_bytes(self) -> float:
         """The cache that was reserved at load, for all slots."""
         tokens = self.engine.context

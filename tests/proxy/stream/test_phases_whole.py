@@ -98,6 +98,6 @@ def test_several_answers_decode_side_by_side() -> None:
     ],
 )
 def test_nothing_is_estimated_without_need_or_ground(
-    timeline: Timeline, rates: dict[str, None]
+    timeline: Timeline, rates: dict[str, Any]
 ) -> None:
     assert estimated(timeline, **rates) == split(timeline)

@@ -1,0 +1,39 @@
+"""Work on a case is done once, and never answered for another case."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.cases import case
+from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.finding import Missing
+from slowtok.detectors.once import once
+
+
+def test_work_is_done_once_for_each_case_and_argument() -> None:
+    done: list[tuple[int, str, int]] = []
+
+    @once
+    def count(of: Case, phase: Phase, *, least: int = 0) -> int:
+        done.append((id(of), phase, least))
+        return len(done)
+
+    first = case()
+    second = replace(first)
+    asked = [(first, "decode"), (first, "prefill"), (first, "decode"), (second, "decode")]
+    answers = [count(of, phase) for of, phase in asked]  # type: ignore[arg-type]
+
+    assert answers == [1, 2, 1, 3]
+    assert count(second, "decode", least=1) == 4
+    assert count(first, "decode") == 5  # only the last case is kept
+
+
+def test_what_is_missing_is_missing_each_time() -> None:
+    @once
+    def fail(_case: Case) -> int:
+        raise Missing("clocks")
+
+    of = case()
+    for _ in range(2):
+        with pytest.raises(Missing):
+            fail(of)
