@@ -26,6 +26,7 @@ from slowtok.detectors.finding import (
 )
 from slowtok.detectors.phases import is_error, judge_decode, losses, slowdown, unexplained_wait
 from slowtok.detectors.roots import SAME_LOSS, roots_of
+from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
@@ -53,7 +54,7 @@ def diagnose(
     """Judge one request and name the causes that explain it; never raises for a detector."""
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
-    case = _measured(case)
+    case = thinned(_measured(case))
     examined = _examine(case, [d for d in catalog if cause_of(d) not in disabled])
     decode = judge_decode(case)
     candidates = {

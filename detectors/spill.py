@@ -138,7 +138,8 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
     index = max(rates, key=lambda i: rates[i])
     link = need(link_at_work(case, index), "PCIe link of the working GPU")
     samples = gpus[index]
-    fetching = [s for s in samples if (share_of(link, [s], received) or 0.0) >= MIN_LINK_SHARE]
+    least = MIN_LINK_SHARE * link.carries_bytes_per_s
+    fetching = [s for s in samples if (received(s) or 0.0) >= least]
     counted = [s for s in samples if received(s) is not None]
     if len(fetching) / len(counted) * decode_s(case) < MIN_FETCHING_S:
         return Spill()

@@ -61,7 +61,7 @@ class Proxy:
         self.baselines = Baselines(self.kept)
         self.metrics = Metrics()
         self.events = Events(self._sample)
-        self.series = SeriesStore()
+        self.series = SeriesStore(settings.keep_requests)
         self._sinks: dict[str, Sink] = {
             "metrics": self.metrics,
             "samples": self.series,

@@ -45,6 +45,11 @@ MIN_PAGING_RATIO = 0.5
 MIN_WEIGHTS_RATIO = 0.10
 """Above this share of the weights per token the disk decides: RAM is ten and more times faster."""
 
+LEAST_WEIGHTS_RATIO, MOSTLY_STALLED_RATIO = 0.01, 0.5
+"""From a hundredth on, the disk decides where all of the machine's work stood still for it most of
+the time: a thread that spins for the GPU hides a part of that from the kernel's count. Proposed, no
+published source."""
+
 CONFIDENCE = 0.95
 
 
@@ -90,13 +95,16 @@ def _lost_ratio(case: Case, paging: list[HostSample], read_bytes_per_s: float) -
     """
     rate_tps = decode_tps(case)
     weights, expected_tps = case.envelope.read_bytes, case.envelope.expected_tps
-    if weights and expected_tps and read_bytes_per_s / rate_tps >= MIN_WEIGHTS_RATIO * weights:
-        return max(1 - rate_tps / expected_tps, 0.0)
     stalled = [
         mean(paging, lambda s: s.psi_memory_full_ratio),
         mean(paging, lambda s: s.psi_io_full_ratio),
     ]
     known = [ratio for ratio in stalled if ratio is not None]
+    if weights and expected_tps:
+        stands_still = max(known, default=0.0) >= MOSTLY_STALLED_RATIO
+        least_ratio = LEAST_WEIGHTS_RATIO if stands_still else MIN_WEIGHTS_RATIO
+        if read_bytes_per_s / rate_tps >= least_ratio * weights:
+            return max(1 - rate_tps / expected_tps, 0.0)
     return max(need(known or None, "time stalled on the disk (/proc/pressure)"))
 
 

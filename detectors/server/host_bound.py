@@ -10,7 +10,8 @@ Not to be confused with:
 - A thread that is busy because it waits for the GPU (CUDA spins): then the GPU is busy as well.
 - `partial-offload`: as many threads are busy as the engine has, on weights in RAM.
 - `host-contention`, `cpu-quota`: the thread waits for a core.
-- `vram-spill`, `pcie-link`: the bus is busy. `multi-gpu-split`: GPUs work in turns.
+- `vram-spill`, `pcie-link`, `storage-paging`: the bus or the disk is busy.
+- `multi-gpu-split`: GPUs work in turns, or wait for each other.
 - Small models on large GPUs: launching kernels takes a good part of each token, which is expected.
 
 Remedy:
@@ -30,9 +31,11 @@ from slowtok.detectors.envelope_memory import is_tensor_parallel
 from slowtok.detectors.exchange import wait_for_each_other
 from slowtok.detectors.finding import Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import gpus_during, median, settled
+from slowtok.detectors.launches import does_little, launched_one_by_one, with_graphs
 from slowtok.detectors.phases import judge_decode
 from slowtok.detectors.placement import off_gpu
 from slowtok.detectors.shape import stalls_of
+from slowtok.detectors.split import MIN_READ_BYTES_PER_S
 from slowtok.detectors.window import decode_s, decode_tps, gpu_mean, mean, seconds
 
 TITLE = "GPU waits for one CPU thread"
@@ -50,10 +53,6 @@ MAX_BUS_BYTES_PER_S = 1e9
 """Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link. No
 published source for the value between."""
 
-MAX_EAGER_POWER_RATIO = 0.7
-"""Without CUDA graphs the GPU runs many small kernels and counts as busy between them; its power
-says otherwise. No published source."""
-
 MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 
 
@@ -61,7 +60,10 @@ def detect(case: Case) -> Finding | None:
     """Fire when the GPU idles while one thread works, and nothing else explains either."""
     if not decodes_on_gpu(case) or judge_decode(case).slow is False:
         return None
-    host = need(case.host_during("decode") or None, "host samples during decode")
+    host = case.host_during("decode")
+    if not host and case.server.eager:
+        return launched_one_by_one(case)
+    need(host or None, "host samples during decode")
     if seconds(host) < MIN_LOOK_S:
         return None
     cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
@@ -72,12 +74,10 @@ def detect(case: Case) -> Finding | None:
         return None
     stalled_s = sum(stall.gap_s for stall in stalls_of(case))  # a late thread is late at each token
     busy = need(_busy_ratio(case), "GPU utilisation") + stalled_s / decode_s(case)
-    eager = bool(case.server.eager) and (_power_ratio(case) or 1.0) < MAX_EAGER_POWER_RATIO
-    if (busy >= MAX_BUSY_RATIO and not eager) or _has_other_work(case):
+    eager = bool(case.server.eager) and does_little(case) is True
+    if busy >= MAX_BUSY_RATIO and not eager:
         return None
-    if not case.server.eager and wait_for_each_other(case):
-        return None
-    return _finding(case, busy, cores, eager=eager)
+    return None if _has_other_work(case) else _finding(case, busy, cores, eager=eager)
 
 
 def _busy_ratio(case: Case) -> float | None:
@@ -89,19 +89,13 @@ def _busy_ratio(case: Case) -> float | None:
     return min(together(known), 1.0) if known else None
 
 
-def _power_ratio(case: Case) -> float | None:
-    """Return the power against its own best, or against the limit."""
-    ratios = []
-    for samples in gpus_during(case, "decode").values():
-        power = median(settled(samples), lambda s: s.power_w)
-        whole = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
-        if power is not None and whole:
-            ratios.append(power / whole)
-    return max(ratios, default=None)
-
-
 def _has_other_work(case: Case) -> bool:
-    """Say whether something else keeps the GPU idle: the bus, weights in RAM, a missing licence."""
+    """Say whether something else idles the GPU: bus, disk, weights in RAM, a missing licence."""
+    if not case.server.eager and wait_for_each_other(case):
+        return True
+    reads = mean(case.host_during("decode"), lambda s: s.server_read_bytes_per_s) or 0.0
+    if reads >= MIN_READ_BYTES_PER_S:
+        return True
     if case.server.kv_on_gpu is False or any(s.vgpu_licensed is False for s in case.gpu):
         return True
     traffic = [
@@ -144,8 +138,7 @@ def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
 
 def _remedy(case: Case, *, eager: bool) -> str:
     if eager:
-        flag = {"sglang": "--disable-cuda-graph"}.get(case.server.kind, "--enforce-eager")
-        return f"Start the engine without {flag}: CUDA graphs launch a whole step at once."
+        return with_graphs(case)
     engine = {
         "llama-server": "start llama-server with --backend-sampling, or take a newer build",
         "vllm": "start vLLM with --async-scheduling, or take a newer version",

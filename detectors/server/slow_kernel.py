@@ -26,14 +26,13 @@ Sources:
   power; new one: 40, at 80 %). ggml-org/llama.cpp#17906, #18436: the build that knows Blackwell.
 """
 
+from slowtok.detectors.attention_on_cpu import attention_on_cpu, may_be_on_cpu
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
 from slowtok.detectors.gpu_code import (
     LLAMA_CPP,
     PoorUse,
-    kv_types,
-    lacks_attention,
     lacks_generation,
     poor_use,
 )
@@ -43,9 +42,6 @@ from slowtok.detectors.placement import off_gpu
 from slowtok.detectors.window import mean
 
 TITLE = "No fast GPU code for this"
-
-COMPUTING_CORES = 2.0
-"""One thread waits for the GPU, whatever it does; more of them compute."""
 
 OLD_POWER_RATIO = 0.60
 """Of the power limit, where a build is known to be old: 0.47 in trap 46, 0.80 after the rebuild."""
@@ -63,38 +59,16 @@ def detect(case: Case) -> Finding | None:
     phase = max(lost, key=lambda phase: lost[phase])
     if lost[phase] <= 0 or not decodes_on_gpu(case):
         return None
+    if may_be_on_cpu(case, phase):
+        return attention_on_cpu(case, phase, lost[phase], _rate(case, phase))
     host = need(case.host_during(phase) or None, f"host samples during {phase}")
-    cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
-    if cores >= COMPUTING_CORES and lacks_attention(case):
-        return _operator_on_cpu(case, phase, lost[phase], cores)
+    need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
     if case.server.eager or case.server.flash_attention == "off":
         return None
     use = poor_use(case, phase)
     if use is None or off_gpu(case) is not None:
         return None
     return _poor_code(case, phase, lost[phase], use)
-
-
-def _operator_on_cpu(case: Case, phase: Phase, lost_s: float, cores: float) -> Finding | None:
-    if off_gpu(case) is not None:
-        return None
-    key, value = kv_types(case.server)
-    kind = key if key == value else f"{key} for keys and {value} for values"
-    return Finding(
-        phase=phase,
-        confidence=weigh("server", "gauge"),
-        lost_s=lost_s,
-        summary=(
-            f"The KV cache is {kind}, for which usual builds have no attention code for the GPU: "
-            f"{cores:.1f} CPU cores computed attention while the GPU waited; {phase} lost about "
-            f"{{lost}}."
-        ),
-        remedy=_other_types(case),
-        evidence=(
-            Evidence(name="CPU of the server", value=cores, unit="cores", limit=COMPUTING_CORES),
-            _rate(case, phase),
-        ),
-    )
 
 
 def _poor_code(case: Case, phase: Phase, lost_s: float, use: PoorUse) -> Finding | None:
@@ -132,17 +106,6 @@ def _rate(case: Case, phase: Phase) -> Evidence:
         value=(p.decode_tps if decode else p.prefill_tps) or 0.0,
         unit="tokens/s",
         limit=envelope.expected_tps if decode else envelope.expected_prefill_tps,
-    )
-
-
-def _other_types(case: Case) -> str:
-    setting = {
-        "llama-server": "--cache-type-k q8_0 --cache-type-v q8_0",
-        "ollama": "OLLAMA_KV_CACHE_TYPE=q8_0",
-    }.get(case.server.kind, "q8_0 for both")
-    return (
-        f"Start the engine with {setting} (or f16, or q4_0 for both), or take a build made with "
-        "-DGGML_CUDA_FA_ALL_QUANTS=ON."
     )
 
 

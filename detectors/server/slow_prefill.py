@@ -137,9 +137,8 @@ def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     rate_tps, took_s = case.phases.prefill_tps or 0.0, case.phases.prefill_s or 0.0
     usual_tps = rate_tps * took_s / max(took_s - excess_s, 0.01 * took_s)
     why, lost_s = "nothing that is visible here says why", excess_s
-    band = case.envelope.prefill
     was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
-    is_far = band is not None and rate_tps <= FAR_RATIO * band.low
+    is_far = (band := case.envelope.prefill) is not None and rate_tps <= FAR_RATIO * band.low
     channels: list[Channel] = ["gauge"] * (was_better + is_far)
     if reason is not None:
         why, channels = reason.said, [reason.channel]

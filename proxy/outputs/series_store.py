@@ -9,13 +9,14 @@ from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.outputs.series import series
 
-MAX_KEPT_BYTES = 16 * 2**20  # some 30 KiB for a minute with one GPU: hundreds of requests
+MAX_KEPT_BYTES = 8 * 2**20  # some 30 KiB for a minute with one GPU: hundreds of requests
 
 
 class SeriesStore:
-    """Keeps the newest series by request id; the oldest goes when they take too much memory."""
+    """Keeps the newest `keep` series by request id, fewer where they take too much memory."""
 
-    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, keep: int, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._keep = keep
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
@@ -28,7 +29,7 @@ class SeriesStore:
         body = orjson.dumps(series(case))
         self._kept[record["id"]] = body
         self._bytes += len(body)
-        while self._bytes > self._max_bytes:
+        while self._bytes > self._max_bytes or len(self._kept) > self._keep:
             self._drop(next(iter(self._kept)))
 
     def get(self, request_id: str) -> bytes | None:

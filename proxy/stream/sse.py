@@ -26,13 +26,17 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of every event that `chunk` completes; most chunks complete one."""
-        end = len(chunk) - 2
-        if self.inside or end > MAX_EVENT_BYTES or not chunk.endswith(b"\n\n") or b"\r" in chunk:
+        if self._dropping or self._after_cr or len(chunk) > MAX_EVENT_BYTES or b"\r" in chunk:
             return self._feed_slowly(chunk)
-        if chunk.startswith(b"data: ") and chunk.find(b"\n") == end:
-            return [chunk[6:end]]
-        events = map(_data_of, chunk[:end].split(b"\n\n"))
-        return [data for data in events if data is not None]
+        begin = chunk.find(b"\n\n") + 2 if self.inside else 0  # of the first event that is whole
+        end = chunk.rfind(b"\n\n")
+        if begin == 1 or end < begin:
+            return self._feed_slowly(chunk)
+        first = self._feed_slowly(chunk[:begin]) if begin else []
+        events = map(_data_of, chunk[begin:end].split(b"\n\n"))
+        whole = [data for data in events if data is not None]
+        rest = chunk[end + 2 :]
+        return first + whole + self._feed_slowly(rest) if rest else first + whole
 
     def flush(self) -> list[bytes]:
         """Return the last event where the stream ended without its empty line."""
@@ -84,6 +88,8 @@ class SseReader:
 
 def _data_of(event: bytes) -> bytes | None:
     """Return the data of one event given without its empty line; None for a bare comment."""
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:]
     values = (_value_of(line) for line in event.split(b"\n"))
     data = [value for value in values if value is not None]
     return b"\n".join(data) if data else None

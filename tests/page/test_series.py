@@ -126,7 +126,7 @@ def put(store: SeriesStore, of: Case) -> str:
 def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
     cases = [dated(simulated("queued"), float(i)) for i in range(1, 6)]
     size = len(json.dumps(series(cases[0]), separators=(",", ":")))
-    store = SeriesStore(max_bytes=int(2.5 * size))
+    store = SeriesStore(9, max_bytes=int(2.5 * size))
 
     ids = [put(store, each) for each in cases]
 
@@ -134,7 +134,7 @@ def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
 
 
 def test_store_keeps_nothing_of_what_merely_passed() -> None:
-    store = SeriesStore()
+    store = SeriesStore(9)
     store(simulated("queued"), None, {"id": "x"})
 
     assert store.get("x") is None

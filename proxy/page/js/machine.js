@@ -1,7 +1,7 @@
 // Engines and GPUs: what is there, what limits it, and what cannot be seen.
 
 import { el, facts, fill, sized, table } from "./dom.js";
-import { DASH, bytes, count, millis, number, percent, words } from "./format.js";
+import { DASH, bytes, count, millis, number, percent, seconds, words } from "./format.js";
 
 export function renderMachine(place, source) {
   const status = source.status;
@@ -26,7 +26,7 @@ export function renderMachine(place, source) {
 function engineCard(engine, opened) {
   const key = engine.name ?? engine.url;
   const shown = ["name", "kind", "url", "version", "answers", "models", "loaded_models"];
-  const rest = Object.entries(engine).filter(([name]) => !shown.includes(name)).map(([name, value]) => [words(name), written(name, value)]);
+  const rest = Object.entries(engine).filter(([name]) => !shown.includes(name)).map(([name, value]) => [words(name.replace(/_s$/, "")), written(name, value)]);
   return el(
     "li",
     { class: "card", dataset: { state: engine.answers ? "up" : "down" } },
@@ -110,6 +110,6 @@ function written(name, value) {
   if (name.endsWith("_bytes")) return bytes(value);
   if (name.endsWith("_ratio")) return percent(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "number") return name.endsWith("_s") ? `${number(value)} s` : count(value);
+  if (typeof value === "number") return name.endsWith("_s") ? seconds(value) : name === "pid" ? String(value) : count(value);
   return Array.isArray(value) ? value.join(", ") || "none" : typeof value === "object" ? JSON.stringify(value) : String(value);
 }

@@ -47,8 +47,16 @@ function heading(record) {
     { class: "request-head" },
     el("h1", {}, el("span", { class: `pill ${verdict}` }, verdict), " ", title[verdict] ?? verdict),
     el("p", { class: "muted" }, `${record.model ?? record.path}, ${clock(record.ts)}, ${millis(record.timing?.total_ms)} in all`),
-    el("p", { class: "big" }, rateLine(record)),
+    el("p", { class: "big" }, mainLine(record)),
   );
+}
+
+/** What to see first: the phase that was slow, else the rate. */
+function mainLine(record) {
+  const { phase, timing = {}, rate: rates = {} } = record;
+  if (!phase || phase === "decode") return rateLine(record);
+  const pace = phase === "prefill" && rates.prefill_tps !== undefined ? ` (${rate(rates.prefill_tps)})` : "";
+  return `${phase[0].toUpperCase()}${phase.slice(1)} took ${millis(timing[`${phase}_ms`])}${pace}`;
 }
 
 function rateLine(record) {
@@ -136,6 +144,7 @@ function requestFacts(record) {
     ["Prompt", tokens.prompt === undefined ? null : `${count(tokens.prompt)} tokens, ${tokens.cached === undefined ? "cached not told" : `${count(tokens.cached)} cached`}`],
     ["Generated", tokens.completion === undefined ? null : `${count(tokens.completion)} tokens`],
     ["Drafted", tokens.drafted === undefined ? null : `${count(tokens.drafted)}, ${count(tokens.accepted)} accepted`],
+    ["Decode rate", record.phase && record.phase !== "decode" ? rateLine(record) : null],
     ["Prefill rate", record.rate?.prefill_tps === undefined ? null : rate(record.rate.prefill_tps)],
     ["First token", timing.ttft_ms === undefined ? null : `after ${millis(timing.ttft_ms)}`],
     ["Between tokens", timing.itl_p50_ms === undefined ? null : `${millis(timing.itl_p50_ms)} median, ${millis(timing.itl_p99_ms)} p99`],

@@ -56,6 +56,12 @@ FIRING = [
         "60 MB/s",
         id="a small part of each token",
     ),
+    pytest.param(
+        with_host(firing(), server_read_bytes_per_s=60e6, psi_io_full_ratio=0.7),
+        47.84 * 0.938,
+        "60 MB/s",
+        id="a small part, for which all stood still most of the time",
+    ),
 ]
 MISSING = [
     pytest.param(replace(healthy(), host=()), "host samples during decode", id="no samples"),

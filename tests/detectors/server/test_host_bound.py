@@ -44,6 +44,9 @@ QUIET = [
         id="the thread waits for a core: host-contention",
     ),
     pytest.param(with_readings(firing(), pcie_rx_bytes_per_s=9e9), id="the bus is busy: spill"),
+    pytest.param(
+        with_host(firing(), server_read_bytes_per_s=140e6), id="the disk is read: storage-paging"
+    ),
     pytest.param(firing(gpu_layers=20, threads=1), id="layers in RAM, read by one thread"),
     pytest.param(firing(kv_on_gpu=False), id="the KV cache is in RAM"),
     pytest.param(with_readings(firing(), vgpu_licensed=False), id="the driver brakes: no licence"),
@@ -59,6 +62,14 @@ QUIET = [
     ),
     pytest.param(with_phases(firing(), decode_to_at_s=1001.5), id="too short a look"),
     pytest.param(eager(9.0), id="without CUDA graphs, but fast enough"),
+    pytest.param(
+        replace(eager(busy_ratio=0.97, power_w=330.0), host=()),
+        id="without CUDA graphs, threads not seen, at full power",
+    ),
+    pytest.param(
+        replace(eager(15 * HEALTHY_MS), host=(), gpu=()),
+        id="without CUDA graphs, and far slower than that makes it",
+    ),
     pytest.param(eager(busy_ratio=0.97, power_w=330.0), id="without CUDA graphs, at full power"),
 ]
 FIRING = [
@@ -81,6 +92,13 @@ FIRING = [
     ),
     pytest.param(
         two_gpus(busy_ratio=0.15), 0.7 * 6.997, 0.82, "busy only 30 %", id="two GPUs idle"
+    ),
+    pytest.param(
+        replace(eager(4.1 * HEALTHY_MS), host=(), gpu=()),
+        4.75,
+        0.54,
+        "that is probably why",
+        id="only the engine's word (marin#9339)",
     ),
     pytest.param(eager(), 14.68, 0.97, "without --enforce-eager", id="launched one by one"),
 ]

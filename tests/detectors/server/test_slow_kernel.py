@@ -100,6 +100,14 @@ FIRING = [
         computed_on_cpu(300.0), "prefill", 18.5, 0.95, "7.6 CPU cores computed", id="in prefill"
     ),
     pytest.param(
+        replace(computed_on_cpu(300.0), host=()),
+        "prefill",
+        18.5,
+        0.54,
+        "the CPU probably computed",
+        id="its threads are not seen",
+    ),
+    pytest.param(
         old_build(), "decode", 3.23, 0.82, "Take llama.cpp b7500 or later", id="old build (trap 46)"
     ),
     pytest.param(

@@ -100,7 +100,7 @@ def test_explanation_of_a_slow_request() -> None:
         "wait in the queue = 2.5 s (limit 0.2)",
         "Remedy: Start llama-server with --parallel 4",
         "Lost per token (ms): queued 5.56, unexplained 0.00",
-        "Ruled out: storage-paging, ",
+        "Ruled out: vram-spill, ",
     ):
         assert part in said, part
 

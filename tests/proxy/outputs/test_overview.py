@@ -35,7 +35,7 @@ STATUS: dict[str, Any] = {
     "gpus": [GPU],
     "machine": {"cpu_physical_cores": 8, "ram_bytes": 2**35, "gpus_reason": "as not visible"},
     "not_visible": [{"fact": "RAM bandwidth", "why": "not measured yet"}],
-    "baselines": [{"setup": "cpu | m", "count": 3, "median": 0.95}],
+    "baselines": [{"setup": "decode | cpu | m", "count": 3, "median": 0.95}],
     "overhead": {
         "proxy": {"cpu_ratio": 0.01, "resident_bytes": 2**26},
         "sampling": {"alive": True, "cpu_ratio": 0.002, "pid": 7, "restarts": 0, "failed": {}},
@@ -66,7 +66,7 @@ def test_everything_that_is_known() -> None:
         "             does not tell dram busy ratio: needs Hopper",
         "machine      CPU physical cores 8, RAM 32.0 GiB",
         "learned      1 setup, 3 healthy requests",
-        "             cpu | m: count 3, median 0.95",
+        "             decode | cpu | m: count 3, median 0.95",
         "not visible  RAM bandwidth: not measured yet",
         "own cost     proxy: CPU 1 %, resident 64 MiB",
         "             sampling: CPU 0.2 %",
