@@ -39,8 +39,8 @@ docs: .venv/dev.stamp ## docs/causes.md from the detectors
 accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts it into docs/accuracy.md
 	PYTHONPATH=tests $(BIN)/python -m accuracy $(ARGS)
 
-bench: .venv/dev.stamp ## what the proxy costs against direct requests
-	$(BIN)/python bench/overhead.py $(ARGS)
+bench: .venv/dev.stamp ## what the proxy costs, into docs/performance.md; ARGS=--quick only prints
+	PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 fit: .venv/dev.stamp ## constants of the envelope, config/efficiency.toml, from published measurements
 	$(BIN)/python -m fit

@@ -8,7 +8,7 @@ it was (in logarithms, as `diagnose` counts).
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
@@ -17,8 +17,10 @@ from slowtok.detectors.clocks import (
     MOST_SM_OF_MAX_RATIO,
     MOST_SM_SHARE,
     SM_OF_MAX_RATIO,
+    SM_SHARE,
     Clocks,
     Concerns,
+    SmShare,
     clocks_of,
     healthy,
     lost_ratio,
@@ -240,8 +242,8 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
     duration_s = need(_duration_s(case, phase), f"{phase} time")
     measured_s = duration_s * (1 - 1 / observed_slowdown(case, phase))
     most_s = _most_ratio(case, phase, concerns, gpus, is_told=is_told) * duration_s
-    least_s = 0.0 if is_told else min(_whole(case, ratios) * duration_s, most_s)
-    lost_s = min(max(measured_s, least_s), most_s)
+    least_s = 0.0 if is_told else _least_ratio(case, phase, concerns, gpus) * duration_s
+    lost_s = min(max(measured_s, least_s), max(most_s, least_s))
     if explained_ratio(case, phase, lost_s) < MIN_EXPLAINED_RATIO:
         return None
     index = max(ratios, key=lambda index: ratios[index])
@@ -258,6 +260,14 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
     )
 
 
+def _least_ratio(
+    case: Case, phase: Phase, concerns: Concerns, gpus: Mapping[int, tuple[GpuSample, ...]]
+) -> float:
+    """Return the least that the clocks cost where the rule holds, as a share of the time."""
+    shares = (SM_SHARE, MOST_SM_SHARE)
+    return _bound(case, phase, concerns, gpus, sm_of_max=SM_OF_MAX_RATIO, pick=min, shares=shares)
+
+
 def _most_ratio(
     case: Case,
     phase: Phase,
@@ -268,12 +278,25 @@ def _most_ratio(
 ) -> float:
     """Return the most that the clocks may have cost, as a share of the time."""
     sm_of_max = MOST_SM_OF_MAX_RATIO if is_told else SM_OF_MAX_RATIO
+    shares = (MEMORY_ALONE, MOST_SM_SHARE)
+    return _bound(case, phase, concerns, gpus, sm_of_max=sm_of_max, pick=max, shares=shares)
+
+
+def _bound(
+    case: Case,
+    phase: Phase,
+    concerns: Concerns,
+    gpus: Mapping[int, tuple[GpuSample, ...]],
+    *,
+    sm_of_max: float,
+    pick: Callable[[list[float]], float],
+    shares: Sequence[SmShare],
+) -> float:
     ratios = {}
     for index, samples in gpus.items():
         good = healthy(case, facts_of(case, index), samples, sm_of_max)
-        shares = (MEMORY_ALONE, MOST_SM_SHARE)
-        found = (lost_ratio(samples, good, phase, concerns, share) for share in shares)
-        ratios[index] = max(ratio or 0.0 for ratio in found)
+        found = [lost_ratio(samples, good, phase, concerns, share) or 0.0 for share in shares]
+        ratios[index] = pick(found)
     return _whole(case, ratios)
 
 

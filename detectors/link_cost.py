@@ -25,6 +25,11 @@ MIN_EXCHANGE_SHARE = 0.1
 """The same where GPUs wait for each exchange: then every part of the time that the link was in use
 was lost. No published source: a tenth is what is worth a word."""
 
+SMALL_TRANSFER_RATIO = 0.5
+"""What exchanges of some kilobytes each reach of what long copies do, at the most: the worst pair
+that was published took 157 us for 10 kB (noonghunna/club-3090, docs/HARDWARE.md). No published
+source for the value."""
+
 STARVED_BYTES_PER_S = 1e9
 """One lane of generation 3 and less: where traffic is not told, only this can be blamed."""
 
@@ -64,7 +69,8 @@ def costs(case: Case, link: Link) -> Iterable[LinkCost]:
             continue
         lost_s = took_s * share * saved_ratio
         if waits:
-            lost_s = within(case, lost_s, took_s * most_share * saved_ratio)
+            most_s = min(most_share / SMALL_TRANSFER_RATIO, 1.0) * took_s
+            lost_s = within(case, lost_s, most_s * saved_ratio)
         if link.replays and phase == "decode":
             lost_s = max(lost_s, min(excess(case) or 0.0, took_s * most_share))
         if lost_s > 0:

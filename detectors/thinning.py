@@ -23,6 +23,9 @@ steps of 4.5 s. A share of time is then known to 3.5 % at the worst (the standar
 """
 
 
+SELDOM = ("processes", "pcie_width", "vgpu_licensed", "throttled_power_ns", "ecc_errors")
+
+
 def thinned(case: Case) -> Case:
     """Return the case with at most `MOST_SAMPLES` of each kind in each stretch, in time order."""
     if max(len(case.gpu), len(case.host)) <= MOST_SAMPLES:
@@ -65,8 +68,12 @@ def _bunches(samples: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 def _fullest(bunch: Sequence[GpuSample]) -> GpuSample:
-    known = (s for s in bunch if s.processes is not None or s.pcie_width is not None)
-    return next(known, bunch[len(bunch) // 2])
+    """Return the first sample with what is read once a second, the dearest to lose first."""
+    for name in SELDOM:
+        known = next((s for s in bunch if getattr(s, name) is not None), None)
+        if known is not None:
+            return known
+    return bunch[len(bunch) // 2]
 
 
 def _middle(bunch: Sequence[HostSample]) -> HostSample:

@@ -131,4 +131,5 @@ def _json(value: Any) -> web.Response:
 def _json_bytes(body: bytes) -> web.Response:
     response = web.Response(body=body, content_type="application/json", charset="utf-8")
     response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
     return response

@@ -9,10 +9,10 @@ from simulator.cards import CARDS
 from simulator.geometry import MODELS
 from simulator.run import run
 from simulator.scenarios import FAULTS, build, draw, group_of, settle, split_of
-from simulator.setups import gpu_world, need_gib, room_gib
+from simulator.setups import cpu_world, gpu_world, need_gib, room_gib
 from simulator.silicon import SW_THERMAL
 from simulator.simulate import Scenario, Truth, decode_tps, healthy_tps, simulate
-from simulator.world import Level, World, change
+from simulator.world import Host, Level, World, change
 from slowtok.detectors.case import Case
 
 
@@ -130,6 +130,44 @@ def test_a_fault_that_costs_nothing_is_no_fault() -> None:
     truth = settle(Truth(slow=None, primary=frozenset({"power-cap"})), world, case_of(world))
 
     assert truth == Truth(slow=False, allowed=frozenset({"power-cap"}))
+
+
+def test_slow_cores_hold_decode_back_only_where_too_few_are_left() -> None:
+    """Five cores of the usual clock reach what the memory gives."""
+    laptop = cpu_world(Random(2))
+    laptop = replace(laptop, host=Host(physical=8, logical=16))
+    laptop = change(laptop, "engine", threads=8)
+    rates = [
+        decode_tps(world, run(world))
+        for clock in (1.0, 0.7, 0.25)
+        for world in [change(laptop, "work", cpu_clock=clock)]
+    ]
+
+    assert rates[1] == pytest.approx(rates[0], rel=0.02)
+    assert rates[2] == pytest.approx(rates[0] * 8 * 0.25 / 5, rel=0.05)
+
+
+def test_experts_on_the_cpu_are_most_of_what_is_held_and_less_of_what_is_read() -> None:
+    world = change(a_world(), "placement", gpu_ratio=0.25, held_ratio=0.07)
+    held = max(p.memory_bytes or 0 for s in case_of(world).gpu for p in s.processes or ())
+
+    assert held < 0.5 * world.model.file_bytes(world.quantisation)
+
+
+def test_an_old_ollama_does_not_tell_what_was_cached() -> None:
+    for version, cached in (("0.30.11", None), ("0.35.1", 300)):
+        world = change(a_world(), "engine", kind="ollama", version=version)
+        world = change(world, "request", cached=300)
+
+        assert case_of(world).timeline.tokens.cached == cached
+
+
+def test_a_fault_is_told_when_it_comes() -> None:
+    world = change(a_world(), "health", xid=63, xid_at_s=2.0)
+    samples = case_of(world).gpu
+    told = [s.at_s - samples[0].at_s for s in samples if s.xids]
+
+    assert min(told) == pytest.approx(2.0, abs=0.2)
 
 
 def test_ordinary_setups_fit() -> None:

@@ -12,6 +12,7 @@ Not to be confused with:
 - `host-bound`: the GPU idles while one thread is busy, or CUDA graphs are off.
 - `clocks-stuck`, `power-cap`: low clocks. `vram-spill`: the bus is busy.
 - `gpu-shared`, `batch-shared`: another process or request works there.
+- Stalls: slow code is slow at each token.
 - `flash-attention-off`: known from the command line, costs with the context.
 - A busy GPU with low power alone: healthy cards look like that, too, so that is never named.
 
@@ -39,9 +40,13 @@ from slowtok.detectors.gpu_code import (
 from slowtok.detectors.gpu_window import facts_of
 from slowtok.detectors.phases import judge_decode, prefill_excess_s
 from slowtok.detectors.placement import off_gpu
+from slowtok.detectors.shape import stalls_of
 from slowtok.detectors.window import mean
 
 TITLE = "No fast GPU code for this"
+
+MAX_STALLED_RATIO = 0.5
+"""Of what was lost: slow code is slow at each token. No published source."""
 
 OLD_POWER_RATIO = 0.60
 """Of the power limit, where a build is known to be old: 0.47 in trap 46, 0.80 after the rebuild."""
@@ -64,6 +69,9 @@ def detect(case: Case) -> Finding | None:
     host = need(case.host_during(phase) or None, f"host samples during {phase}")
     need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
     if case.server.eager or case.server.flash_attention == "off":
+        return None
+    stalled_s = sum(stall.gap_s for stall in stalls_of(case)) if phase == "decode" else 0.0
+    if stalled_s >= MAX_STALLED_RATIO * lost[phase]:
         return None
     use = poor_use(case, phase)
     if use is None or off_gpu(case) is not None:

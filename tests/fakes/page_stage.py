@@ -120,7 +120,7 @@ def _conclude(proxy: Proxy, case: Case) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def page_stage(
-    state_dir: Path, *, change: Callable[[Proxy], None] | None = None
+    state_dir: Path, *, change: Callable[[Proxy], None] | None = None, **settings: Any
 ) -> Iterator[Stage]:
     """Serve until the block ends."""
     loop = asyncio.new_event_loop()
@@ -131,7 +131,7 @@ def page_stage(
     async def live(found: list[Stage], is_there: threading.Event) -> None:
         async with (
             listening("llama-server", model=MODEL) as engine,
-            serving(state_dir, engine.url, change=change) as served,
+            serving(state_dir, engine.url, change=change, **settings) as served,
         ):
             found.append(Stage(loop, served, engine))
             is_there.set()

@@ -89,6 +89,11 @@ function onKey(event) {
   else if (["j", "k", "ArrowDown", "ArrowUp"].includes(event.key)) step(event);
 }
 
+function filter() {
+  renderRecent(recent, source, filters);
+  announce(`${byId("filter-count").textContent} requests`);
+}
+
 function focusFilter(event) {
   event.preventDefault();
   filters.elements.text.focus();
@@ -110,8 +115,8 @@ function step(event) {
 
 addEventListener("hashchange", route);
 addEventListener("keydown", onKey);
-for (const change of ["input", "change"]) filters.addEventListener(change, () => renderRecent(recent, source, filters));
-filters.addEventListener("reset", () => setTimeout(() => renderRecent(recent, source, filters)));
+for (const change of ["input", "change"]) filters.addEventListener(change, filter);
+filters.addEventListener("reset", () => setTimeout(filter)); // its fields are emptied after the event
 filters.addEventListener("submit", (event) => event.preventDefault());
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address names the view

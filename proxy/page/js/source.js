@@ -1,5 +1,8 @@
 // What the proxy tells: events while it has them, questions again and again where it has not.
 
+// Without the name and key that an address may hold: a browser refuses to fetch from such a one.
+const own = (path) => new URL(path, location.origin + location.pathname);
+
 const KEEP = 200;
 const POLL_MS = 1000;
 const RETRY_EVENTS_MS = 30000;
@@ -64,7 +67,7 @@ export class Source {
   }
 
   listen() {
-    const events = new EventSource("events");
+    const events = new EventSource(own("events"));
     events.onopen = () => {
       clearInterval(this.polling);
       if (this.link !== "connecting") this.reload();
@@ -118,7 +121,7 @@ export class Source {
 
 async function ask(path) {
   try {
-    const reply = await fetch(path, { headers: { Accept: "application/json" } });
+    const reply = await fetch(own(path), { headers: { Accept: "application/json" } });
     return reply.ok ? await reply.json() : null;
   } catch {
     return null;

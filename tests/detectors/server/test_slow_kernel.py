@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_host, with_server, with_tokens
+from fakes.cases import healthy, with_host, with_server, with_timeline, with_tokens
 from fakes.engine_cases import eager, old_build, poor_code, prefilled
 from fakes.engine_cases import slow_kernel as firing
 from fakes.gpu_cases import HEALTHY_MS, SERVING, gpu_case, with_card, with_readings
@@ -33,6 +33,16 @@ def small_model(**readings: Any) -> Case:
     return replace(slow, envelope=replace(slow.envelope, read_bytes=1.8e9, kv_bytes=0.1e9))
 
 
+def stalling() -> Case:
+    """A stand-still in the middle takes what slow code would."""
+    slow = poor_code()
+    times = slow.timeline.token_at_s
+    pace_s = HEALTHY_MS / 1000
+    stall_s = times[-1] - times[0] - (len(times) - 1) * pace_s
+    late = [times[0] + i * pace_s + (stall_s if i > 100 else 0.0) for i in range(len(times))]
+    return with_timeline(slow, token_at_s=tuple(late))
+
+
 QUIET = [
     pytest.param(healthy(), id="healthy on a CPU"),
     pytest.param(gpu_case(), id="healthy on a GPU"),
@@ -40,6 +50,7 @@ QUIET = [
         with_readings(gpu_case(), dram_busy_ratio=0.3, power_w=160.0), id="as fast as expected"
     ),
     pytest.param(poor_code(dram_busy_ratio=0.75), id="slow, but the memory is used"),
+    pytest.param(stalling(), id="it stood still for seconds, and was quick else"),
     pytest.param(poor_code(busy_ratio=0.5), id="the GPU waits: host-bound"),
     pytest.param(poor_code(sm_clock_mhz=900), id="low clocks: clocks-stuck"),
     pytest.param(poor_code(pcie_rx_bytes_per_s=11e9), id="the bus is busy: vram-spill"),

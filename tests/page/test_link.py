@@ -1,4 +1,4 @@
-"""The page without events: it asks again and again, and says so."""
+"""The page where something stands between it and the proxy: no events, no proxy, a key."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,4 +41,14 @@ def test_it_says_when_the_proxy_has_gone(opened: Browser, tmp_path: Path) -> Non
         opened.says("#link-state", "live")
 
     opened.says("#link-state", "no answer")
+    opened.complaints()
+
+
+def test_it_works_with_an_api_key_in_its_address(opened: Browser, tmp_path: Path) -> None:
+    key = "k" * 20
+    with page_stage(tmp_path, api_key=key) as stage:
+        stage.put(simulated("queued"))
+        opened.open(stage.page.replace("://", f"://me:{key}@"))
+        opened.says("#link-state", "live")
+        opened.says("#recent", "queued")
     opened.complaints()
