@@ -68,8 +68,8 @@ clean: ## remove .venv and whatever else is not source
 
 .venv/node.stamp: tests/clients/node/package-lock.json | $(BIN)/python
 	@mkdir -p .venv/node && cp tests/clients/node/package*.json tests/clients/node/.npmrc .venv/node
-	@if command -v npm >/dev/null; then npm ci --prefix .venv/node --no-audit --no-fund --loglevel=error && touch $@; \
-	else echo "no npm here: the tests of Node's client will be skipped"; fi
+	@if command -v npm >/dev/null && npm ci --prefix .venv/node --no-audit --no-fund --loglevel=error; then touch $@; \
+	else rm -rf .venv/node/node_modules; echo "no npm, or no package from it: the tests of Node's client will be skipped"; fi
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "slowtok needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }

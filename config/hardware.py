@@ -114,11 +114,6 @@ def cards_with(text: str) -> tuple[str, ...]:
     return tuple(card.name for name, card in cards().items() if words <= set(name.split()))
 
 
-def kind_of(name: str) -> str | None:
-    """Return the kind that a name belongs to, whether or not it has constants."""
-    return next((k.name for k in _kinds() if k.holds(name.strip())), None)
-
-
 @cache
 def _kinds() -> tuple[_Kind, ...]:
     raw = tomllib.loads((_FOLDER / "hardware.toml").read_text(encoding="utf-8"))

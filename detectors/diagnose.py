@@ -60,7 +60,7 @@ def diagnose(
     candidates = {
         cause: finding
         for cause, finding in examined.found.items()
-        if not finding.informational and finding.confidence >= MIN_CONFIDENCE
+        if not finding.informational and _is_likely(case, cause, finding)
     }
     lost = losses(case, decode, candidates)
     slow = tuple(loss for loss in lost if loss.slow)
@@ -79,6 +79,12 @@ def diagnose(
         missing=examined.missing,
         failed=examined.failed,
     )
+
+
+def _is_likely(case: Case, cause: str, finding: Finding) -> bool:
+    """Say whether a finding is more than a guess: what will not be named makes nothing slow."""
+    after_all = believed(finding, cause, misfit=0.0, history=case.history)
+    return min(finding.confidence, after_all.confidence) >= MIN_CONFIDENCE
 
 
 def _measured(case: Case) -> Case:

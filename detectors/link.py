@@ -4,7 +4,7 @@ Strategy: a link is judged only while its GPU works, by the most that was seen, 
 goes down by design. What crosses it, as a share of what it carries in practice, is the share of
 the time that the GPU cannot do without it.
 
-Sources: rates of a lane after line coding from the PCI Express Base Specification; 26 GB/s of 31.5
+Sources: 26 GB/s of 31.5
 from a host to a GPU on generation 4 x16 (FlashML-org/FreeToken#354), 27.1 between two GPUs
 (noonghunna/club-3090, docs/PCIE_P2P.md); replays from NVIDIA/DCGM, DcgmHealthWatch.cpp, for a bit
 error rate of 1e-12.
@@ -18,10 +18,8 @@ from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.facts import label
 from slowtok.detectors.gpu_window import Read, facts_of, gained, most
 from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.pcie import LANE_BYTES_PER_S
 from slowtok.detectors.window import gpu_mean
-
-LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""By generation."""
 
 REPLAYS_PER_LANE_MINUTE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 """By generation: what a sound link may have."""

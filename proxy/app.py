@@ -176,7 +176,7 @@ class Proxy:
                 "requests": self.observer.requests,
                 "in_flight": self.observer.in_flight,
                 "connections_refused": self.door.refused if self.door else 0,
-                "failures": dict(self.observer.failures),
+                "failures": self._failures(),
                 "log_lines_lost": self._log_lines_lost(),
                 "baseline_errors": self.baselines.errors,
             },
@@ -206,8 +206,16 @@ class Proxy:
             connections_refused=self.door.refused if self.door else 0,
             listeners=self.events.listeners,
             events_lost=self.events.lost,
-            failures={**self.observer.failures, "events": self.events.failed},
+            failures=self._failures(),
         )
+
+    def _failures(self) -> dict[str, int]:
+        """What broke in observing, by its place."""
+        beside = {
+            "events": self.events.failed,
+            "scraping": sum(engine.scrape_failures for engine in self.engines.all),
+        }
+        return {**self.observer.failures, **{name: n for name, n in beside.items() if n}}
 
     def _sample(self) -> dict[str, Any]:
         """Return how the machine is now, in the status's own words, for /slowtok/events."""

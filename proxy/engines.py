@@ -68,6 +68,7 @@ class Engines:
         self._lists = ModelLists(session)
         self._tasks: set[asyncio.Task[None]] = set()
         self._discovered = asyncio.Event()
+        self._is_asked: Callable[[str], bool] = lambda _name: False
         self.all = [
             Engine(name=name or URL(url).authority, url=url, given=True) for name, url in upstreams
         ]
@@ -87,7 +88,8 @@ class Engines:
 
     def start(self, is_asked: Callable[[str], bool]) -> None:
         """Begin to look at the engines. `is_asked` says whether requests are at one, by name."""
-        self._keep(asyncio.create_task(self._watch_asked(is_asked)))
+        self._is_asked = is_asked
+        self._keep(asyncio.create_task(self._watch_asked()))
         if self.all:
             for engine in self.all:
                 self._spawn(engine)
@@ -131,9 +133,18 @@ class Engines:
                 engines, model, keys or {}, every_s=RETRY_S, wait_s=FIRST_LOOK_S
             )
             engine = routing.pick(engines, model)
-        engine = engine or routing.first(engines)
+        if engine is None:
+            engine = await self._back_again(path, model) or routing.first(engines)
         await self._await_first_look(engine)
         return engine
+
+    async def _back_again(self, path: str, model: str | None) -> Engine | None:
+        """Return an engine that was away and lists `model`, where it answers now."""
+        engine = routing.pick(routing.fitting(self.all, path), model)
+        if engine is None:
+            return None
+        await self._await_first_look(engine)
+        return None if engine.identity is None else engine
 
     async def merged_list(
         self, method: str, path: str, keys: Mapping[str, str]
@@ -294,16 +305,19 @@ class Engines:
                 return
             engine.probe = replace(engine.probe, sleeping=sleeping)
 
-    async def _watch_asked(self, is_asked: Callable[[str], bool]) -> None:
+    async def _watch_asked(self) -> None:
         """Count slots and counters while a request is at an engine, and never else."""
         while True:
             await asyncio.sleep(POLL_S)
-            for engine in [e for e in self.all if is_asked(e.name)]:
-                if engine.scraper is not None and engine.kind == "vllm":
-                    engine.scraper.poll()
-                await self._count_slots(engine)
+            for engine in [e for e in self.all if self._is_asked(e.name)]:
+                try:
+                    await self._count(engine)
+                except Exception as error:  # noqa: BLE001 - counting must never end the watching
+                    self._tell_of_failure(engine, error)
 
-    async def _count_slots(self, engine: Engine) -> None:
+    async def _count(self, engine: Engine) -> None:
+        if engine.scraper is not None and engine.kind == "vllm":
+            engine.scraper.poll()
         if engine.identity is None:
             return
         process, model = self._process(engine), engine.asked_model
@@ -316,9 +330,15 @@ class Engines:
         """Ask an engine what it is; a look that breaks leaves what was known."""
         before = engine.identity
         try:
-            await look(self._session, engine, self._process(engine), self._cache_dir)
+            await look(
+                self._session,
+                engine,
+                self._process(engine),
+                self._cache_dir,
+                is_asked=lambda: self._is_asked(engine.name),
+            )
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
-            self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
+            self._tell_of_failure(engine, error)
         engine.looked.set()
         if before is None and engine.identity is not None:
             engine.found_at_s = time.monotonic()
@@ -326,6 +346,9 @@ class Engines:
                 engine.scraper.refused = False  # it may be another one, started otherwise
         if (before is None) != (engine.identity is None):
             self._tell_of(engine, "engine-found" if engine.identity else "engine-lost")
+
+    def _tell_of_failure(self, engine: Engine, error: Exception) -> None:
+        self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
 
     def _tell_of(self, engine: Engine, event: str) -> None:
         self._tell(

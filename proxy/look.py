@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,21 +24,35 @@ SERVES_FOLDERS = frozenset({"vllm", "sglang"})
 
 
 async def look(
-    session: aiohttp.ClientSession, engine: Engine, process: ProcessFacts | None, cache_dir: Path
+    session: aiohttp.ClientSession,
+    engine: Engine,
+    process: ProcessFacts | None,
+    cache_dir: Path,
+    *,
+    is_asked: Callable[[], bool] = lambda: False,
 ) -> None:
     """Ask an engine what it is and note it; `process` is the one that listens, where it is seen.
+
+    While requests are at it (`is_asked`) it may answer late, or only in part: what it said before
+    stands then. One that is gone ends its requests.
 
     Raises:
         Exception: whatever a reply of no known shape leads to.
     """
     engine.local = await is_local(engine.url)
-    engine.identity = await identify(session, engine.url)
+    found = await identify(session, engine.url)
+    if (found is None or found.kind == "unknown") and engine.kind != "unknown" and is_asked():
+        return
+    engine.identity = found
     if engine.identity is not None:
         engine.last_kind = engine.identity.kind
         listed = read_list(await get(session, engine.url, MODELS))
         if listed is not None:  # one that wants a key keeps what a client was told
             engine.listed[MODELS] = listed
-        engine.probe = await probe.ask(session, engine.identity, engine.url)
+        said = await probe.ask(session, engine.identity, engine.url)
+        if engine.probe.models and not said.models and is_asked():
+            return
+        engine.probe = said
         await _read_models(engine, process, cache_dir)
 
 

@@ -158,7 +158,7 @@ class Observer:
         if exchange.request_id in self._concluded or not exchange.stream:  # the reply goes first
             waiting = asyncio.get_running_loop().call_soon(self._settle, exchange.request_id)
         else:
-            waiting = asyncio.create_task(self._settle_when_sampled(exchange.request_id))
+            waiting = asyncio.create_task(self._settle_when_sampled(exchange))
         self._settling[exchange.request_id] = (exchange, waiting)
         if not any(other.api for other in self._live.values()):
             self._sampler.set_active(False)
@@ -216,14 +216,14 @@ class Observer:
         if settling is not None:
             self._publish(settling[0])
 
-    async def _settle_when_sampled(self, request_id: str) -> None:
-        engine_name = self._settling[request_id][0].engine_name
+    async def _settle_when_sampled(self, exchange: Exchange) -> None:
+        name = exchange.engine_name  # it may have been settled already, for another's header
         await asyncio.gather(
             self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S)),
-            self._wait("engine counters", lambda: self._engines.scraped(engine_name, SETTLE_S)),
+            self._wait("engine counters", lambda: self._engines.scraped(name, SETTLE_S)),
         )
         async with self._in_turn:  # of many that end at once: streams go on in between
-            self._settle(request_id)
+            self._settle(exchange.request_id)
             await asyncio.sleep(0)
 
     async def _wait(self, place: str, ask: Callable[[], Awaitable[object]]) -> None:

@@ -153,6 +153,7 @@ class Relay:
             if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
                 reply.close()
                 exchange.assembling = False
+                exchange.sent_at_s = time.monotonic()
                 reply = await send(
                     self._session, engine.url, request.method, target, outgoing, asked
                 )
@@ -244,7 +245,8 @@ class Relay:
         response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=passed)
         response[PASSED] = passed
         await response.prepare(request)
-        exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
+        if not first:  # what a whole reply held back until it was too large is the engine's time
+            exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError

@@ -11,9 +11,8 @@ from slowtok.proxy.benchmark.advice import Step
 from slowtok.proxy.benchmark.comparison import CauseChange, Change, Difference
 from slowtok.proxy.benchmark.figures import Figure, Run
 from slowtok.proxy.benchmark.result import Result
-from slowtok.proxy.outputs.console import plain, seconds
+from slowtok.proxy.outputs.console import VERDICT_STYLES, number, plain, seconds
 
-VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red"}
 NAMES = {
     "decode_tps": "decode",
@@ -130,11 +129,6 @@ def short_answers(runs: Iterable[Run], tokens: int) -> str | None:
     if not counts or min(counts) >= FULL_ANSWER_RATIO * tokens:
         return None
     return f"The model ended its answer early: {min(counts)} of {tokens} tokens."
-
-
-def number(value: float) -> str:
-    """Return a rate with three digits that count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _row(run: Run, *, both: bool) -> tuple[RenderableType, ...]:

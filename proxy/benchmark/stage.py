@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.commands.own_page import NotThere, read_page
+from slowtok.proxy.commands.own_page import NotThere, own_address, read_page
 from slowtok.proxy.demo.children import free_port, last_words, run_child
 from slowtok.proxy.demo.client import Client
 
@@ -69,9 +69,8 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
     """
     running = await asyncio.to_thread(_running, settings)
     if running is not None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
         async with _session(settings.api_key.get_secret_value()) as session:
+            url = f"http://{own_address(settings)}"
             yield await _ready(Stage(url=url, status=running, own=False, session=session), tell)
         return
     with tempfile.TemporaryDirectory(prefix="slowtok-bench-") as scratch:

@@ -17,14 +17,19 @@ class NotThere(Exception):
     """The page could not be had; the text says why, in one line."""
 
 
+def own_address(settings: Settings) -> str:
+    """Return host and port at which a client on this machine reaches the proxy."""
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    return f"{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
 def read_page(settings: Settings, path: str) -> Any:
     """Return what a path under `/slowtok/` gives, as plain values.
 
     Raises:
         NotThere: nobody listens, it does not answer in time, or somebody else is there.
     """
-    host = _EVERYWHERE.get(settings.host, settings.host)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}/slowtok/{path}"
+    url = f"http://{own_address(settings)}/slowtok/{path}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     key = settings.api_key.get_secret_value()
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})

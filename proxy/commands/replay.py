@@ -19,12 +19,11 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.expectation import with_expectation
 from slowtok.proxy.case_file import BadCase, RecordedCase, read_cases
-from slowtok.proxy.outputs.console import explanation, plain
+from slowtok.proxy.outputs.console import VERDICT_STYLES, explanation, plain
 from slowtok.proxy.outputs.record import known, make_record
 
 STDIN = "-"
 SUFFIXES = (".json", ".jsonl")
-_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 
 Record = dict[str, Any]
 
@@ -212,7 +211,7 @@ def _words(judged: Mapping[str, Any]) -> Text:
     if verdict == "slow" and not causes:
         causes = "cause not visible"
     parts = (verdict, judged.get("phase"), causes)
-    return Text(plain(" ".join(p for p in parts if p)), _STYLES.get(verdict, ""))
+    return Text(plain(" ".join(p for p in parts if p)), VERDICT_STYLES.get(verdict, ""))
 
 
 def _printable(value: Any) -> Any:

@@ -9,12 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.demo.shots import NORMAL, Outcome
-from slowtok.proxy.outputs.console import Record, explanation, named, plain, seconds
+from slowtok.proxy.outputs.console import (
+    VERDICT_STYLES,
+    Record,
+    explanation,
+    named,
+    plain,
+    seconds,
+)
 
 MIN_CAUSES = 2
 CONTENTION = "host-contention"
 NOT_CONVINCING = "Too little came out as provoked; on an otherwise idle machine it should."
-_STYLES = {"slow": "bold red", "normal": "green"}
 
 
 def convinces(outcomes: Sequence[Outcome]) -> bool:
@@ -53,7 +59,7 @@ def progress_line(outcome: Outcome, mark: str) -> Text:
     line.append(f"{mark} ", "green" if outcome.as_expected else "yellow")
     line.append(f"{outcome.shot.label:<14}")
     line.append(f"{how:<6} {_rate(rate):>4} tok/s  ", "dim")
-    line.append(verdict, _STYLES.get(verdict, "yellow"))
+    line.append(verdict, VERDICT_STYLES.get(verdict, ""))
     for finding in named(record)[:1]:
         line.append(f": {finding['cause']}", "bold")
         line.append(f", lost {seconds(finding['lost_ms'])}")
@@ -86,7 +92,7 @@ def row(outcome: Outcome) -> tuple[RenderableType, ...]:
         seconds(timing["prefill_ms"]) if "prefill_ms" in timing else "?",
         _rate(rate.get("decode_tps")),
         _band(record.get("expected", {})),
-        Text(verdict, _STYLES.get(verdict, "yellow")),
+        Text(verdict, VERDICT_STYLES.get(verdict, "")),
         _cause(outcome),
     )
 

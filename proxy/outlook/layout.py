@@ -14,7 +14,7 @@ from slowtok.detectors.footprint import (
 )
 from slowtok.detectors.prospect import Rate
 from slowtok.proxy.outlook.outlook import Outlook
-from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.console import number, plain
 
 _FITS = {
     True: ("It fits", "green"),
@@ -117,7 +117,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _numbers(found: Rate) -> tuple[str, ...]:
     values = (found.low, found.expected, found.high, found.ceiling)
-    return tuple("?" if v is None else f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in values)
+    return tuple("?" if v is None else number(v) for v in values)
 
 
 def _gib(count: float | None) -> str:

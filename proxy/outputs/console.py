@@ -13,7 +13,7 @@ from rich.text import Text
 
 from slowtok.proxy.outputs.gpu_text import gpu_line
 
-_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
+VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 MAX_NAME_CHARS = 28
 
 Record = Mapping[str, Any]
@@ -29,7 +29,7 @@ def request_line(record: Record) -> Text:
     line = Text(_clock(record), style="dim", end="")
     verdict = str(record.get("verdict", "-"))
     word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
-    line.append(f" {word:<13}", _STYLES.get(verdict, ""))
+    line.append(f" {word:<13}", VERDICT_STYLES.get(verdict, ""))
     line.append(f" {plain(str(record.get('model') or record.get('path', '')))[-MAX_NAME_CHARS:]}")
     for part in _numbers(record):
         line.append("  ")
@@ -86,6 +86,11 @@ def seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"
 
 
+def number(value: float) -> str:
+    """Return a number with three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _numbers(record: Record) -> list[str]:
     tokens, timing, rate = (record.get(k, {}) for k in ("tokens", "timing", "rate"))
     parts = []
@@ -120,7 +125,7 @@ def _head(record: Record) -> Text:
     verdict = str(record.get("verdict", "no verdict"))
     word = f"{verdict}, {record['phase']}" if record.get("phase") else verdict
     text = Text()
-    text.append(word.upper(), _STYLES.get(verdict, ""))
+    text.append(word.upper(), VERDICT_STYLES.get(verdict, ""))
     if record.get("reason"):
         text.append(f" ({plain(str(record['reason']))})")
     upstream = record.get("upstream", {})

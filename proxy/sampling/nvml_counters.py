@@ -7,15 +7,13 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
+from slowtok.detectors.pcie import LANE_BYTES_PER_S
 from slowtok.proxy.sampling.nvml_calls import Device, Values
 
 PCIE_TX, PCIE_RX = 197, 198
 PCIE_NAMES = {PCIE_TX: "pcie_tx_bytes_per_s", PCIE_RX: "pcie_rx_bytes_per_s"}
 WRAP_BYTES = 1 << 32
 """The byte counters have 32 bits, though nvml.h only says that they can wrap."""
-
-LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""By generation, after line coding: PCI Express Base Specification."""
 
 FAST_TICK_S = 0.12
 """The period of the fast tier, 0.1 s, with what it may come late."""

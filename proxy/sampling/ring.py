@@ -20,7 +20,7 @@ Sample = TypeVar("Sample", bound=Stamped)
 
 
 class Ring(Generic[Sample]):
-    """Keeps samples in the order they came; what is too old or too many falls out."""
+    """Keeps samples in the order of their times; what is too old or too many falls out."""
 
     def __init__(self, keep_s: float = KEEP_S, most: int = MOST_SAMPLES) -> None:
         self._keep_s = keep_s
@@ -30,9 +30,13 @@ class Ring(Generic[Sample]):
         return len(self._samples)
 
     def add(self, sample: Sample) -> None:
-        """Append a sample that is not older than the last one."""
+        """Put a sample in its place: one that a driver held up comes after newer ones of others."""
+        newer: list[Sample] = []
+        while self._samples and self._samples[-1].at_s > sample.at_s:
+            newer.append(self._samples.pop())
         self._samples.append(sample)
-        while self._samples[0].at_s < sample.at_s - self._keep_s:
+        self._samples.extend(reversed(newer))
+        while self._samples[0].at_s < self._samples[-1].at_s - self._keep_s:
             self._samples.popleft()
 
     def window(self, from_s: float, to_s: float) -> tuple[Sample, ...]:

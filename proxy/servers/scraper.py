@@ -111,8 +111,8 @@ class Scraper:
         reply = await get(self._session, self._url, "/metrics", timeout_s=TIMEOUT_S)
         answered_at_s = time.monotonic()
         if reply is None or reply.status != 200:
-            self.failures += 1
             self.refused = reply is not None and reply.status in NO_METRICS
+            self.failures += not self.refused
             return
         counters = await _read(reply.body)
         if counters is None:

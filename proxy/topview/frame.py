@@ -11,7 +11,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.outputs.console import is_telling, named, plain, request_line, seconds
+from slowtok.proxy.outputs.console import (
+    VERDICT_STYLES,
+    is_telling,
+    named,
+    plain,
+    request_line,
+    seconds,
+)
 from slowtok.proxy.report.text import MAX_NAME_CHARS, short_name
 
 STUCK_S = 5.0
@@ -28,7 +35,6 @@ MOST_RUNNING, MOST_RECENT = 20, 8
 BAR_CHARS = 10
 HOT_RATIO = 0.9
 _GIB = 2**30
-_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 
 Facts = Mapping[str, Any]
 
@@ -166,7 +172,7 @@ def _recent(record: Facts, width: int) -> Text:
         line.end = "\n"
     else:
         verdict = str(record.get("verdict", "-"))
-        line = Text(f"{verdict:<8}", _STYLES.get(verdict, ""))
+        line = Text(f"{verdict:<8}", VERDICT_STYLES.get(verdict, ""))
         most_chars = min(max(width - RECENT_OTHERS_CHARS, LEAST_NAME_CHARS), MAX_NAME_CHARS)
         line.append(short_name(str(record.get("model") or "?"), most_chars), "default not bold")
         if "decode_tps" in record.get("rate", {}):

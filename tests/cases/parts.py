@@ -29,7 +29,7 @@ from slowtok.proxy.stream.phases import split
 
 MIB, GIB = 2**20, 2**30
 SENT_AT_S = 1000.0
-FAST_S, MID_S = 0.1, 1.0
+FAST_S = 0.1
 PID = 4711
 
 USUAL = {

@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.config import hardware
 from slowtok.config.efficiency import constants
-from slowtok.config.hardware import cards, find_card, find_gpu, kind_of
+from slowtok.config.hardware import cards, find_card, find_gpu
 
 RAW = tomllib.loads(Path(hardware.__file__).with_name("hardware.toml").read_text(encoding="utf-8"))
 NOT_MEASURED = {"NVIDIA B200", "Tesla P100-PCIE-16GB", "Tesla P100-SXM2-16GB"}
@@ -124,4 +124,3 @@ def test_every_kind_has_constants_and_every_constant_a_kind() -> None:
     assert set(constants().decode) == kinds
     assert set(constants().prefill) <= kinds
     assert {entry["maker"] for entry in RAW["kind"]} == set(constants().layer_s)
-    assert kind_of("NVIDIA GB10") == "nvidia-gb10"

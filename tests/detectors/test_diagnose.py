@@ -100,6 +100,19 @@ def test_cause_whose_slowdown_is_far_from_the_observed_is_not_named(predicted_s:
     assert judged(slow_decode(observed_s), says("other", predicted_s)).findings == {}
 
 
+def test_a_cause_that_is_doubted_makes_nothing_slow() -> None:
+    known = replace(healthy().history, judged_recently=5)
+    fine = replace(with_phases(healthy(), prefill_s=9.0, total_s=20.0), history=known)
+    odd = says("slow-prefill", 8.0, phase="prefill", confidence=0.55)
+    diagnosis = judged(fine, odd)
+    again = judged(
+        replace(fine, history=replace(known, causes_recently=("slow-prefill",) * 2)), odd
+    )
+
+    assert (diagnosis.verdict, diagnosis.findings) == ("normal", {})
+    assert (again.verdict, list(again.findings)) == ("slow", ["slow-prefill"])
+
+
 def test_cause_of_another_phase_does_not_explain_this_one() -> None:
     diagnosis = judged(slow_decode(6.0), says("other", 6.0, phase="queue"))
 

@@ -4,7 +4,8 @@ from fakes.gpu_cases import GIB, gpu_case, with_readings
 from fakes.link_cases import GTX_1660
 from slowtok.detectors.case import Case
 from slowtok.detectors.excess import within
-from slowtok.detectors.link import LANE_BYTES_PER_S, REPLAYS_PER_LANE_MINUTE, link_at_work
+from slowtok.detectors.link import REPLAYS_PER_LANE_MINUTE, link_at_work
+from slowtok.detectors.pcie import LANE_BYTES_PER_S
 
 
 def test_link_is_the_best_that_was_seen_of_a_gpu_at_work() -> None:

@@ -49,14 +49,6 @@ VLLM: ServerFacts = replace(
     gpu_memory_ratio=0.9,
 )
 BY_LAYERS: ServerFacts = replace(SERVER, gpu_indices=(0, 1), split_mode="layer")
-RX_6700 = GpuFacts(
-    index=1,
-    name="AMD Radeon RX 6700 XT",
-    vendor="amd",
-    total_bytes=12 * GIB,
-    bandwidth_bytes_per_s=384e9,
-    unified_memory=False,
-)
 GTX_1660 = replace(
     RTX_3090,
     index=1,

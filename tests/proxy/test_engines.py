@@ -289,3 +289,73 @@ async def test_a_model_that_is_found_ends_the_waiting_for_others(
         monkeypatch.setattr(upstreams[1], "_take", lambda _: asyncio.Event().wait())
 
         assert await engines.choose("new") is engines.all[2]
+
+
+async def test_a_look_at_an_engine_at_work_that_comes_to_nothing_changes_nothing(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "identify", lambda *_: asyncio.sleep(0, None))
+    busy = Engine(name="x", url=engine.url, given=True, identity=Identity(kind="ollama"))
+    async with make_session(1.0) as session:
+        await look.look(session, busy, None, tmp_path, is_asked=lambda: True)
+        at_work = busy.identity
+        await look.look(session, busy, None, tmp_path, is_asked=lambda: False)
+
+    assert at_work == Identity(kind="ollama"), "its requests would be judged as an unknown one's"
+    assert busy.identity is None
+
+
+async def test_a_late_answer_of_an_engine_at_work_takes_no_models_away(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    known = {"small": ModelFacts(name="small")}
+    busy = Engine(name="x", url=engine.url, given=True)
+    async with make_session(1.0) as session:
+        await look.look(session, busy, None, tmp_path)
+        with_models(engine)
+        await look.look(session, busy, None, tmp_path, is_asked=lambda: True)
+        at_work = busy.models
+        assert at_work == known
+        await look.look(session, busy, None, tmp_path, is_asked=lambda: False)
+
+    assert busy.models == {}
+
+
+async def test_counting_that_breaks_goes_on(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    def break_off(*facts: object) -> None:
+        tries.append(facts)
+        raise ValueError("odd")
+
+    told: Told = []
+    monkeypatch.setattr(module, "POLL_S", 0.001)
+    monkeypatch.setattr(module, "slots_url", break_off)
+    async with looking(tmp_path, engine.url, told=told) as engines:
+        monkeypatch.setattr(engines, "_is_asked", lambda _name: True)
+        await until(lambda: len(tries) >= 2)
+
+    assert ("engine-look-failed", {"engine": engines.all[0].name, "error": "ValueError"}) in told
+
+
+async def test_an_engine_that_was_away_is_asked_before_another_gets_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        upstreams = [await stack.enter_async_context(listening("llama-server")) for _ in "ab"]
+        with_models(upstreams[0], "first")
+        with_models(upstreams[1], "second")
+        ports = {urlsplit(upstream.url).port: "llama-server" for upstream in upstreams}
+        monkeypatch.setattr(module, "USUAL_PORTS", ports)
+        engines = await stack.enter_async_context(looking(tmp_path))
+        away = next(e for e in engines.all if e.serves("second"))
+        other = next(e for e in engines.all if e.serves("first"))
+        engines.lose(away)
+        back = await engines.choose("second")
+        engines.lose(away)
+        monkeypatch.setattr(look, "identify", lambda *_: asyncio.sleep(0, None))
+
+        assert back is away
+        assert await engines.choose("second") is other, "better than nobody"

@@ -1,5 +1,8 @@
 """Beside the relay: records and headers come, and whatever breaks costs a request nothing."""
 
+import asyncio
+import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ from fakes.wire import JSON, reply
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy import observer
+from slowtok.proxy.engine import Engine
+from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.observer import Sink
+from slowtok.proxy.stream.apis import find_api
 
 WHOLE = orjson.dumps(
     {
@@ -235,3 +241,35 @@ async def test_path_that_is_no_text_does_not_poison_the_list(
 
     assert head.status == 200
     assert len(await proxy.own("/slowtok/requests")) == 1
+
+
+async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    watching = proxy.proxy.observer
+    now_s = time.monotonic()
+    exchange = Exchange(
+        request_id="one",
+        method="POST",
+        path="/v1/chat/completions",
+        started_unix_s=time.time(),
+        accepted_at_s=now_s,
+        api=find_api("POST", "/v1/chat/completions"),
+        stream=True,
+    )
+    watching.begin(exchange)
+    watching.end(exchange)
+    watching.settle_all()
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert (await proxy.record("one"))["id"] == "one"
+    assert complaints == []
+
+
+async def test_counters_that_cannot_be_read_are_told(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "scrape_failures", 2)
+
+    assert await failures(proxy) == {"scraping": 2}

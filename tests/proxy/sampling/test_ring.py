@@ -35,3 +35,10 @@ def test_too_many_samples_push_the_oldest_out() -> None:
 
     assert times(ring.window(0, 20)) == [2, 3, 4]
     assert len(ring) == 3
+
+
+def test_a_sample_that_comes_late_hides_none() -> None:
+    ring = filled(1, 5, 6, 2, 7)
+
+    assert times(ring.window(4, 8)) == [5, 6, 7]
+    assert times(ring.window(0, 8)) == [1, 2, 5, 6, 7]

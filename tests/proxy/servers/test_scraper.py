@@ -151,6 +151,7 @@ async def test_engine_without_metrics_is_asked_once(
 
     assert await scraper.settled(PATIENCE_S)
     assert (scraper.refused, vllm.connections, kept.scrapes) == (True, connections, [])
+    assert scraper.failures == 0, "it has none to show"
 
 
 async def test_page_of_another_program_is_asked_for_once(scraper: Scraper, vllm: Upstream) -> None:
