@@ -67,7 +67,7 @@ def _has_valid_port(netloc: str) -> bool:
 
 def _listen(value: str) -> str:
     host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+    if not host or "/" in host or not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise ValueError("expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141")
     return value
 

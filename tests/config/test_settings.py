@@ -186,7 +186,8 @@ def test_listen(listen: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "listen", ["", ":4141", "4141", "x:", "x:-1", "x:65536", "x:\u00b2", "x:a"]
+    "listen",
+    ["http://127.0.0.1:4141", "", ":4141", "4141", "x:", "x:-1", "x:65536", "x:\u00b2", "x:a"],
 )
 def test_bad_listen(listen: str) -> None:
     assert "expected HOST:PORT" in error({"listen": listen})
