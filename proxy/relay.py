@@ -115,7 +115,6 @@ class Relay:
         body, call = await read_request(
             request, exchange.api, self._client_timeout_s, for_model=len(self._engines.present) > 1
         )
-        read_at_s = time.monotonic()
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
@@ -131,6 +130,7 @@ class Relay:
             return self._give(exchange, merged)
         model = call.model if call else model_named(request.path, request.query, body)
         engine = await self._engines.choose(model, request.path, keys)
+        chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
         if engine is None:
             return self._refuse(exchange, no_engine(self._engines.looked_at))
         asked = body
@@ -139,7 +139,7 @@ class Relay:
         exchange.engine_name = engine.name
         exchange.slept = engine.probe.sleeping
         exchange.sent_at_s = time.monotonic()
-        exchange.proxy_s = exchange.sent_at_s - read_at_s
+        exchange.proxy_s = exchange.sent_at_s - chosen_at_s
         with self._unharmed("sent"):
             self._observer.sent(exchange)
         if call is not None:

@@ -206,7 +206,7 @@ def test_a_slow_line_to_the_engine(tmp_path: Path, ram_bytes_per_s: float) -> No
         answer = proxy.ask(chat(tokens=100, stream=True, logprobs=True, top_logprobs=5))
 
     assert answer.record.get("phase") == "delivery", judged(answer)
-    assert answer.causes == ["slow-network"]
+    assert answer.causes == ["slow-network"], [f["summary"] for f in answer.record["findings"]]
     timing = answer.record["timing"]
     assert timing["decode_stream_ms"] > 1.5 * timing["decode_ms"]
 
