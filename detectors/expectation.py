@@ -2,27 +2,32 @@
 
 from dataclasses import replace
 
-from slowtok.detectors.case import Case, Tokens
+from slowtok.detectors.case import Baseline, Case, Tokens
 from slowtok.detectors.drafts import speculates
 from slowtok.detectors.envelope import expect, refine
 
 
 def with_expectation(case: Case) -> Case:
-    """Return the case with what its model should give on its hardware, refined by its baseline.
-
-    Not refined where tokens are drafted: other text gives other rates there.
-    """
-    drafts = speculates(case)
+    """Return the case with what its model should give on its hardware, refined by its baseline."""
     envelope = expect(
         case.model,
         case.device,
-        replace(case.server, speculative=True) if drafts else case.server,
+        replace(case.server, speculative=True) if speculates(case) else case.server,
         _context(case.timeline.tokens),
         gpu_indices=case.server.gpu_indices or None,
         sequences=1 + case.neighbours.decode_mean,
         processed_tokens=case.timeline.tokens.processed,
     )
-    return replace(case, envelope=envelope if drafts else refine(envelope, case.baseline))
+    return with_baseline(replace(case, envelope=envelope), case.baseline)
+
+
+def with_baseline(case: Case, baseline: Baseline) -> Case:
+    """Return a case whose expectation no baseline has refined yet, refined by this one.
+
+    Not refined where tokens are drafted: other text gives other rates there.
+    """
+    envelope = case.envelope if speculates(case) else refine(case.envelope, baseline)
+    return replace(case, baseline=baseline, envelope=envelope)
 
 
 def _context(tokens: Tokens) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slowtok.detectors.case import Case, EngineTimings, Neighbours, Phases
 from slowtok.detectors.engine import EngineActivity, ServerFacts
-from slowtok.detectors.expectation import with_expectation
+from slowtok.detectors.expectation import with_baseline, with_expectation
 from slowtok.detectors.machine import DeviceFacts, GpuSample
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
@@ -85,7 +85,7 @@ class Evidence:
     def _with_past(self, case: Case) -> Case:
         """Add what went before; a past that cannot be read costs only itself."""
         try:
-            case = with_expectation(replace(case, baseline=self._baselines.find(case)))
+            case = with_baseline(case, self._baselines.find(case))
             if case.server.local is False:
                 return replace(case, history=self._past.of(case))
             idle = self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
