@@ -53,7 +53,7 @@ class VramSplit:
     @property
     def others_bytes(self) -> int | None:
         """What the named others hold together; None where one of them does not tell."""
-        return _sum(other.memory_bytes for other in self.others)
+        return sum_if_all(other.memory_bytes for other in self.others)
 
 
 def split(sample: GpuSample) -> VramSplit | None:
@@ -72,7 +72,7 @@ def split(sample: GpuSample) -> VramSplit | None:
         usable_bytes=total - (sample.reserved_bytes or 0),
         unassigned_bytes=None
         if sample.processes is None
-        else _sum(p.memory_bytes for p in processes if p.is_server is None),
+        else sum_if_all(p.memory_bytes for p in processes if p.is_server is None),
     )
 
 
@@ -92,7 +92,7 @@ def _server_bytes(sample: GpuSample, hidden: int | None) -> int | None:
     mine = [p.memory_bytes for p in sample.processes if p.is_server]
     if not mine and (hidden or 0) > MODEL_BYTES:
         return None
-    return _sum(mine)
+    return sum_if_all(mine)
 
 
 def _others(processes: Iterable[GpuProcess]) -> tuple[Holder, ...]:
@@ -103,14 +103,15 @@ def _others(processes: Iterable[GpuProcess]) -> tuple[Holder, ...]:
 def _hidden_bytes(sample: GpuSample, total: int, free: int) -> int | None:
     if sample.processes is None or sample.reserved_bytes is None:
         return None
-    listed = _sum(p.memory_bytes for p in sample.processes)
+    listed = sum_if_all(p.memory_bytes for p in sample.processes)
     if listed is None:
         return None
     hidden = total - free - sample.reserved_bytes - listed
     return None if hidden < -SKEW_RATIO * total else max(hidden, 0)
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
+def sum_if_all(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one of the counts is not known."""
     total = 0
     for count in counts:
         if count is None:

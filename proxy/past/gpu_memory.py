@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.machine import GpuProcess, GpuSample
-from slowtok.detectors.vram import MODEL_BYTES, VramSplit, split
+from slowtok.detectors.vram import MODEL_BYTES, VramSplit, split, sum_if_all
 
 RISE_RATIO = 0.5
 """Below this share of what it holds now, a server did not have its model. No published source."""
@@ -98,8 +98,8 @@ def _together(at_s: float, samples: Iterable[GpuSample]) -> Held | None:
         by_pid[process.pid] += process.memory_bytes or 0
     return Held(
         at_s=at_s,
-        server_bytes=_sum(memory.server_bytes for memory in known),
-        others_bytes=_sum(_others(memory) for memory in known),
+        server_bytes=sum_if_all(memory.server_bytes for memory in known),
+        others_bytes=sum_if_all(_others(memory) for memory in known),
         free_bytes=sum(memory.free_bytes for memory in known),
         by_pid=by_pid,
     )
@@ -112,12 +112,3 @@ def _others(memory: VramSplit) -> int | None:
     if memory.hidden_bytes is None:
         return memory.others_bytes
     return max(memory.usable_bytes - memory.free_bytes - memory.server_bytes, 0)
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total

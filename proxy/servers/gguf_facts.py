@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 from gguf import GGUFReader, LlamaFileType, ReaderField
 from gguf.constants import GGUFValueType
 
 from slowtok.detectors.engine import ModelFacts
+from slowtok.proxy.servers.facts_process import print_facts
 from slowtok.proxy.servers.kv_geometry import kv_bytes, state_bytes
 
 # Tensors that a generated token never reads: images, sound, and the encoder of a T5.
@@ -211,16 +211,7 @@ def _fields(fields: Mapping[str, ReaderField]) -> Callable[[str], Any]:
 
 def main(argv: list[str]) -> int:
     """Print the facts of the file named in `argv`."""
-    if len(argv) != 1:
-        sys.stderr.write("usage: python -m slowtok.proxy.servers.gguf_facts FILE\n")
-        return 2
-    try:
-        facts = read(Path(argv[0]))
-    except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
-        sys.stderr.write(f"{argv[0]}: {type(error).__name__}: {error}\n")
-        return 1
-    sys.stdout.buffer.write(orjson.dumps(facts) + b"\n")
-    return 0
+    return print_facts(argv, read, "gguf_facts FILE")
 
 
 if __name__ == "__main__":

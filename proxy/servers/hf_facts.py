@@ -15,6 +15,7 @@ import orjson
 
 from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy.servers import hf_config, safetensors_facts
+from slowtok.proxy.servers.facts_process import print_facts
 from slowtok.proxy.servers.hf_config import Config
 from slowtok.proxy.servers.safetensors_facts import Tensor
 
@@ -96,16 +97,7 @@ def model_facts(
 
 def main(argv: list[str]) -> int:
     """Print the facts of the folder named in `argv`."""
-    if len(argv) != 1:
-        sys.stderr.write("usage: python -m slowtok.proxy.servers.hf_facts FOLDER\n")
-        return 2
-    try:
-        facts = read(Path(argv[0]))
-    except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
-        sys.stderr.write(f"{argv[0]}: {type(error).__name__}: {error}\n")
-        return 1
-    sys.stdout.buffer.write(orjson.dumps(facts) + b"\n")
-    return 0
+    return print_facts(argv, read, "hf_facts FOLDER")
 
 
 if __name__ == "__main__":
