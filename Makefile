@@ -28,13 +28,15 @@ test: .venv/dev.stamp ## all tests; ARGS="-m 'not engine'" leaves out those with
 
 clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
 
-check: .venv/dev.stamp ## lint, format, types
+check: .venv/dev.stamp ## lint, format, types, known vulnerabilities where a database can be reached
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	@PYTHONPATH=tests $(BIN)/python -m security.audit
 
-docs: .venv/dev.stamp ## docs/causes.md from the detectors
+docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and the explained request
 	$(BIN)/python -m slowtok.detectors.docs
+	TZ=UTC $(BIN)/python -m slowtok.proxy.docs
 
 accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts it into docs/accuracy.md
 	PYTHONPATH=tests $(BIN)/python -m accuracy $(ARGS)
@@ -46,10 +48,11 @@ fit: .venv/dev.stamp ## constants of the envelope, config/efficiency.toml, from 
 	$(BIN)/python -m fit
 
 lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade takes newer versions
-	$(COMPILE) pyproject.toml --extra demo --extra otel --group clients -o requirements/clients.lock
-	$(COMPILE) pyproject.toml --extra demo --extra otel --group dev -c requirements/clients.lock -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo --extra otel --extra postgresql --extra redis --group clients -o requirements/clients.lock
+	$(COMPILE) pyproject.toml --extra demo --extra otel --extra postgresql --extra redis --group dev -c requirements/clients.lock -o requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra demo -c requirements/dev.lock -o requirements/demo.lock
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
+	$(COMPILE) pyproject.toml --extra otel --extra postgresql --extra redis -c requirements/dev.lock -o requirements/image.lock
 	$(COMPILE) --group build -c requirements/dev.lock -o requirements/build.lock
 
 clean: ## remove .venv and whatever else is not source

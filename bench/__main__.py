@@ -19,6 +19,7 @@ import psutil
 from bench.own_cost import diagnosis_ms, resident_mib, sampling_ratio, start_s
 from bench.processes import keep_to
 from bench.report import Rounds, failures, shown, table
+from bench.scaling import workers_table
 from bench.ways import LOAD_CORE, Way, all_ways, running_engine
 from bench.workloads import many_open, settle, workloads
 
@@ -57,8 +58,9 @@ def main() -> None:
             keep_to(LOAD_CORE)
             resident = resident_mib(next(way for way in ways if way.name == "slowtok"))
             found = measure(ways, rounds, quick=asked.quick)
+        scaling = workers_table(engine, rounds)
     own = own_costs(starts, resident, quick=asked.quick)
-    text = "\n".join([*table(found), "", *own, ""])
+    text = "\n".join([*table(found), "", *scaling, "", *own, ""])
     print(text)
     if failed := failures(found):
         raise SystemExit(f"{failed} replies failed: these figures mean nothing")

@@ -25,10 +25,10 @@ def resident_bytes(processes: list[psutil.Process]) -> int:
     return sum(process.memory_info().rss for process in processes)
 
 
-def keep_to(core: int) -> None:
-    """Keep this process, and those it starts, to one core; where there is but one, do nothing."""
+def keep_to(*cores: int) -> None:
+    """Keep this process, and those it starts, to cores; where there is but one, do nothing."""
     if sys.platform == "linux" and (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, cores)
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -86,21 +86,21 @@ def wait_for(port: int) -> None:
     raise SystemExit(f"nothing listens on port {port}")
 
 
-def slowtok_command(port: int, engine: int, state: str) -> list[str]:
+def slowtok_command(port: int, engine: int, state: str, *, workers: int = 1) -> list[str]:
     """Return the command that puts slowtok before the engine."""
     settings = ["--upstream", f"http://127.0.0.1:{engine}", "--state-dir", state]
-    listen = ["--listen", f"127.0.0.1:{port}"]
+    listen = ["--listen", f"127.0.0.1:{port}", "--workers", str(workers)]
     return [sys.executable, "-m", "slowtok.proxy", "serve", *settings, *listen]
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], port: int, core: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server on one core as long as the block lasts."""
+def started(command: Sequence[str], port: int, *cores: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server on these cores as long as the block lasts."""
     with subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=partial(keep_to, core),  # noqa: PLW1509 - there are no threads here
+        preexec_fn=partial(keep_to, *cores),  # noqa: PLW1509 - there are no threads here
     ) as process:
         try:
             wait_for(port)

@@ -10,6 +10,7 @@ vendors' stated ones from memory, not fetched again.
 """
 
 import csv
+import difflib
 import re
 import tomllib
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ MAKERS_WORDS = (
     "", "NVIDIA GeForce RTX ", "NVIDIA GeForce ", "NVIDIA RTX ", "NVIDIA ", "Tesla ",
     "AMD Radeon RX ", "AMD Radeon ", "AMD Instinct ", "AMD ", "Intel Arc ", "Intel ", "Apple ",
 )  # fmt: skip
+MOST_ALIKE = 4
 _FOLDER = Path(__file__).parent
 
 
@@ -104,14 +106,31 @@ def find_card(name: str) -> Card | None:
 
 
 def card_called(text: str) -> Card | None:
-    """Return the card of exactly this name, where the maker's words may be left out: "RTX 5090"."""
-    return next((card for words in MAKERS_WORDS if (card := find_card(words + text.strip()))), None)
+    """Return the card of this name: "RTX 5090", "rtx5090", with or without the maker's words."""
+    squeezed = {_squeezed(name): card for name, card in reversed(cards().items())}
+    called = (squeezed.get(_squeezed(words + text)) for words in MAKERS_WORDS)
+    return next((card for card in called if card), None)
 
 
 def cards_with(text: str) -> tuple[str, ...]:
-    """Return the names of the cards that hold all of these words: what may have been meant."""
+    """Return the names of cards that may have been meant: with all of these words, or alike."""
     words = set(text.casefold().split())
-    return tuple(card.name for name, card in cards().items() if words <= set(name.split()))
+    holding = tuple(card.name for name, card in cards().items() if words <= set(name.split()))
+    if holding:
+        return holding
+    short = {_without_maker(name): card.name for name, card in cards().items()}
+    alike = difflib.get_close_matches(_without_maker(text.casefold()), short, n=MOST_ALIKE)
+    return tuple(short[name] for name in alike)
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name.casefold())
+
+
+def _without_maker(name: str) -> str:
+    """Return a name without spaces and without the words that most names begin with."""
+    words = "|".join(sorted({w.casefold() for m in MAKERS_WORDS for w in m.split()}, key=len))
+    return re.sub(words, "", _squeezed(name))
 
 
 @cache

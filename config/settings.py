@@ -4,6 +4,8 @@
 process's own arguments, environment and files.
 """
 
+import difflib
+import ipaddress
 import os
 import re
 import sys
@@ -30,7 +32,8 @@ _UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)
 
 
 _SECRET = re.compile(r"((?:://)(?=[^/\s'\"]*@)|[?])[^\s'\"@]*")  # user:password@, ?query
-_HIDDEN = ("api_key",)
+_HIDDEN = ("api_key", "baselines_url")
+_STORES = ("redis", "rediss", "valkey", "postgresql")
 _VISIBLE = re.compile(r"[!-~]*")  # what can stand in a header field
 _KUBERNETES = ("SLOWTOK_SERVICE_", "SLOWTOK_PORT")  # set for a Service of this name, not by users
 
@@ -87,6 +90,21 @@ def _api_key(value: SecretStr) -> SecretStr:
     return value
 
 
+def _store(value: SecretStr) -> SecretStr:
+    """Check a store's URL; what is said of it must not show it."""
+    url = value.get_secret_value()
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if url and parts.scheme not in _STORES:
+        raise ValueError(f"expected a URL that begins with {'://, '.join(_STORES)}://")
+    needs_host = parts.scheme != "postgresql"  # which may be reached by a local socket
+    if url and (not _has_valid_port(parts.netloc) or (needs_host and not parts.hostname)):
+        raise ValueError(f"expected a host and a port, like {parts.scheme}://store.example:1234")
+    return value
+
+
 class Settings(BaseModel):
     """What can be set; `defaults.toml` explains each field and holds its default."""
 
@@ -100,11 +118,13 @@ class Settings(BaseModel):
     log_max_bytes: Annotated[int, Field(ge=10_000)]
     log_backups: Annotated[int, Field(ge=0, le=1000)]
     state_dir: str
+    baselines_url: Annotated[SecretStr, AfterValidator(_store)]
     record: str
     json_lines: Annotated[bool, Field(alias="json")]
     allow_origin: tuple[str, ...]
     allow_host: tuple[str, ...]
     api_key: Annotated[SecretStr, AfterValidator(_api_key)]
+    allow_no_key: bool
     disable: tuple[str, ...]
     otlp_endpoint: Annotated[str, AfterValidator(_receiver)]
     annotate: Literal["off", "comment", "chunk"]
@@ -112,7 +132,12 @@ class Settings(BaseModel):
     keep_requests: Annotated[int, Field(ge=1, le=100_000)]
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)]
     client_timeout_s: Annotated[float, Field(ge=0.1, le=86_400)]
+    head_timeout_s: Annotated[float, Field(ge=0.1, le=3600)]
+    max_head_bytes: Annotated[int, Field(ge=8192, le=1 << 24)]
+    max_body_bytes: Annotated[int, Field(ge=0, le=1 << 32)]
+    max_reply_bytes: Annotated[int, Field(ge=0, le=1 << 32)]
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)]
+    workers: Annotated[int, Field(ge=1, le=256)]
     grace_s: Annotated[float, Field(ge=0, le=86_400)]
     _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -120,6 +145,16 @@ class Settings(BaseModel):
     def host(self) -> str:
         """The host part of `listen`, without the brackets of an IPv6 address."""
         return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether `listen` is an address that only this machine can reach."""
+        if self.host.lower().rstrip(".") == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def port(self) -> int:
@@ -137,6 +172,10 @@ class Settings(BaseModel):
         if self.log == "-":
             return None
         return Path(self.log).expanduser() if self.log else self.state_path / "log.jsonl"
+
+    def is_given(self, key: str) -> bool:
+        """Say whether somebody set it: in the file, the environment or the arguments."""
+        return self._sources.get(key, "defaults") != "defaults"
 
     def fault(self, key: str, said: str) -> SettingsError:
         """Return the error for a value that turned out to be unusable."""
@@ -178,7 +217,7 @@ def load(
     for layer, source in layers:
         for key, value in layer.items():
             if key not in values:
-                raise SettingsError(describe(key, value, source, "unknown key"))
+                raise SettingsError(describe(key, value, source, _unknown(key, values, source)))
             values[key] = value
             sources[key] = source
     try:
@@ -186,7 +225,7 @@ def load(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        said = str(first["msg"]).removeprefix("Value error, ").replace("valid tuple", "list")
+        said = _in_words(str(first["type"]), first.get("ctx", {}), str(first["msg"]))
         raise SettingsError(describe(key, values[key], sources[key], said)) from None
     settings._sources = sources
     if sources["api_key"] == "arguments" and not settings.api_key.get_secret_value():
@@ -196,11 +235,42 @@ def load(
 
 def describe(key: str, value: object, source: str, said: str) -> str:
     """Return the one line about a setting that cannot be used: key, value, source and why."""
-    name = f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
     shown = list(value) if isinstance(value, tuple) else value
     masked = "***" if key in _HIDDEN else _SECRET.sub(r"\1***", repr(shown))
-    line = f"{name} = {masked[:120]} (from {source}): {said}"
+    line = f"{_named(key, source)} = {masked[:120]} (from {source}): {said}"
     return "".join(c if c.isprintable() else "?" for c in line)
+
+
+_EXPECTED = (  # how pydantic's names of what is wrong begin, and what was expected
+    ("greater_than_equal", "at least {ge:g}"),
+    ("greater_than", "more than {gt:g}"),
+    ("less_than_equal", "at most {le:g}"),
+    ("literal_error", "one of {expected}"),
+    ("int_", "a whole number"),
+    ("float_", "a number"),
+    ("finite_number", "a number"),
+    ("bool_", "true or false"),
+    ("tuple_", "a list of texts"),
+    ("string_", "text"),
+)
+
+
+def _in_words(kind: str, bounds: Mapping[str, Any], said: str) -> str:
+    """Say what is allowed in place of a value that is not."""
+    expected = next((words for start, words in _EXPECTED if kind.startswith(start)), None)
+    if expected is None:
+        return said.removeprefix("Value error, ")
+    return f"expected {expected.format(**bounds)}"
+
+
+def _unknown(key: str, known: Mapping[str, Any], source: str) -> str:
+    alike = difflib.get_close_matches(key, known, n=1)
+    return f"unknown key; did you mean {_named(alike[0], source)}?" if alike else "unknown key"
+
+
+def _named(key: str, source: str) -> str:
+    """Return a key as it is written in its source."""
+    return f"{ENVIRONMENT_PREFIX}{key.upper()}" if source == "environment" else key
 
 
 def _from_toml(text: str, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ No ratio here has a published source.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from slowtok.config.models import KnownModel, find_model
@@ -71,6 +72,7 @@ def completed(
     return filled, (*assumed, Assumption(note=note))
 
 
+@lru_cache(maxsize=64)
 def completed_live(told: ModelFacts) -> tuple[ModelFacts, tuple[Assumption, ...]]:
     """Return the same for a model that is being served, of which the engine or its file told more.
 

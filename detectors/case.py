@@ -21,8 +21,8 @@ Phase = Literal["queue", "load", "prefill", "decode", "delivery"]
 Source = Literal["engine", "stream", "metrics", "estimate"]
 Ending = str
 """How a request ended: the engine's finish reason (`stop`, `length`, `tool_calls`, ...) or what
-cut it short: `client-gone`, `upstream-error`, `upstream-refused`, `timeout`, `http-error`,
-`overloaded`, `proxy-stopped`; `complete` where the reply was not looked into."""
+cut it short: `client-gone`, `no-engine`, `upstream-error`, `upstream-refused`, `timeout`,
+`http-error`, `overloaded`, `proxy-stopped`; `complete` where the reply was not looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,12 +199,14 @@ class Baseline:
     """What this setup gave before, learned from healthy requests only: medians of `count`.
 
     `decode_p10_tps` is what one healthy request in ten stayed below: the setup's own noise.
+    `peers` is how many other machines with the same card the decode's rates are from; 0: this one.
     """
 
     count: int = 0
     decode_tps: float | None = None
     decode_p10_tps: float | None = None
     prefill_tps: float | None = None
+    peers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ order of the ranking and never more than once; what nobody explains stays unexpl
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from slowtok.detectors.belief import believed
 from slowtok.detectors.case import Case, Phase
@@ -24,8 +25,16 @@ from slowtok.detectors.finding import (
     charge,
     symptom,
 )
-from slowtok.detectors.phases import is_error, judge_decode, losses, slowdown, unexplained_wait
+from slowtok.detectors.phases import (
+    is_cut_short,
+    is_error,
+    judge_decode,
+    losses,
+    slowdown,
+    unexplained_wait,
+)
 from slowtok.detectors.roots import SAME_LOSS, roots_of
+from slowtok.detectors.ruled_out import could_apply
 from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
@@ -55,7 +64,7 @@ def diagnose(
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
     case = thinned(_measured(case))
-    examined = _examine(case, [d for d in catalog if cause_of(d) not in disabled])
+    examined = _examine(case, {c: d for c, d in _by_cause(catalog).items() if c not in disabled})
     decode = judge_decode(case)
     candidates = {
         cause: finding
@@ -75,8 +84,8 @@ def diagnose(
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s),
-        cleared=tuple(examined.cleared),
-        missing=examined.missing,
+        cleared=_ruled_out(case, examined.cleared),
+        missing={c: fact for c, fact in examined.missing.items() if could_apply(case, c)},
         failed=examined.failed,
     )
 
@@ -95,10 +104,20 @@ def _measured(case: Case) -> Case:
     return replace(case, phases=phases)
 
 
-def _examine(case: Case, detectors: list[Detector]) -> _Examined:
+@lru_cache(maxsize=8)
+def _by_cause(catalog: tuple[Detector, ...]) -> Mapping[str, Detector]:
+    return {cause_of(detector): detector for detector in catalog}
+
+
+def _ruled_out(case: Case, cleared: list[str]) -> tuple[str, ...]:
+    if is_cut_short(case):
+        cleared = [cause for cause in cleared if could_apply(case, cause)]
+    return tuple(cleared)
+
+
+def _examine(case: Case, detectors: Mapping[str, Detector]) -> _Examined:
     examined = _Examined()
-    for detector in detectors:
-        cause = cause_of(detector)
+    for cause, detector in detectors.items():
         try:
             finding = detector.detect(case)
         except Missing as missing:

@@ -27,10 +27,12 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
         return envelope
     first = f"first principles: {band.low:.3g}-{band.high:.3g} tokens/s"
     if not band.low <= usual <= band.high:
-        note = f"baseline of {usual:.3g} tokens/s lies outside it and was not used"
+        note = (
+            f"baseline of {usual:.3g} tokens/s ({_from(baseline)}) lies outside it and was not used"
+        )
         return replace(envelope, because=(*envelope.because, first, note))
     high = usual * REFINE_HIGH_RATIO
-    note = f"narrowed to the median of {baseline.count} earlier requests, {usual:.3g} tokens/s"
+    note = f"narrowed to the median of {_from(baseline)}, {usual:.3g} tokens/s"
     return replace(
         envelope,
         decode=Range(low=max(band.low, low), high=min(band.high, high)),
@@ -51,3 +53,10 @@ def learned_low_tps(baseline: Baseline) -> float | None:
     if baseline.decode_p10_tps is not None:
         edge = min(edge, NOISE_RATIO * baseline.decode_p10_tps)
     return max(edge, MIN_LEARNED_RATIO * median)
+
+
+def _from(baseline: Baseline) -> str:
+    if not baseline.peers:
+        return f"{baseline.count} earlier requests"
+    peers = "1 peer" if baseline.peers == 1 else f"{baseline.peers} peers"
+    return f"{baseline.count} healthy requests on {peers} with the same card"

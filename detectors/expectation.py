@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slowtok.detectors.case import Baseline, Case, Tokens
+from slowtok.detectors.case import Baseline, Case, Envelope, Tokens
 from slowtok.detectors.drafts import speculates
 from slowtok.detectors.envelope import expect, refine
 
@@ -18,7 +18,7 @@ def with_expectation(case: Case) -> Case:
         sequences=1 + case.neighbours.decode_mean,
         processed_tokens=case.timeline.tokens.processed,
     )
-    return with_baseline(replace(case, envelope=envelope), case.baseline)
+    return replace(case, envelope=_refined(case, envelope, case.baseline))
 
 
 def with_baseline(case: Case, baseline: Baseline) -> Case:
@@ -26,8 +26,13 @@ def with_baseline(case: Case, baseline: Baseline) -> Case:
 
     Not refined where tokens are drafted: other text gives other rates there.
     """
-    envelope = case.envelope if speculates(case) else refine(case.envelope, baseline)
-    return replace(case, baseline=baseline, envelope=envelope)
+    if baseline == case.baseline:
+        return case
+    return replace(case, baseline=baseline, envelope=_refined(case, case.envelope, baseline))
+
+
+def _refined(case: Case, envelope: Envelope, baseline: Baseline) -> Envelope:
+    return envelope if speculates(case) else refine(envelope, baseline)
 
 
 def _context(tokens: Tokens) -> int | None:

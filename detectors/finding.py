@@ -70,9 +70,13 @@ def charge(finding: Finding, lost_s: float) -> Finding:
     return replace(finding, lost_s=lost_s, summary=finding.summary.replace("{lost}", said))
 
 
+COUNTED_ELSEWHERE = "(counted under its root cause)"
+
+
 def symptom(finding: Finding) -> Finding:
     """Return the finding as what follows from a root that is charged with all of the loss."""
-    return replace(charge(finding, finding.lost_s), lost_s=0.0)
+    said = finding.summary.replace("{lost}", f"{{lost}} {COUNTED_ELSEWHERE}")
+    return replace(charge(replace(finding, summary=said), finding.lost_s), lost_s=0.0)
 
 
 Channel = Literal["server", "counter", "gauge", "inference"]

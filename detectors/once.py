@@ -16,18 +16,19 @@ def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, 
     Taken for the same are only arguments that are the same objects: comparing samples would cost
     what is saved. What `work` raises is raised anew each time.
     """
-    last: tuple[Case | None, dict[tuple[int, ...], tuple[object, T]]] = (None, {})
+    last: Case | None = None
+    answers: dict[tuple[int, ...], tuple[object, T]] = {}
 
     @wraps(work)
     def kept(case: Case, /, *args: P.args, **named: P.kwargs) -> T:
-        nonlocal last
-        if last[0] is not case:
-            last = (case, {})
-        answers = last[1]
-        given: tuple[Any, ...] = (*args, *named.values())
+        nonlocal last, answers
+        if last is not case:
+            last, answers = case, {}
+        given: tuple[Any, ...] = (*args, *named.values()) if named else args
         key = tuple(map(id, given))
-        if key not in answers:
-            answers[key] = (given, work(case, *args, **named))  # `given` keeps the ids valid
-        return answers[key][1]
+        found = answers.get(key)
+        if found is None:
+            found = answers[key] = (given, work(case, *args, **named))  # `given` keeps ids valid
+        return found[1]
 
     return kept

@@ -13,6 +13,7 @@ from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
+from slowtok.detectors.once import once
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
@@ -31,6 +32,7 @@ _TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
 _DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"
 _UNSEEN_GPU = "faster than this machine's RAM allows: it runs on a GPU that is not visible here"
 _CUT_SHORT = {
+    "no-engine": "there was no engine to ask",
     "upstream-refused": "the engine could not be reached",
     "upstream-error": "the engine broke off, or reported an error",
     "timeout": "the engine did not answer in time",
@@ -49,6 +51,7 @@ class DecodeJudgement:
     reason: str
 
 
+@once
 def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band and against the setup's own past."""
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
@@ -71,8 +74,7 @@ def judge_decode(case: Case) -> DecodeJudgement:
 
 def _without_rate(case: Case) -> DecodeJudgement:
     """Judge the prefill alone where nothing was to be generated, as for embeddings."""
-    cut_short = is_error(case) or case.timeline.ended in _CUT_SHORT
-    if cut_short or case.timeline.tokens.completion != 0:
+    if is_error(case) or is_cut_short(case) or case.timeline.tokens.completion != 0:
         return _cannot(_why_no_rate(case))
     rate, low_tps = case.phases.prefill_tps, _expected_prefill(case)[0]
     if rate is None or not low_tps:
@@ -117,6 +119,7 @@ def losses(
     return tuple(found)
 
 
+@once
 def prefill_excess_s(case: Case) -> float:
     """Return what a prefill took beyond its expectation; 0 where it was not slow for sure.
 
@@ -217,6 +220,11 @@ def _is_beyond(case: Case, wait_s: float) -> bool:
     if not low_tps or tokens is None or tokens < MIN_PREFILL_TOKENS:
         return False
     return wait_s >= MIN_PREFILL_S and wait_s > tokens / low_tps
+
+
+def is_cut_short(case: Case) -> bool:
+    """Say whether a request was ended by somebody before its answer was complete."""
+    return case.timeline.ended in _CUT_SHORT
 
 
 def is_error(case: Case) -> bool:

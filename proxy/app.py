@@ -5,7 +5,7 @@ Everything outside `/slowtok` goes to the relay. Read relay.py next.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,18 +13,21 @@ from aiohttp import web
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.machine import DeviceFacts
-from slowtok.proxy import api_key, guard
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.doctor.look import seen_engine
+from slowtok.proxy.doctor.seen import Seen
 from slowtok.proxy.door import Door
+from slowtok.proxy.edge import make_edge, make_relay
 from slowtok.proxy.engines import Engine, Engines
+from slowtok.proxy.entrance import make_entrance
+from slowtok.proxy.fit_status import fit_status
+from slowtok.proxy.front import Front
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
-from slowtok.proxy.headers import allow_page
 from slowtok.proxy.history import Past
 from slowtok.proxy.host_status import host_now
 from slowtok.proxy.lag import LoopLag
 from slowtok.proxy.observer import Observer, Sink
-from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.now import WINDOW_S, EngineNow, Now, gpus_now
@@ -32,18 +35,17 @@ from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
+from slowtok.proxy.past.shared.peers import Peers, open_peers
 from slowtok.proxy.ram import RamBandwidth
-from slowtok.proxy.relay import PASSED, Relay
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.upstream import make_session
+from slowtok.proxy.utc import utc_text
 from slowtok.proxy.version import own_version
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds
 OF_GPU = ("index", "name", "power_limit_w", "vram", "now")  # what changes, for /slowtok/events
 STATUS_WINDOW_S = 30.0  # an older look at a GPU's memory is not what is so now
-_SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
 
 
 class Proxy:
@@ -58,7 +60,8 @@ class Proxy:
         self.sampler = Sampler()
         self.store = Store(settings.keep_requests)
         self.kept = Kept(settings.state_path / "learned.sqlite3")
-        self.baselines = Baselines(self.kept)
+        self.peers = open_peers(settings)
+        self.baselines = Baselines(self.kept, peers=self.peers)
         self.metrics = Metrics()
         self.events = Events(self._sample)
         self.series = SeriesStore(settings.keep_requests)
@@ -69,7 +72,9 @@ class Proxy:
             **sinks,
         }
         self._own_cost = OwnCost()
+        self._device: tuple[object, DeviceFacts] | None = None  # as last told, put together
         self.door: Door | None = None  # where the proxy listens for others than tests
+        self.front: Front | None = None  # the same, or the workers who do
         self.is_stopping = False  # each connection ends with the reply that it is at
 
     async def start(self, port: int) -> None:
@@ -95,22 +100,16 @@ class Proxy:
             sinks=self._sinks,
             disabled=settings.disable,
         )
-        self.relay = Relay(
-            self.session,
-            self.engines,
-            self.observer,
-            client_timeout_s=settings.client_timeout_s,
-            annotate=settings.annotate,
-            split_nonstreamed=settings.split_nonstreamed,
-            records_traces=bool(settings.otlp_endpoint),
-        )
+        self.relay = make_relay(settings, self.session, self.engines, self.observer)
         self.ram = RamBandwidth(
             settings.state_path / "ram.json",
             is_quiet=lambda: self.observer.in_flight == 0,
             is_idle=self._cores_are_idle,
         )
+        if self.peers is not None:
+            self.peers.start()
         await self.sampler.start()
-        self.engines.start(self.observer.is_asked)
+        self.engines.start(self.observer.is_asked, self.observer.note_slots)
         self.ram.start()
         self.lag.start()
 
@@ -123,15 +122,26 @@ class Proxy:
         await self.sampler.stop()
         await self.session.close()
         await asyncio.to_thread(self.kept.close)
+        if self.peers is not None:
+            await asyncio.to_thread(self.peers.close)
+
+    def stop_pages(self) -> None:
+        """Let whoever follows the events go: the proxy is about to stop."""
+        self.is_stopping = True
+        self.events.close()
 
     def device(self) -> DeviceFacts:
         """Return what is known of this machine."""
-        device = self.sampler.device()
-        return replace(
-            device,
-            gpus_reason=device.gpus_reason or self.sampler.status()["gpu_unavailable"],
-            ram_bandwidth_bytes_per_s=self.ram.bytes_per_s,
-        )
+        told = (self.sampler.device(), self.sampler.gpus_reason, self.ram.bytes_per_s)
+        if self._device is None or self._device[0] != told:
+            device, reason, ram_bytes_per_s = told
+            facts = replace(
+                device,
+                gpus_reason=device.gpus_reason or reason,
+                ram_bandwidth_bytes_per_s=ram_bytes_per_s,
+            )
+            self._device = (told, facts)
+        return self._device[1]
 
     def _cores_are_idle(self) -> bool:
         now_s = time.monotonic()
@@ -148,24 +158,29 @@ class Proxy:
         device = self.device()
         now_s = time.monotonic()
         gpu_samples = self.sampler.gpu_window(now_s - STATUS_WINDOW_S, now_s)
+        hosts = self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
+        seen = Seen(device=device, gpu=gpu_samples, host=hosts)
         return {
             "version": own_version(),
             "listen": self.settings.listen,
-            "engines": [self._engine_status(engine) for engine in self.engines.all],
+            "state_dir": str(self.settings.state_path.absolute()),
+            "log": self._log_name(),
+            "engines": [self._engine_status(engine, seen) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
+            "workers": self.front.workers() if self.front else [],
             "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
-            "host": host_now(
-                self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
-            ),
+            "host": host_now(hosts),
             "not_visible": [
                 *gpus_not_visible(device, gpu_samples),
                 *_ram_not_visible(device, self.ram.failure),
                 *_learned_not_kept(self.kept.failure),
+                *_peers_not_visible(self.peers),
             ],
             "baselines": self.baselines.summary(),
             "baselines_by_day": self.baselines.by_day(),
+            "shared_baselines": self.peers.status() if self.peers else None,
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self.lag.summary(),
@@ -175,7 +190,7 @@ class Proxy:
             "counts": {
                 "requests": self.observer.requests,
                 "in_flight": self.observer.in_flight,
-                "connections_refused": self.door.refused if self.door else 0,
+                "connections_refused": self.front.refused if self.front else 0,
                 "failures": self._failures(),
                 "log_lines_lost": self._log_lines_lost(),
                 "baseline_errors": self.baselines.errors,
@@ -203,7 +218,7 @@ class Proxy:
             sampling_cpu_ratio=sampling["cpu_ratio"],
             sampling_restarts=sampling["restarts"],
             lines_lost=self._log_lines_lost(),
-            connections_refused=self.door.refused if self.door else 0,
+            connections_refused=self.front.refused if self.front else 0,
             listeners=self.events.listeners,
             events_lost=self.events.lost,
             failures=self._failures(),
@@ -213,6 +228,7 @@ class Proxy:
         """What broke in observing, by its place."""
         beside = {
             "events": self.events.failed,
+            "shared baselines": self.peers.failures if self.peers else 0,
             "scraping": sum(engine.scrape_failures for engine in self.engines.all),
         }
         return {**self.observer.failures, **{name: n for name, n in beside.items() if n}}
@@ -229,13 +245,21 @@ class Proxy:
             "loop_lag": self.lag.summary(),
         }
 
-    def _engine_status(self, engine: Engine) -> dict[str, Any]:
+    def _engine_status(self, engine: Engine, seen: Seen) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
+        from_s = time.monotonic() - STATUS_WINDOW_S
+        looked = seen_engine(self.engines, engine, self.sampler, from_s, [])
         return {
             **known(asdict(server)),
             "answers": engine.identity is not None,
+            **known({"gone_since": utc_text(engine.lost_unix_s)}),
             "models": [known(asdict(facts)) for facts in engine.models.values()],
+            "fit": fit_status(seen, looked) if looked.answers else [],
         }
+
+    def _log_name(self) -> str:
+        path = self.settings.log_path
+        return "-" if path is None else str(path.absolute())
 
     def _log_lines_lost(self) -> int:
         """Lines that a full disk or a slow reader cost."""
@@ -258,19 +282,9 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
     async def relay(request: web.Request) -> web.StreamResponse:
         return await proxy.relay.handle(request)
 
-    async def close_when_stopping(_: web.Request, response: web.StreamResponse) -> None:
-        if proxy.is_stopping:
-            response.force_close()
-            response.headers["Connection"] = "close"
-
     async def close_events(_: web.Application) -> None:
         proxy.events.close()
 
-    app = web.Application(middlewares=[_guard(proxy.settings, relay)])
-    app.cleanup_ctx.append(life)
-    app.on_response_prepare.append(_drop_what_was_added)
-    app.on_response_prepare.append(close_when_stopping)
-    app.on_shutdown.append(close_events)
     api = Api(
         proxy.store,
         proxy.status,
@@ -279,69 +293,15 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
         now=proxy.now,
         series=proxy.series,
     )
-    app.add_routes(api.routes())
-    app.router.add_route("*", "/{rest:(?s:.*)}", relay)
-    return app
-
-
-def _guard(settings: Settings, relay: Handler) -> Any:
-    """Return the middleware that refuses foreign hosts and pages, and what cannot be relayed."""
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        origin = request.headers.get("Origin")
-        refusal = guard.refuse(
-            request.headers.get("Host"),
-            origin,
-            own_hosts=(settings.host, *settings.allow_host),
-            allowed=settings.allow_origin,
-        )
-        if refusal is not None:
-            return error_response(403, refusal, "refused")
-        upgrade = request.headers.get("Upgrade", "").lower()
-        if upgrade not in _SAFE_UPGRADES or request.method == "CONNECT":
-            what = upgrade if upgrade.isalnum() else "a protocol change"
-            message = f"slowtok relays HTTP requests only, not {what}"
-            return error_response(501, message, "not-implemented")
-        if (
-            origin
-            and request.method == "OPTIONS"
-            and "Access-Control-Request-Method" in request.headers
-        ):
-            return _preflight(request, origin)
-        if request.match_info.http_exception is not None:  # no path to route by, as `OPTIONS *`
-            handler = relay
-        refused = api_key.check(request, settings.api_key.get_secret_value())
-        response = await handler(request) if refused is None else refused
-        if origin and PASSED not in response:
-            allow_page(response.headers, origin)
-        return response
-
-    return check
-
-
-def _preflight(request: web.Request, origin: str) -> web.Response:
-    """Answer a browser's question before its request: the engine never sees its origin."""
-    asked = request.headers.get("Access-Control-Request-Headers", "*")
-    return web.Response(
-        status=204,
-        headers={
-            "Access-Control-Allow-Origin": origin,
-            "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
-            "Access-Control-Allow-Headers": asked,
-            "Access-Control-Max-Age": "600",
-            "Vary": "Origin",
-        },
+    app = make_edge(
+        make_entrance(proxy.settings, relay, lambda: proxy.door),
+        relay,
+        api.routes(),
+        is_stopping=lambda: proxy.is_stopping,
     )
-
-
-async def _drop_what_was_added(_request: web.Request, response: web.StreamResponse) -> None:
-    """Take back what aiohttp adds: the engine's own field, or its absence, is passed on."""
-    passed = response.get(PASSED)
-    if passed is None or "Server" not in passed:
-        response.headers.popall("Server", None)
-    if passed is not None and "Content-Type" not in passed:
-        response.headers.popall("Content-Type", None)
+    app.cleanup_ctx.append(life)
+    app.on_shutdown.append(close_events)
+    return app
 
 
 def _ram_not_visible(device: DeviceFacts, failure: str | None) -> list[dict[str, str]]:
@@ -357,16 +317,8 @@ def _learned_not_kept(failure: str | None) -> list[dict[str, str]]:
     return [{"fact": "what was learned before", "why": f"{failure}; it is kept in memory only"}]
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """Return the server: cancels a request when its client goes, changes no body."""
-    return web.AppRunner(
-        app,
-        handler_cancellation=True,
-        auto_decompress=False,
-        access_log=None,
-        keepalive_timeout=75,
-        max_line_size=64 * 1024,
-        max_field_size=64 * 1024,
-        shutdown_timeout=1.0,  # drain.py has waited before
-        handle_signals=False,
-    )
+def _peers_not_visible(peers: Peers | None) -> list[dict[str, str]]:
+    if peers is None or peers.failure is None:
+        return []
+    why = f"{peers.failure}; what this machine learned itself is used and kept, and sent later"
+    return [{"fact": "what other machines with the same card gave", "why": why}]

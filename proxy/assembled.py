@@ -21,7 +21,9 @@ async def assemble(reply: aiohttp.ClientResponse, exchange: Exchange) -> bytes:
         UpstreamError: the stream broke off, or cannot be put together.
         aiohttp.ClientError, OSError: the connection broke.
     """
-    assembler = Assembler()
+    if exchange.api is None or exchange.api.make_parts is None:
+        raise _cannot("was not asked for")
+    assembler = Assembler(exchange.api.make_parts)
     size_bytes = 0
     try:
         while chunk := await reply.content.readany():
@@ -33,10 +35,10 @@ async def assemble(reply: aiohttp.ClientResponse, exchange: Exchange) -> bytes:
         exchange.last_byte_at_s = time.monotonic()
         whole = assembler.whole()
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise _cannot("is none of OpenAI's") from error
+        raise _cannot("is none that can be put together") from error
     if assembler.error is not None:
-        exchange.status = _status_of(assembler.error)
-        return orjson.dumps({"error": assembler.error})
+        exchange.status = _status_of(assembler.error["error"])
+        return orjson.dumps(assembler.error)
     if whole is None:
         raise _cannot("ended before its answer did")
     return whole

@@ -4,6 +4,9 @@ Strategy: healthy rates of requests that had the engine to themselves make the b
 version of the engine. All rates, slow ones too, whatever the version, tell what last week gave:
 a machine that was always slow has no baseline, and its past stays visible all the same.
 
+Where machines share what they learn (`past.shared`), healthy rates of others with the same card
+stand in until this one has enough of its own. They are held to the same physics.
+
 A rate follows the context by the ratio of what first principles expect now and expected then; one
 that another version of slowtok wrote is taken as it is, because that one expected otherwise.
 """
@@ -20,6 +23,8 @@ from slowtok.proxy.past import summary
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
 from slowtok.proxy.past.setup import Setup, decode_setup, is_alone, prefill_setup
+from slowtok.proxy.past.shared.alike import Alike, alike, is_on_gpu
+from slowtok.proxy.past.shared.peers import Peers
 from slowtok.proxy.version import own_version
 
 KEEP = 32  # the newest healthy rates are the baseline
@@ -42,8 +47,11 @@ class Earlier:
 class Baselines:
     """Learns rates by setup, and says what a setup gave before."""
 
-    def __init__(self, kept: Kept, *, made_by: str | None = None) -> None:
+    def __init__(
+        self, kept: Kept, *, peers: Peers | None = None, made_by: str | None = None
+    ) -> None:
         self._kept = kept
+        self._peers = peers
         self._made_by = made_by or own_version() or UNKNOWN_VERSION
 
     @property
@@ -56,14 +64,17 @@ class Baselines:
 
         Requests that share the engine are held against it too: what sharing costs is a finding.
         """
-        decode = self._healthy(case, decode_setup(case, alone=True), _decode_unit(case))
-        prefill = self._healthy(case, prefill_setup(case, alone=True), _prefill_unit(case))
+        found, peers = self._own_or_peers(case)
+        decode = sorted(self._at(found, _decode_unit(case)))
+        own_prefill = self._healthy(case, prefill_setup(case, alone=True))
+        prefill = sorted(self._at(own_prefill, _prefill_unit(case)))
         enough = len(prefill) >= REFINE_AFTER
         return Baseline(
             count=len(decode),
             decode_tps=statistics.median(decode) if decode else None,
             decode_p10_tps=_percentile(decode, 0.1) if decode else None,
             prefill_tps=statistics.median(prefill) if enough else None,
+            peers=peers,
         )
 
     def earlier(self, case: Case) -> Earlier:
@@ -91,6 +102,8 @@ class Baselines:
         setup = decode_setup(case)
         healthy = diagnosis.verdict == "normal" and is_alone(setup)
         self._add(case, setup, case.phases.decode_tps, _decode_unit(case), healthy=healthy)
+        if healthy:
+            self._tell_peers(case, setup)
         return healthy
 
     def summary(self) -> list[dict[str, object]]:
@@ -127,11 +140,31 @@ class Baselines:
         )
         self._kept.add_rate(setup, rate)
 
-    def _healthy(self, case: Case, setup: Setup, unit_tps: float | None) -> list[float]:
+    def _healthy(self, case: Case, setup: Setup) -> list[Rate]:
         version = case.server.version or UNKNOWN_VERSION
         rates = self._kept.rates.of(setup)
         mine = [rate for rate in rates if rate.healthy and rate.engine_version == version]
-        return sorted(self._at(mine[-KEEP:], unit_tps))
+        return mine[-KEEP:]
+
+    def _own_or_peers(self, case: Case) -> tuple[list[Rate], int]:
+        """Return decode's healthy rates, and of how many peers: 0 where they are this machine's."""
+        setup = decode_setup(case, alone=True)
+        own, place = self._healthy(case, setup), self._place(case, setup)
+        if self._peers is None or place is None or len(own) >= REFINE_AFTER:
+            return own, 0
+        told = self._peers.of(place)
+        own = list({rate.at_unix_s: rate for rate in (*told.mine, *own)}.values())
+        others = [rate for card in told.others for rate in card]
+        is_enough = len(own) >= REFINE_AFTER or len(others) < REFINE_AFTER
+        return (own, 0) if is_enough else (others, len(told.others))
+
+    def _tell_peers(self, case: Case, setup: Setup) -> None:
+        place = self._place(case, setup)
+        if self._peers is not None and place is not None and is_on_gpu(case):
+            self._peers.tell(place, self._healthy(case, setup))
+
+    def _place(self, case: Case, setup: Setup) -> Alike | None:
+        return None if self._peers is None else alike(case, setup)
 
     def _best(
         self, rates: Sequence[Rate], unit_tps: float | None, now_unix_s: float

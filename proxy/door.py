@@ -6,8 +6,10 @@ takes no more clients than it can serve, and tells the others at once to come ba
 
 import asyncio
 import contextlib
+import math
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -19,6 +21,7 @@ if sys.platform != "win32":
 
 MAX_DESCRIPTORS = 65_536  # asked of the system; more would only cost memory in its tables
 OWN_DESCRIPTORS = 64  # files, pipes, looks at engines; counted: 25 to 40
+BACKLOG = 1024  # connections that the kernel keeps until they are accepted
 MAX_REFUSALS = 32  # that are being told so at the same time; what comes beyond is closed at once
 REFUSAL_S = 2.0  # at most, until a refused client has read why
 KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client that is long gone
@@ -40,24 +43,51 @@ REFUSAL = (
 class Door:
     """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
 
-    def __init__(self, server: web.Server, most: int, *, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, server: web.Server, most: int, *, head_timeout_s: float, tell: Callable[..., None]
+    ) -> None:
         self.refused = 0
         self._is_full = False
         self._server = server
         self._most = most
+        self._head_timeout_s = head_timeout_s
         self._tell = tell
+        self._silent_since_s: dict[object, float] = {}  # connections that asked for nothing yet
         self._refusing: set[_Refusal] = set()
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Return the protocol for one connection that has just been accepted."""
         if len(self._server.connections) < self._most:
             self._is_full = False
-            return cast(asyncio.BaseProtocol, self._server())
+            protocol = self._server()
+            self._silent_since_s[protocol] = time.monotonic()
+            self._forget_gone()
+            return cast(asyncio.BaseProtocol, protocol)
+        self._close_silent()
         if not self._is_full:
             self._tell("connections-refused", most=self._most)
         self._is_full = True
         self.refused += 1
         return _Refusal(self._refusing)
+
+    def heard_of(self, protocol: object) -> None:
+        """Take note that a connection has sent the head of a request."""
+        self._silent_since_s.pop(protocol, None)
+
+    def _close_silent(self) -> None:
+        """Close connections that others need more: those that have said nothing for too long."""
+        before_s = time.monotonic() - self._head_timeout_s
+        for protocol in self._server.connections:
+            if self._silent_since_s.get(protocol, math.inf) < before_s:
+                protocol.force_close()
+
+    def _forget_gone(self) -> None:
+        if len(self._silent_since_s) > 2 * self._most:  # most of them are gone
+            here = set(self._server.connections)
+            kept: dict[object, float] = {
+                p: since_s for p, since_s in self._silent_since_s.items() if p in here
+            }
+            self._silent_since_s = kept
 
 
 class _Refusal(asyncio.Protocol):
@@ -109,8 +139,46 @@ def most_connections(wanted: int) -> int:
     return max(min(wanted, (soft - OWN_DESCRIPTORS - MAX_REFUSALS) // 2), 1)
 
 
-def open_port(host: str, port: int, client_timeout_s: float) -> socket.socket:
+def open_ports(
+    host: str, port: int, client_timeout_s: float, count: int
+) -> tuple[socket.socket, ...]:
+    """Return sockets that are bound to one port, over which Linux spreads its connections.
+
+    Elsewhere they are one socket, at which whoever is free takes the next connection.
+
+    Raises:
+        OSError, UnicodeError: as `open_port`.
+    """
+    first = open_port(host, port, client_timeout_s)
+    if count == 1:
+        return (first,)
+    if sys.platform != "linux":
+        return (first, *(first.dup() for _ in range(count - 1)))
+    with first:  # opened unshared first: a second slowtok must not get half of the connections
+        port = int(first.getsockname()[1])
+    with contextlib.ExitStack() as opened:
+        found = [
+            opened.enter_context(open_port(host, port, client_timeout_s, shared=True))
+            for _ in range(count)
+        ]
+        opened.pop_all()
+        return tuple(found)
+
+
+def leave_no_core() -> None:
+    """Let a crash write no core file: prompts and keys on their way are in memory."""
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def open_port(
+    host: str, port: int, client_timeout_s: float, *, shared: bool = False
+) -> socket.socket:
     """Return the bound socket. Its connections end when a client takes nothing for so long.
+
+    `shared`: others of this user that say so, too, may bind the same port.
 
     Only Linux can be told that. A client that was stopped would else hold its engine for ever.
 
@@ -123,6 +191,8 @@ def open_port(host: str, port: int, client_timeout_s: float) -> socket.socket:
     try:
         if sys.platform != "win32":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if sys.platform == "linux":  # each connection inherits these
             timeout_ms = int(client_timeout_s * 1000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

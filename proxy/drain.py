@@ -9,7 +9,7 @@ import contextlib
 
 from aiohttp import web
 
-from slowtok.proxy.app import Proxy
+from slowtok.proxy.relay import Relay
 
 POLL_S = 0.02  # aiohttp tells nobody when the last byte of a reply has gone out
 
@@ -26,23 +26,21 @@ class Stop:
         (self.at_once if self.asked.is_set() else self.asked).set()
 
 
-async def drain(proxy: Proxy, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
+async def drain(relay: Relay, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
     """Wait until every reply has gone out; return how many were cut off.
 
     They are cut off after `grace_s`, or as soon as `at_once` is set.
     """
-    proxy.is_stopping = True
-    proxy.events.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
-            while under_way(proxy, server) and not at_once.is_set():
+            while under_way(relay, server) and not at_once.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(at_once.wait(), POLL_S)
-    return proxy.relay.cut_off()
+    return relay.cut_off()
 
 
-def under_way(proxy: Proxy, server: web.Server) -> int:
+def under_way(relay: Relay, server: web.Server) -> int:
     """Return how many requests are on their way, or have bytes of a reply wait for their client."""
     transports = [connection.transport for connection in server.connections]
     waiting = [t for t in transports if t is not None and t.get_write_buffer_size()]
-    return max(proxy.observer.in_flight, len(waiting))
+    return max(relay.in_flight, len(waiting))

@@ -7,11 +7,12 @@ from typing import Any
 
 from yarl import URL
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.activity import ActivityLog
-from slowtok.proxy.servers.facts import Identity, Probe
+from slowtok.proxy.servers.facts import Identity, Kind, Probe
 from slowtok.proxy.servers.scraper import Scraper
-from slowtok.proxy.servers.server_facts import meant_by
+from slowtok.proxy.servers.server_facts import meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
 
 MODELS = "/v1/models"  # where every engine lists its models
@@ -21,7 +22,8 @@ MODELS = "/v1/models"  # where every engine lists its models
 class Engine:
     """One inference server. `identity` is None until it answered, and while it does not.
 
-    `last_kind` is which engine it was when it last answered. `asked_model` is the model that the
+    `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
+    answering; None while it answers, and until it did. `asked_model` is the model that the
     last request was for. `listed` are its last lists of models as it sent them, by path. `wanted`
     asks for a whole look now. `scraper` is None until it is needed.
     """
@@ -39,9 +41,31 @@ class Engine:
     scraper: Scraper | None = None
     asked_model: str | None = None
     found_at_s: float | None = None
-    last_kind: str = "unknown"
+    last_kind: Kind = "unknown"
+    lost_unix_s: float | None = None
     listed: dict[str, dict[str, Any]] = field(default_factory=dict)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _facts: tuple[tuple[object, ...], Mapping[str, Any]] | None = None
+
+    def as_told(self, process: ProcessFacts | None, model: str | None) -> Mapping[str, Any]:
+        """Return the fields of `ServerFacts` that it and its process tell.
+
+        They are put together anew only when something else is told.
+        """
+        identity = self.identity or Identity(kind=self.last_kind)
+        told = (identity, self.probe, process, self.local, model)
+        if self._facts is None or self._facts[0] != told:
+            facts = server_facts(
+                identity,
+                self.probe,
+                process,
+                url=self.url,
+                name=self.name,
+                local=self.local,
+                model=model,
+            )
+            self._facts = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
+        return self._facts[1]
 
     @property
     def kind(self) -> str:
@@ -74,6 +98,11 @@ class Engine:
                 aliases = entry.get("aliases")
                 names = [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
                 yield from (name for name in names if isinstance(name, str))
+
+    @property
+    def sleeping(self) -> bool | None:
+        """Whether it has put its model away; None where it does not tell."""
+        return self.probe.sleeping
 
     @property
     def version(self) -> str | None:

@@ -21,15 +21,15 @@ from slowtok.proxy import routing
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
+from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
-from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
 from slowtok.proxy.servers.scraper import KINDS, Scraper
-from slowtok.proxy.servers.server_facts import loaded_model, server_facts
-from slowtok.proxy.servers.slots import POLL_S, count_busy
+from slowtok.proxy.servers.server_facts import loaded_model
+from slowtok.proxy.servers.slots import POLL_S, SlotsLook, look_at_slots
 
 __all__ = ["Engine", "Engines"]
 
@@ -45,6 +45,8 @@ RETRY_S = 2.0  # while an engine does not answer
 REFRESH_S = 30.0  # while it does
 SLEEP_POLL_S = 1.0  # while it may put its model to sleep: /props answers without waking it
 FIRST_LOOK_S = 0.5  # a first request waits at most this long for the engine to be known
+
+ToldSlots = Callable[[str, str | None, SlotsLook], None]
 
 
 class Engines:
@@ -69,6 +71,7 @@ class Engines:
         self._tasks: set[asyncio.Task[None]] = set()
         self._discovered = asyncio.Event()
         self._is_asked: Callable[[str], bool] = lambda _name: False
+        self._told_slots: ToldSlots = lambda _name, _model, _look: None
         self.all = [
             Engine(name=name or URL(url).authority, url=url, given=True) for name, url in upstreams
         ]
@@ -79,6 +82,11 @@ class Engines:
         return [e for e in self.all if e.given or e.identity is not None]
 
     @property
+    def several(self) -> bool:
+        """Whether requests have several engines to go to."""
+        return len(self.all) > 1 and len(self.present) > 1
+
+    @property
     def looked_at(self) -> str:
         """Say where engines were looked for, for messages."""
         if self.all:
@@ -86,9 +94,13 @@ class Engines:
         ports = (port for port in USUAL_PORTS if port != self._own_port)
         return "ports " + ", ".join(str(port) for port in ports)
 
-    def start(self, is_asked: Callable[[str], bool]) -> None:
-        """Begin to look at the engines. `is_asked` says whether requests are at one, by name."""
+    def start(self, is_asked: Callable[[str], bool], told_slots: ToldSlots | None = None) -> None:
+        """Begin to look at the engines. `is_asked` says whether requests are at one, by name.
+
+        `told_slots` is given what an engine's slots are at, and of which model if of one of them.
+        """
         self._is_asked = is_asked
+        self._told_slots = told_slots or self._told_slots
         self._keep(asyncio.create_task(self._watch_asked()))
         if self.all:
             for engine in self.all:
@@ -124,6 +136,9 @@ class Engines:
         yet, or not any more, is looked at first, so that it is not asked for what it does not
         need. Each costs such a request at most `FIRST_LOOK_S`.
         """
+        if len(self.all) == 1:
+            await self._await_first_look(self.all[0])
+            return self.all[0]
         engines = routing.fitting(self.present or self.all, path)
         if not engines:
             return None
@@ -153,12 +168,16 @@ class Engines:
 
         None where this is no such list, where one engine alone can answer, and where none does.
         """
+        if method != "GET" or path not in LISTS or not self.several:
+            return None
         engines = routing.fitting(self.present, path)
-        if method != "GET" or path not in LISTS or len(engines) < 2:
+        if len(engines) < 2:
             return None
         return await self._lists.merged(engines, path, keys)
 
     async def _await_first_look(self, engine: Engine) -> None:
+        if engine.identity is not None and engine.looked.is_set():
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 if not engine.looked.is_set():
@@ -167,11 +186,12 @@ class Engines:
                     await self._look(engine)
         engine.looked.set()
 
-    def lose(self, engine: Engine) -> None:
+    def lose(self, engine: Place) -> None:
         """Take note that an engine refused a request: it is looked at before the next one."""
-        if engine.identity is not None:
-            engine.identity = None
-            self._tell_of(engine, "engine-lost")
+        lost = self.find(engine.name)
+        if lost is not None and lost.identity is not None:
+            lost.identity = None
+            self._note_lost(lost)
 
     def find(self, name: str | None) -> Engine | None:
         """Return the engine of that name."""
@@ -182,21 +202,20 @@ class Engines:
         engine = self.find(name)
         return None if engine is None or engine.local is False else engine.port
 
-    def facts(self, name: str | None, model: str | None) -> tuple[ServerFacts, ModelFacts]:
-        """Return what is known of an engine and of the model that it serves."""
+    def facts(
+        self, name: str | None, model: str | None, **seen: Any
+    ) -> tuple[ServerFacts, ModelFacts]:
+        """Return what is known of an engine and of the model that it serves.
+
+        `seen` are further fields of the former, as they were at a request.
+        """
         engine = self.find(name)
         if engine is None:
-            return ServerFacts(), ModelFacts(name=model)
-        server = server_facts(
-            engine.identity or Identity(kind="unknown"),
-            engine.probe,
-            self._process(engine),
-            url=engine.url,
-            name=engine.name,
-            local=engine.local,
-            model=model,
-        )
-        server = replace(server, uptime_s=_uptime_s(server.uptime_s, engine.found_at_s))
+            return ServerFacts(**seen), ModelFacts(name=model)
+        told = engine.as_told(self._process(engine), model)
+        here_since_s = engine.found_at_s if engine.identity is not None else None
+        uptime_s = _uptime_s(told["uptime_s"], here_since_s)
+        server = ServerFacts(**{**told, **seen, "uptime_s": uptime_s})
         only = next(iter(engine.models.values())) if len(engine.models) == 1 else None
         return server, engine.lookup(model) or only or ModelFacts(name=model)
 
@@ -322,9 +341,11 @@ class Engines:
             return
         process, model = self._process(engine), engine.asked_model
         url = slots_url(engine.url, engine.identity, engine.probe, process, model)
-        busy = None if url is None else await count_busy(self._session, url)
-        if busy is not None:
-            engine.slots.note(time.monotonic(), busy)
+        seen = None if url is None else await look_at_slots(self._session, url)
+        if seen is not None:
+            engine.slots.note(time.monotonic(), seen.busy)
+            several = engine.probe.loaded is not None  # then these are the slots of one of them
+            self._told_slots(engine.name, model if several else None, seen)
 
     async def _look(self, engine: Engine) -> None:
         """Ask an engine what it is; a look that breaks leaves what was known."""
@@ -341,18 +362,28 @@ class Engines:
             self._tell_of_failure(engine, error)
         engine.looked.set()
         if before is None and engine.identity is not None:
-            engine.found_at_s = time.monotonic()
-            if engine.scraper is not None:
-                engine.scraper.refused = False  # it may be another one, started otherwise
-        if (before is None) != (engine.identity is None):
-            self._tell_of(engine, "engine-found" if engine.identity else "engine-lost")
+            self._note_found(engine)
+        elif before is not None and engine.identity is None:
+            self._note_lost(engine)
+
+    def _note_found(self, engine: Engine) -> None:
+        engine.found_at_s, engine.lost_unix_s = time.monotonic(), None
+        if engine.scraper is not None:
+            engine.scraper.refused = False  # it may be another one, started otherwise
+        self._tell_of(engine, "engine-found")
+        if engine.identity is not None and engine.identity.relayed:
+            self._tell("engine-is-slowtok", engine=engine.name, url=engine.url)
+
+    def _note_lost(self, engine: Engine) -> None:
+        engine.lost_unix_s = time.time()
+        self._tell_of(engine, "engine-lost")
 
     def _tell_of_failure(self, engine: Engine, error: Exception) -> None:
         self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
 
     def _tell_of(self, engine: Engine, event: str) -> None:
         self._tell(
-            event, engine=engine.name, url=engine.url, kind=engine.kind, version=engine.version
+            event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )
 
 

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from slowtok.detectors.case import Case, EngineTimings, Neighbours, Phases
-from slowtok.detectors.engine import EngineActivity, ServerFacts
+from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import with_baseline, with_expectation
-from slowtok.detectors.machine import DeviceFacts, GpuSample
+from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.exchange import Exchange
@@ -46,13 +45,12 @@ class Evidence:
 
     def case(self, exchange: Exchange, stays: list[Stay]) -> Case:
         """Return the case of a finished exchange; `stays` are other requests' at that time."""
-        lag_s = self._loop_lag(exchange.accepted_at_s)
-        timeline = replace(exchange.timeline(), loop_lag_s=lag_s)
+        timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device = self._device()
-        server, model = self._engines.facts(exchange.engine_name, timeline.model)
-        server = replace(server, slept=exchange.slept)
-        samples = self._samples(exchange, local=server.local is not False)
-        server, samples["gpu"] = self._tied(exchange, server, samples["gpu"], device)
+        host, gpu, used = self._sampled(exchange, device)
+        server, model = self._engines.facts(
+            exchange.engine_name, timeline.model, slept=exchange.slept, gpu_indices=used
+        )
         activity = self._engines.activity(
             exchange.engine_name,
             exchange.sent_at_s,
@@ -77,7 +75,8 @@ class Evidence:
             activity=activity,
             model=model,
             device=device,
-            **samples,
+            host=host,
+            gpu=gpu,
         )
         case = self._with_past(with_expectation(case))  # the baseline is kept as a share of that
         return _with_estimate(case, exchange)
@@ -85,44 +84,38 @@ class Evidence:
     def _with_past(self, case: Case) -> Case:
         """Add what went before; a past that cannot be read costs only itself."""
         try:
-            case = with_baseline(case, self._baselines.find(case))
-            if case.server.local is False:
-                return replace(case, history=self._past.of(case))
-            idle = self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
-            return replace(case, history=self._past.of(case, idle))
+            baseline, history = self._baselines.find(case), self._past.of(case, self._idle(case))
+            return replace(with_baseline(case, baseline), history=history)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1
             return case
 
-    def _samples(self, exchange: Exchange, *, local: bool) -> dict[str, Any]:
-        """Return the samples of the request's time; none of this machine for a remote engine."""
-        if not local:
-            return {"host": (), "gpu": ()}
+    def _idle(self, case: Case) -> tuple[GpuSample, ...]:
+        """Return the GPUs' samples from before the request."""
+        if case.server.local is False:
+            return ()
+        return self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
+
+    def _sampled(
+        self, exchange: Exchange, device: DeviceFacts
+    ) -> tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]:
+        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses.
+
+        There are none of this machine for a remote engine.
+        """
+        engine = self._engines.find(exchange.engine_name)
+        if engine is not None and engine.local is False:
+            return (), (), None
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        port = self._engines.port_of(exchange.engine_name)
-        return {
-            "host": self._sampler.host_window(port, begin_s, end_s),
-            "gpu": self._sampler.gpu_window(begin_s, end_s),
-        }
-
-    def _tied(
-        self,
-        exchange: Exchange,
-        server: ServerFacts,
-        gpu: tuple[GpuSample, ...],
-        device: DeviceFacts,
-    ) -> tuple[ServerFacts, tuple[GpuSample, ...]]:
-        """Return the server with the GPUs it uses, and the samples as this server sees them."""
-        port = self._engines.port_of(exchange.engine_name)
+        port = None if engine is None else engine.port
+        gpu = self._sampler.gpu_window(begin_s, end_s)
         process = None if port is None else self._sampler.process(port)
         if process is not None and process.pid is not None:
             gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})
-        if server.local is False:
-            return server, gpu
         used = gpus_used(gpu, device, process.environment if process else {})
-        return replace(server, gpu_indices=used), gpu
+        return self._sampler.host_window(port, begin_s, end_s), gpu, used
 
     def _neighbours(self, exchange: Exchange, phases: Phases, stays: Iterable[Stay]) -> Neighbours:
         name = exchange.engine_name
@@ -143,7 +136,7 @@ def _with_estimate(case: Case, exchange: Exchange) -> Case:
         prefill_tps=case.history.best_prefill_tps or case.envelope.expected_prefill_tps,
         decode_tps=case.baseline.decode_tps or case.envelope.expected_tps,
     )
-    return replace(case, phases=estimated)
+    return case if estimated is case.phases else replace(case, phases=estimated)
 
 
 def _counted(activity: EngineActivity | None) -> EngineTimings | None:

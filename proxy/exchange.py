@@ -3,16 +3,27 @@
 The relay writes the times, the meter the tokens; nobody reads before the end but the live views.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from slowtok.detectors.case import PromptPrefix, Timeline
+from slowtok.proxy.how_far import PromptGuess, Queued, SlotTold
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import PromptPrint
 from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.reply import Reply
 
 _CUT_SHORT = frozenset(
-    {"client-gone", "upstream-error", "upstream-refused", "timeout", "overloaded", "proxy-stopped"}
+    {
+        "client-gone",
+        "no-engine",
+        "upstream-error",
+        "upstream-refused",
+        "timeout",
+        "overloaded",
+        "proxy-stopped",
+    }
 )
 
 
@@ -50,6 +61,9 @@ class Exchange:
     seen_at_s: float | None = None  # the last bytes that went to the client
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
+    slot: SlotTold | Queued | None = None  # by the engine's word, while it is at work
+    guess: PromptGuess | None = None
+    loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
 
     def observe(self, chunk: bytes, at_s: float) -> None:
         """Show the meter a chunk that has gone to the client; a meter that breaks is put aside."""
@@ -80,15 +94,13 @@ class Exchange:
             self.observer_errors += 1
             self.meter = None
 
-    def timeline(self) -> Timeline:
+    def timeline(self, loop_lag_s: float | None = None) -> Timeline:
         """Return what happened, for the case."""
-        plain = Timeline(
+        return Timeline(
             request_id=self.request_id,
             path=self.path,
-            model=self.model,
             stream=self.stream,
             status=self.status,
-            ended=self.ended or self._plain_ending(),
             started_unix_s=self.started_unix_s,
             accepted_at_s=self.accepted_at_s,
             sent_at_s=self.sent_at_s,
@@ -98,9 +110,36 @@ class Exchange:
             ended_at_s=self.ended_at_s,
             client_blocked_s=self.client_blocked_s,
             proxy_s=self.proxy_s,
-            parse_errors=self.observer_errors,
+            loop_lag_s=loop_lag_s if self.loop_lag_s is None else self.loop_lag_s,
+            **self._read_by(self.meter),
         )
-        return plain if self.meter is None else _with_meter(plain, self.meter)
+
+    def _read_by(self, meter: Meter | None) -> dict[str, Any]:
+        """Return the fields of a time line that the reply itself tells."""
+        if meter is None:
+            return {
+                "model": self.model,
+                "ended": self.ended or self._plain_ending(),
+                "parse_errors": self.observer_errors,
+            }
+        reply = meter.reply
+        found: dict[str, Any] = {
+            "model": self.model or reply.model,
+            "ended": self._ending(reply),
+            "tokens": reply.tokens(),
+            "engine": reply.engine(),
+            "parse_errors": self.observer_errors + meter.parse_errors,
+        }
+        if self.stream:
+            gaps_s = meter.gaps_s()
+            found |= {
+                "first_token_at_s": meter.first_at_s,
+                "last_token_at_s": meter.last_at_s,
+                "token_at_s": meter.token_at_s,
+                "itl_p50_s": _percentile(gaps_s, 0.50),
+                "itl_p99_s": _percentile(gaps_s, 0.99),
+            }
+        return found
 
     def _plain_ending(self) -> str:
         """Say how a request ended whose reply is not looked into."""
@@ -108,34 +147,16 @@ class Exchange:
             return "http-error"
         return "unknown" if self.last_byte_at_s is None else "complete"
 
-
-def _with_meter(timeline: Timeline, meter: Meter) -> Timeline:
-    reply = meter.reply
-    gaps_s = meter.gaps_s()
-    return replace(
-        timeline,
-        model=timeline.model or reply.model,
-        ended=_ending(timeline, meter),
-        first_token_at_s=meter.first_at_s if timeline.stream else None,
-        last_token_at_s=meter.last_at_s if timeline.stream else None,
-        token_at_s=meter.token_at_s if timeline.stream else (),
-        itl_p50_s=_percentile(gaps_s, 0.50),
-        itl_p99_s=_percentile(gaps_s, 0.99),
-        tokens=reply.tokens(),
-        engine=reply.engine(),
-        parse_errors=timeline.parse_errors + meter.parse_errors,
-    )
-
-
-def _ending(timeline: Timeline, meter: Meter) -> str:
-    """Say how it ended: cut short, else the engine's reason; no reason at all is an error."""
-    if timeline.ended in _CUT_SHORT:
-        return timeline.ended
-    if timeline.status is not None and timeline.status >= 400:
-        return "http-error"
-    if meter.reply.failed:
-        return "upstream-error"
-    return meter.reply.finish or ("upstream-error" if timeline.stream else timeline.ended)
+    def _ending(self, reply: Reply) -> str:
+        """Say how it ended: cut short, else the engine's reason; no reason at all is an error."""
+        plain = self.ended or self._plain_ending()
+        if plain in _CUT_SHORT:
+            return plain
+        if self.status is not None and self.status >= 400:
+            return "http-error"
+        if reply.failed:
+            return "upstream-error"
+        return reply.finish or ("upstream-error" if self.stream else plain)
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:

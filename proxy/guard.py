@@ -1,22 +1,36 @@
-"""Who may talk to the proxy: the Host and Origin rules. Pure.
+"""Who may talk to the proxy: the Host, Origin and Sec-Fetch rules. Pure.
 
 A page from anywhere can make a browser send requests to 127.0.0.1, and DNS rebinding can make a
-foreign name point there. So a request whose `Host` is not a name of this machine, or whose
-`Origin` is a foreign page, is refused. Clients that are not browsers send no `Origin`.
+foreign name point there. So a request that names another host than this machine, or that a foreign
+page made, is refused. Clients that are not browsers send no `Origin` and no `Sec-Fetch-Site`.
 """
 
 import ipaddress
+import re
 from collections.abc import Collection
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 # Shells of desktop programs that run local pages; the list that Ollama allows by default.
 _LOCAL_SCHEMES = frozenset({"app", "file", "tauri", "vscode-webview", "vscode-file"})
-_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
+_LOCAL_SUFFIXES = (".localhost", ".internal")  # nobody can register a name that ends so
+# Anybody on the local network can answer for such a name (RFC 6762): no help against rebinding, and
+# of use only where other machines may come in.
+_NETWORK_SUFFIX = ".local"
+_AUTHORITY = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s\[\]:/?#@\\]+)(?::[0-9]*)?")
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 def refuse(
-    host: str | None, origin: str | None, *, own_hosts: Collection[str], allowed: Collection[str]
+    host: str | None,
+    origin: str | None,
+    *,
+    own_hosts: Collection[str],
+    allowed: Collection[str],
+    target: str = "/",
+    site: str | None = None,
+    mode: str | None = None,
+    is_local: bool = True,
 ) -> str | None:
     """Say why a request is refused, or None when it may pass.
 
@@ -25,44 +39,58 @@ def refuse(
         origin: its `Origin` field.
         own_hosts: further names that the proxy answers to (the host part of `listen`).
         allowed: origins that the user allowed (`allow_origin`); `*` allows every page.
+        target: its target; one in absolute form names a host, too.
+        site: its `Sec-Fetch-Site` field, by which browsers tell of pages that show no `Origin`.
+        mode: its `Sec-Fetch-Mode` field; who follows a link navigates.
+        is_local: whether only this machine can reach the proxy.
     """
-    name = _host_of(host)
-    own = {own_host.lower() for own_host in own_hosts}
-    if name is not None and not _is_local_name(name) and name not in own:
-        return f"Host {_show(name)} is not this machine; add it with allow_host if it should be"
-    if origin is None or "*" in allowed or origin in allowed or _is_local_origin(origin):
+    absolute = None if target.startswith("/") else _ABSOLUTE.match(target)
+    for name in (_host_of(host), _host_of(absolute[1]) if absolute else None):
+        if name is None or _is_local_name(name, is_local=is_local):
+            continue
+        if name not in {own_host.lower() for own_host in own_hosts}:
+            return f"Host {_show(name)} is not this machine; add it with allow_host if it should be"
+    if "*" in allowed:
+        return None
+    if origin is None:
+        if site == "cross-site" and mode != "navigate":
+            return (
+                "pages of other sites may not use it; add theirs with allow_origin if they should"
+            )
+        return None
+    if origin in allowed or _is_local_origin(origin):
         return None
     return f"Origin {_show(origin)} is not allowed; add it with allow_origin if it should be"
 
 
 @lru_cache(maxsize=64)
 def _host_of(host: str | None) -> str | None:
+    """Return the name in a `HOST` or `HOST:PORT`, and what is neither as it is: nobody's name."""
     if not host:
         return None
-    try:
-        return (urlsplit(f"//{host}").hostname or host).lower().rstrip(".")
-    except ValueError:
-        return host
+    found = _AUTHORITY.fullmatch(host)
+    return found[1].strip("[]").lower().rstrip(".") if found else host
 
 
 @lru_cache(maxsize=64)
-def _is_local_name(name: str) -> bool:
+def _is_local_name(name: str, *, is_local: bool) -> bool:
     if name == "localhost" or name.endswith(_LOCAL_SUFFIXES):
         return True
+    if name.endswith(_NETWORK_SUFFIX):
+        return not is_local
     try:
-        ipaddress.ip_address(name)
+        ipaddress.ip_address(name.replace("%25", "%"))
     except ValueError:
         return False
     return True  # an address cannot be rebound
 
 
 def _is_local_origin(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        name = (parts.hostname or "").lower()
-    except ValueError:
+    parts = _origin(origin)
+    if parts is None:
         return False
-    if parts.scheme in _LOCAL_SCHEMES:
+    scheme, name = parts
+    if scheme in _LOCAL_SCHEMES:
         return True
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -71,6 +99,20 @@ def _is_local_origin(origin: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
+
+
+def _origin(origin: str) -> tuple[str, str] | None:
+    """Return scheme and name of an origin; None for what no browser would write."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return None
+    if parts.scheme in _LOCAL_SCHEMES:
+        return parts.scheme, ""
+    name = _host_of(parts.netloc)
+    if parts.scheme not in ("http", "https") or parts.path or parts.query or parts.fragment:
+        return None
+    return None if name is None else (parts.scheme, name)
 
 
 def _show(text: str) -> str:

@@ -1,5 +1,8 @@
 """What happens to header fields on their way through, both ways. Pure."""
 
+import re
+from functools import lru_cache
+
 from multidict import CIMultiDict, CIMultiDictProxy
 
 # RFC 9110, section 7.6.1: these describe one connection, not the message.
@@ -22,6 +25,8 @@ HOP_BY_HOP = frozenset(
 _NOT_UPSTREAM = frozenset({"host", "origin", "expect", "x-conversation-id"})
 _CORS_PREFIX = "access-control-"
 _OURS = "slowtok-"
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 Headers = CIMultiDict[str]
 
@@ -41,6 +46,11 @@ def to_upstream(
     passed.setdefault("X-Request-Id", request_id)
     passed.setdefault("traceparent", traceparent)
     return passed
+
+
+def to_own_page(headers: CIMultiDictProxy[str]) -> Headers:
+    """Return the header of a request for one of the proxy's own pages, which has no body."""
+    return _end_to_end(headers, frozenset({"content-length", "expect"}))
 
 
 def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
@@ -64,17 +74,30 @@ def allow_page(headers: Headers, origin: str) -> None:
     headers.add("Vary", "Origin")
 
 
+def without_controls(value: str) -> str:
+    """Put a space for each control character, as RFC 9110, section 5.5, wants it."""
+    return value if value.isprintable() else _CONTROLS.sub(" ", value)
+
+
 def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) -> Headers:
-    named = {
-        token.strip().lower()
-        for value in headers.getall("Connection", ())
-        for token in value.split(",")
-    }
-    dropped = HOP_BY_HOP | also_dropped | named
+    dropped = also_dropped
+    for value in headers.getall("Connection", ()):
+        dropped |= {token.strip().lower() for token in value.split(",")}
     spelled: dict[str, str] = {}  # aiohttp would take a second spelling for a correction
-    kept = ((k.lower(), k, v) for k, v in headers.items())
-    return CIMultiDict(
-        (spelled.setdefault(name, k), v)
-        for name, k, v in kept
-        if name not in dropped and not name.startswith(_OURS)
-    )
+    passed = CIMultiDict[str]()
+    for spelling, value in headers.items():
+        name = _passing(spelling)
+        if name is not None and name not in dropped:
+            passed.add(spelled.setdefault(name, spelling), without_controls(value))
+    return passed
+
+
+@lru_cache(maxsize=256)
+def _passing(spelling: str) -> str | None:
+    """Return a field's name in lower case; None for one that never passes.
+
+    Nor does what cannot be a name: aiohttp takes `Content-Length ` from an engine.
+    """
+    name = spelling.lower()
+    passes = name not in HOP_BY_HOP and not name.startswith(_OURS) and _TOKEN.fullmatch(name)
+    return name if passes else None

@@ -1,6 +1,7 @@
 """Who else was at the engine: other requests during the queue and the decode of one."""
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -39,7 +40,7 @@ def stay_of(exchange: Exchange, now_s: float) -> Stay | None:
 
 def in_flight_at(engine_name: str | None, at_s: float, stays: Iterable[Stay]) -> int:
     """Count the generations that were at an engine at one moment."""
-    return sum(s.engine_name == engine_name and s.sent_s <= at_s < s.end_s for s in stays)
+    return sum([s.engine_name == engine_name and s.sent_s <= at_s < s.end_s for s in stays])
 
 
 def count_neighbours(
@@ -49,12 +50,16 @@ def count_neighbours(
     if sent_at_s is None:
         return Neighbours()
     met = [stay for stay in others if stay.engine_name == engine_name]
-    decoded = _window(phases)
-    decoding = [(stay.first_s, stay.end_s) for stay in met]
+    from_s, to_s = _window(phases)
+    spans = [
+        (max(stay.first_s, from_s), min(stay.end_s, to_s))
+        for stay in met
+        if stay.first_s < to_s and stay.end_s > from_s
+    ]
     return Neighbours(
         in_flight_at_send=in_flight_at(engine_name, sent_at_s, met),
-        decode_mean=_mean([_overlap(decoded, span) for span in decoding], decoded),
-        decode_max=_most_at_once(decoding, decoded),
+        decode_mean=sum([b - a for a, b in spans]) / (to_s - from_s) if to_s > from_s else 0.0,
+        decode_max=_most_at_once(spans),
     )
 
 
@@ -90,16 +95,8 @@ def _window(phases: Phases) -> tuple[float, float]:
     return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
 
 
-def _overlap(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return max(min(a[1], b[1]) - max(a[0], b[0]), 0.0)
-
-
-def _mean(overlaps: list[float], window: tuple[float, float]) -> float:
-    length = window[1] - window[0]
-    return sum(overlaps) / length if length > 0 else 0.0
-
-
-def _most_at_once(spans: list[tuple[float, float]], window: tuple[float, float]) -> int:
-    inside = [(max(a, window[0]), min(b, window[1])) for a, b in spans]
-    inside = [(a, b) for a, b in inside if b > a]
-    return max((sum(a <= begin < b for a, b in inside) for begin, _ in inside), default=0)
+def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many spans cover one moment at most; it is one at which one of them begins."""
+    within = [(a, b) for a, b in spans if b > a]
+    begins, ends = sorted(a for a, _ in within), sorted(b for _, b in within)
+    return max((i + 1 - bisect_right(ends, a) for i, a in enumerate(begins)), default=0)

@@ -6,7 +6,7 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 import asyncio
 import itertools
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -23,15 +23,16 @@ from slowtok.proxy.neighbours import Stay, stay_of
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
-from slowtok.proxy.prompts import Prompts
+from slowtok.proxy.prompt_guess import PromptGuesses
+from slowtok.proxy.prompts import PRINT_AFTER_S, Prompts, soon
 from slowtok.proxy.running import running
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.servers.slots import SlotsLook
+from slowtok.proxy.slot_owners import SlotOwners
+from slowtok.proxy.stream.call import PromptPrint, print_prompt
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
-PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
-LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_RECENT = 256
 KEEP_PREVIOUS = 256
 
@@ -90,6 +91,8 @@ class Observer:
         self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
         self._prompts = Prompts()
+        self._guesses = PromptGuesses()
+        self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
         self._recent: deque[Stay] = deque(maxlen=KEEP_RECENT)
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None] | asyncio.Handle]] = {}
@@ -165,18 +168,32 @@ class Observer:
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
-        loop = asyncio.get_running_loop()
-        if size_bytes > LARGE_PROMPT_BYTES:
-            loop.call_later(PRINT_AFTER_S, loop.run_in_executor, None, self._print, exchange, said)
-        else:
-            loop.call_later(PRINT_AFTER_S, self._print, exchange, said)
+        soon(size_bytes, lambda: self._print(exchange, said))
 
-    def stream_headers(self, exchange: Exchange) -> dict[str, str]:
+    def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
+        """Compare a prompt, of which there is the print, with earlier ones."""
+        exchange.prompt = printed
+        exchange.prefix = self._prompts.compare(
+            _served_by(exchange), printed, exchange.accepted_at_s
+        )
+        exchange.guess = self._guesses.guess(exchange)
+
+    def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
+        """Take note of how far an engine's slots are; of those of `model` where it has several."""
+        asked = [
+            exchange
+            for exchange in self._live.values()
+            if exchange.api and exchange.engine_name == engine_name
+            if exchange.last_byte_at_s is None and model in (None, exchange.model)
+        ]
+        self._slot_owners[engine_name].note(look, asked, time.monotonic())
+
+    async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
         """Return what the head of a stream can say: what is known so far, and the last verdict."""
         found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
         return found | self._previous_header(exchange)
 
-    def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
+    async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers."""
         try:
             case, diagnosis = self._diagnose(exchange)
@@ -187,7 +204,7 @@ class Observer:
         self._concluded[exchange.request_id] = (case, diagnosis)
         return found | self._previous_header(exchange)
 
-    def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+    async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
         """Return the record of a stream whose last token is here; its last sample may be missing.
 
         Nothing is kept of it: the record that is logged is made when all is there.
@@ -218,10 +235,10 @@ class Observer:
 
     async def _settle_when_sampled(self, exchange: Exchange) -> None:
         name = exchange.engine_name  # it may have been settled already, for another's header
-        await asyncio.gather(
-            self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S)),
-            self._wait("engine counters", lambda: self._engines.scraped(name, SETTLE_S)),
-        )
+        until_s = time.monotonic() + SETTLE_S  # for both; counters were asked for already
+        await self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S))
+        left_s = max(until_s - time.monotonic(), 0.0)
+        await self._wait("engine counters", lambda: self._engines.scraped(name, left_s))
         async with self._in_turn:  # of many that end at once: streams go on in between
             self._settle(exchange.request_id)
             await asyncio.sleep(0)
@@ -282,6 +299,7 @@ class Observer:
             return
         if exchange.prompt is not None and _was_read(case):
             self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
+        self._guesses.learn(exchange, case)
         self._previous[exchange.model or ""] = headers.previous(exchange.request_id, diagnosis)
         self._previous.move_to_end(exchange.model or "")
         while len(self._previous) > KEEP_PREVIOUS:
@@ -302,11 +320,8 @@ class Observer:
 
     def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
         try:
-            exchange.prompt = print_prompt(said)
-            if exchange.prompt is not None:
-                exchange.prefix = self._prompts.compare(
-                    _served_by(exchange), exchange.prompt, exchange.accepted_at_s
-                )
+            if (printed := print_prompt(said)) is not None:
+                self.note_print(exchange, printed)
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
             self.failures["prompt print"] += 1
 

@@ -1,15 +1,28 @@
 """The prints of recent prompts, to tell what an engine's prompt cache could have kept."""
 
+import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from slowtok.detectors.case import PromptPrefix
 from slowtok.proxy.stream.call import PromptPrint, compare
 
+PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
+LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_PER_MODEL = 8  # about the conversations that llama-server keeps apart by its slots and RAM
 KEEP_MODELS = 64
 MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hashes
 MAX_AGE_S = 3600.0
+
+
+def soon(size_bytes: int, look: Callable[[], None]) -> None:
+    """Let a prompt be looked at a moment later, never in the stream's way."""
+    loop = asyncio.get_running_loop()
+    if size_bytes > LARGE_PROMPT_BYTES:
+        loop.call_later(PRINT_AFTER_S, loop.run_in_executor, None, look)
+    else:
+        loop.call_later(PRINT_AFTER_S, look)
 
 
 class Prompts:
@@ -17,34 +30,41 @@ class Prompts:
 
     def __init__(self) -> None:
         self._prints: OrderedDict[str, deque[tuple[float, PromptPrint]]] = OrderedDict()
+        self._chars = 0  # of all of them
 
     def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
         """Compare a prompt with the earlier one of its conversation; None for the first."""
         known = tuple(self._prints.get(served_by, ()))  # a long prompt is compared in a thread
-        recent = [(at, old) for at, old in known if at_s - at <= MAX_AGE_S]
-        prefixes = [compare(new, old, at_s - at) for at, old in recent]
-        best = max(range(len(prefixes)), key=lambda i: (_closeness(prefixes[i]), i), default=None)
-        if best is None:
+        prefixes: list[PromptPrefix] = []  # the newest first
+        for at, old in reversed(known):
+            if at_s - at <= MAX_AGE_S:
+                prefixes.append(compare(new, old, at_s - at))
+                if _closeness(prefixes[-1]) == (new.chars, 1.0, new.chars):
+                    break  # an older one cannot be closer
+        if not prefixes:
             return None
-        found = prefixes[best]
-        since = prefixes[best + 1 :]
+        found = max(prefixes, key=_closeness)  # of two alike the newer one
+        since = prefixes[: prefixes.index(found)]
         others = sum(p.common_prefix_chars < found.common_prefix_chars for p in since)
         return replace(found, others_since=others)
 
     def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
         """Keep the print of a prompt that an engine has served."""
-        self._drop_oldest(MAX_CHARS - new.chars)
-        self._prints.setdefault(served_by, deque(maxlen=KEEP_PER_MODEL)).append((at_s, new))
+        while self._prints and self._chars > MAX_CHARS - new.chars:
+            self._drop_oldest()
+        prints = self._prints.setdefault(served_by, deque())
         self._prints.move_to_end(served_by)
+        prints.append((at_s, new))
+        self._chars += new.chars
+        if len(prints) > KEEP_PER_MODEL:
+            self._chars -= prints.popleft()[1].chars
         while len(self._prints) > KEEP_MODELS:
-            self._prints.popitem(last=False)
+            self._drop_oldest()
 
-    def _drop_oldest(self, most_chars: int) -> None:
-        """Let whole models go, the longest unused first, until the rest is small enough."""
-        kept = sum(old.chars for prints in self._prints.values() for _, old in prints)
-        while self._prints and kept > most_chars:
-            _, prints = self._prints.popitem(last=False)
-            kept -= sum(old.chars for _, old in prints)
+    def _drop_oldest(self) -> None:
+        """Let a whole model go, the longest unused one."""
+        _, prints = self._prints.popitem(last=False)
+        self._chars -= sum(old.chars for _, old in prints)
 
 
 def _closeness(prefix: PromptPrefix) -> tuple[int, float, int]:

@@ -6,9 +6,9 @@ that a slow client does not slow the reading, and with it the clock, of the engi
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, cast
 
 import aiohttp
@@ -20,10 +20,9 @@ from slowtok.proxy.api_key import OWN_FIELDS, client_keys
 from slowtok.proxy.assembled import as_document, assemble
 from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
 from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
-from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.observer import Observer
 from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.relay_needs import Directory, Place, Watch
 from slowtok.proxy.request_body import read_request, target_of
 from slowtok.proxy.reshaped import Reshaped, break_off
 from slowtok.proxy.routing import model_named
@@ -36,10 +35,28 @@ from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
 from slowtok.proxy.upstream import Body, UpstreamError, broke_off, held, no_engine, send
 
-MAX_WHOLE_REPLY_BYTES = 32 * 1024 * 1024  # a larger reply passes as it comes, without a verdict
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
+
+
+class _Unharmed:
+    """Lets whatever breaks in observing cost the request nothing; it is counted."""
+
+    __slots__ = ("_failures", "_place")
+
+    def __init__(self, failures: Counter[str], place: str) -> None:
+        self._failures = failures
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failures[self._place] += 1
+        return True
 
 
 class Relay:
@@ -48,10 +65,12 @@ class Relay:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        engines: Engines,
-        observer: Observer,
+        engines: Directory,
+        observer: Watch,
         *,
         client_timeout_s: float,
+        max_body_bytes: int,
+        max_reply_bytes: int,
         annotate: str,
         split_nonstreamed: str,
         records_traces: bool = False,
@@ -60,6 +79,8 @@ class Relay:
         self._engines = engines
         self._observer = observer
         self._client_timeout_s = client_timeout_s
+        self._max_body_bytes = max_body_bytes
+        self._max_reply_bytes = max_reply_bytes
         self._annotate = annotate
         self._split_nonstreamed = split_nonstreamed
         self._records_traces = records_traces
@@ -92,6 +113,11 @@ class Relay:
             with self._unharmed("end"):
                 self._observer.end(exchange)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way now."""
+        return len(self._tasks)
+
     def cut_off(self) -> int:
         """End every request that is on its way: the proxy stops. Returns how many there were."""
         self._is_cut_off = True
@@ -103,17 +129,16 @@ class Relay:
         """Say why a request was cancelled."""
         return "proxy-stopped" if self._is_cut_off else "client-gone"
 
-    @contextlib.contextmanager
-    def _unharmed(self, place: str) -> Iterator[None]:
-        """Let whatever breaks in observing cost the request nothing; it is counted."""
-        try:
-            yield
-        except Exception:  # noqa: BLE001 - see above
-            self._observer.failures[place] += 1
+    def _unharmed(self, place: str) -> "_Unharmed":
+        return _Unharmed(self._observer.failures, place)
 
     async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
         body, call = await read_request(
-            request, exchange.api, self._client_timeout_s, for_model=len(self._engines.present) > 1
+            request,
+            exchange.api,
+            self._client_timeout_s,
+            self._max_body_bytes,
+            for_model=self._engines.several,
         )
         outgoing = headers.to_upstream(
             request.headers,
@@ -137,12 +162,12 @@ class Relay:
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
         exchange.engine_name = engine.name
-        exchange.slept = engine.probe.sleeping
+        exchange.slept = engine.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - chosen_at_s
         with self._unharmed("sent"):
             self._observer.sent(exchange)
-        if call is not None:
+        if call is not None and not call.api.prefill_only:
             with self._unharmed("prompt print"):
                 self._observer.note_prompt(
                     exchange, call.said, len(body) if isinstance(body, bytes) else 0
@@ -167,19 +192,19 @@ class Relay:
             return await self._pass_on(request, reply, exchange)
 
     def _prepare(
-        self, call: Call, engine: Engine, exchange: Exchange, outgoing: headers.Headers, body: Body
+        self, call: Call, engine: Place, exchange: Exchange, outgoing: headers.Headers, body: Body
     ) -> Body:
         """Note what the call asks for, and ask for usage where its stream would tell none."""
         exchange.model = call.model
         exchange.stream = call.stream
         if exchange.annotate and call.stream:
             outgoing.popall("Accept-Encoding", None)  # the end has to be found
-        if not (call.api.takes_stream_options and isinstance(body, bytes)):
+        if not isinstance(body, bytes):
             return body
         if not call.stream:
             return self._ask_for_stream(call, exchange, outgoing, body)
-        if engine.kind == "llama-server":
-            return body  # its timings carry every count, and asking would move them
+        if not call.api.takes_stream_options or engine.kind == "llama-server":
+            return body  # llama-server's timings carry every count, and asking would move them
         asked = ask_for_usage(body, call.said)
         if asked is None:
             return body
@@ -191,7 +216,9 @@ class Relay:
         self, call: Call, exchange: Exchange, outgoing: headers.Headers, body: bytes
     ) -> bytes:
         """Ask for a stream in place of a whole reply, where the setting says so."""
-        asked = ask_for_stream(body, call.said) if self._split_nonstreamed == "stream" else None
+        if self._split_nonstreamed != "stream" or call.api.make_parts is None:
+            return body
+        asked = ask_for_stream(call.said, stream_options=call.api.takes_stream_options)
         if asked is None:
             return body
         exchange.assembling = True
@@ -219,7 +246,7 @@ class Relay:
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
         with self._unharmed("stream headers"):
-            passed.extend(self._observer.stream_headers(exchange))
+            passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
             reshaping = make_reshaping(
@@ -242,7 +269,8 @@ class Relay:
         reshaping: Reshaping | None = None,
     ) -> web.StreamResponse:
         """Pass the reply on piece by piece, `first` before what is still to come."""
-        response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=passed)
+        reason = headers.without_controls(reply.reason or "")
+        response = web.StreamResponse(status=reply.status, reason=reason, headers=passed)
         response[PASSED] = passed
         await response.prepare(request)
         if not first:  # what a whole reply held back until it was too large is the engine's time
@@ -298,7 +326,7 @@ class Relay:
             while chunk := await reply.content.readany():
                 pieces.append(chunk)
                 size_bytes += len(chunk)
-                if size_bytes > MAX_WHOLE_REPLY_BYTES:
+                if size_bytes > self._max_reply_bytes:
                     exchange.meter = None
                     first = b"".join(pieces)
                     return await self._stream(request, reply, exchange, passed, first=first)
@@ -338,9 +366,9 @@ class Relay:
         with self._unharmed("engine counters"):
             await self._observer.counted(exchange)
         exchange.end(None, arrived_at_s)
-        passed.extend(self._observer.diagnosis_headers(exchange))
+        passed.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status
-        reason = reply.reason if status == reply.status else None
+        reason = headers.without_controls(reply.reason or "") if status == reply.status else None
         response = web.Response(status=status, reason=reason, headers=passed, body=body)
         response[PASSED] = passed
         exchange.proxy_s += time.monotonic() - arrived_at_s

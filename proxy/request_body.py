@@ -10,15 +10,16 @@ from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import Call, read_call
 from slowtok.proxy.upstream import Body
 
-MAX_READ_BODY_BYTES = 64 * 1024 * 1024  # a larger request passes unread, without a verdict
+LOOK_S = 0.5  # how often a body that does not go on is looked at
 
 
 async def read_request(
-    request: web.Request, api: Api | None, timeout_s: float, *, for_model: bool
+    request: web.Request, api: Api | None, timeout_s: float, max_bytes: int, *, for_model: bool
 ) -> tuple[Body, Call | None]:
     """Return the body to send, and what it asks for where it is a generation that we can read.
 
-    `for_model`: other JSON is read, too, because a model in it says which engine it is for.
+    One larger than `max_bytes` passes unread. `for_model`: other JSON is read, too, because a model
+    in it says which engine it is for.
     """
     if not request.body_exists:
         return None, None
@@ -30,7 +31,7 @@ async def read_request(
     while chunk := await _next_piece(request, timeout_s):
         pieces.append(chunk)
         size_bytes += len(chunk)
-        if size_bytes > MAX_READ_BODY_BYTES:
+        if size_bytes > max_bytes:
             return _pieces(request, pieces, timeout_s), None
     body = b"".join(pieces)
     return body, None if api is None else read_call(api, body)
@@ -46,13 +47,26 @@ async def _pieces(
 
 
 async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
-    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            return await request.content.readany()
+    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on.
+
+    So is one whose body broke: aiohttp tells nobody who waits for the rest of it.
+    """
+    if request.content.is_eof():  # all of it is here, as is nearly always so
+        return request.content.read_nowait()
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + timeout_s
+    while (left_s := until_s - now_s()) > 0 and not _is_broken(request):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left_s, LOOK_S)):
+                return await request.content.readany()
     if request.transport is not None:
         request.transport.abort()
     return await asyncio.Future()  # it is cancelled with its request
+
+
+def _is_broken(request: web.Request) -> bool:
+    """Say whether there is a message after a body without an end: aiohttp's note of an error."""
+    return bool(request.protocol._messages) and not request.content.is_eof()
 
 
 def target_of(request: web.Request) -> str:

@@ -2,7 +2,7 @@
 
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -11,7 +11,7 @@ from aiohttp import web
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.stream.reshape import Reshaping
 
-MakeRecord = Callable[[Exchange], dict[str, Any] | None]
+MakeRecord = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
 
 
 class Reshaped:
@@ -49,7 +49,9 @@ class Reshaped:
 
     async def close(self) -> None:
         """Let go of what was held back, with the record."""
-        record = self._make_record(self._exchange) if self._reshaping.annotates else None
+        record = None
+        if self._reshaping.annotates:
+            record = await self._make_record(self._exchange)
         if rest := self._reshaping.close(record):
             await self._response.write(rest)
 

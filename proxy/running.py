@@ -1,21 +1,24 @@
 """What runs now: one request on its way, as `/slowtok/status` shows it. Pure.
 
-The engine's own timings come at the end of a reply. Until then there are only arrivals, so queue,
-load and prefill are one phase here: waiting.
+The engine's own timings come at the end of a reply. Until then there are arrivals, and what slots
+tell where an engine has them. Where it has none, queue, load and prefill are one phase: waiting.
 """
 
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.how_far import Queued, SlotTold
+from slowtok.proxy.prefill_progress import prefill_progress
 from slowtok.proxy.stream.meter import Meter
 
 RECENT_S = 3.0
 """Long enough for a mean at 1 token/s, short enough to show a change. No published source."""
 
-Stage = Literal["receiving", "waiting", "decode", "whole", "delivery"]
-"""`receiving`: not at the engine yet. `waiting`: no token yet. `whole`: a reply that is not
-streamed, of which nothing can be seen before its end."""
+Stage = Literal["receiving", "waiting", "queue", "prefill", "decode", "whole", "delivery"]
+"""`receiving`: not at the engine yet. `waiting`: no token yet, and more is not known. `queue`: all
+slots work for others. `prefill`: its slot reads the prompt. `whole`: a reply that is not streamed,
+of which nothing arrives before its end."""
 
 
 def running(exchanges: Iterable[Exchange], now_s: float) -> list[dict[str, Any]]:
@@ -38,13 +41,12 @@ def running_entry(exchange: Exchange, now_s: float) -> dict[str, Any]:
         "phase": stage(exchange),
         "since_s": now_s - exchange.accepted_at_s,
         "sent_s": _since(exchange.sent_at_s, now_s),
+        "queue_slots": exchange.slot.slots if isinstance(exchange.slot, Queued) else None,
+        "prefill": _rounded(prefill_progress(exchange, now_s)) or None,
         **_decode(exchange, now_s),
+        **_whole(exchange, now_s),
     }
-    return {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in entry.items()
-        if value is not None
-    }
+    return _rounded(entry)
 
 
 def stage(exchange: Exchange) -> Stage:
@@ -55,7 +57,11 @@ def stage(exchange: Exchange) -> Stage:
         return "receiving"
     if exchange.meter is not None and exchange.meter.first_at_s is not None and exchange.stream:
         return "decode"
-    return "waiting" if exchange.stream else "whole"
+    if not exchange.stream:
+        return "whole"
+    if isinstance(exchange.slot, Queued):
+        return "queue"
+    return "waiting" if exchange.slot is None else "prefill"
 
 
 def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
@@ -73,6 +79,21 @@ def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
     }
 
 
+def _whole(exchange: Exchange, now_s: float) -> dict[str, float | None]:
+    """Return what its slot tells of the answer of a reply that is not streamed."""
+    told = exchange.slot
+    if stage(exchange) != "whole" or not isinstance(told, SlotTold) or told.first_at_s is None:
+        return {}
+    count, last_s = told.slot.decoded_tokens, told.decoded_at_s
+    took_s = (last_s or told.first_at_s) - told.first_at_s
+    return {
+        "tokens": count,
+        "remaining_tokens": told.slot.remaining_tokens,
+        "silent_s": _since(last_s, now_s),
+        "decode_tps": (count - told.first_tokens) / took_s if took_s > 0 else None,
+    }
+
+
 def _recent_tps(exchange: Exchange, meter: Meter, now_s: float) -> float | None:
     """Return the rate of the last seconds; it falls while nothing comes."""
     first_s = meter.first_at_s
@@ -85,3 +106,11 @@ def _recent_tps(exchange: Exchange, meter: Meter, now_s: float) -> float | None:
 
 def _since(from_s: float | None, to_s: float | None) -> float | None:
     return None if from_s is None or to_s is None else max(to_s - from_s, 0.0)
+
+
+def _rounded(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in entry.items()
+        if value is not None
+    }

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from yarl import URL
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 KEEPALIVE_S = 4.0
 READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
 MAX_HEAD_BYTES = 64 * 1024
+FIRST_FINAL_STATUS = 200  # what is below announces a reply and is none
 MAX_STALE_S = 1.0  # a dropped connection shows in a round trip; later the engine was at work
 PIECE_BYTES = 256 * 1024  # of a request body; aiohttp warns from 1 MiB on
 
@@ -62,7 +65,6 @@ def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
         read_bufsize=READ_BUFFER_BYTES,
         max_line_size=MAX_HEAD_BYTES,
         max_field_size=MAX_HEAD_BYTES,
-        trace_configs=[_noting_reuse()],
     )
 
 
@@ -89,21 +91,26 @@ async def send(
         headers["Content-Length"] = str(len(body))
     while True:
         attempt = _Attempt()
+        _ATTEMPT.set(attempt)
         began_s = asyncio.get_running_loop().time()
         try:
-            return await session.request(
+            reply = await session.request(
                 method,
                 url,
                 headers=headers,
                 data=_data(body),
                 allow_redirects=False,
-                trace_request_ctx=attempt,
             )
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             at_once = asyncio.get_running_loop().time() - began_s < MAX_STALE_S
             resendable = at_once and isinstance(body, bytes | None)
             if not (attempt.reused and resendable and _is_silent_end(error)):
                 raise _error_for(error, base_url) from error
+        else:
+            if reply.status >= FIRST_FINAL_STATUS:
+                return reply
+            reply.close()  # 101 would make what follows another protocol, which nobody asked for
+            raise _no_reply(base_url, f"status {reply.status}")
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -113,12 +120,29 @@ class _Connector(aiohttp.TCPConnector):
     the next request: one client would get what was meant for another.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = cast("partial[ResponseHandler]", partial(_Reading, loop=self._loop))
+
     async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> Connection | None:
         while (kept := await super()._get(key, traces)) is not None:
             if kept.protocol is not None and not kept.protocol.should_close:
                 break
             kept.close()
+        if (attempt := _ATTEMPT.get()) is not None:
+            attempt.reused = kept is not None
         return kept
+
+
+class _Reading(ResponseHandler):
+    """An engine's connection. aiohttp resumes one that was never paused after each piece read.
+
+    That costs as much as to read the piece, for each token.
+    """
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
 
 @contextlib.contextmanager
@@ -169,18 +193,7 @@ class _Attempt:
     reused: bool = False  # it went out on a connection that had been idle
 
 
-def _noting_reuse() -> aiohttp.TraceConfig:
-    def note(*, reused: bool) -> Callable[..., Awaitable[None]]:
-        async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
-            if isinstance(context.trace_request_ctx, _Attempt):
-                context.trace_request_ctx.reused = reused
-
-        return note
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(note(reused=True))
-    trace.on_connection_create_start.append(note(reused=False))  # the kept one was of no use
-    return trace
+_ATTEMPT: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
 
 
 def _is_silent_end(error: BaseException) -> bool:
@@ -206,7 +219,7 @@ def no_engine(looked_at: str) -> UpstreamError:
     """Return the error of a request for which there is no engine; `looked_at` says where."""
     return UpstreamError(
         status=502,
-        ended="upstream-refused",
+        ended="no-engine",
         failed=f"no inference server found ({looked_at})",
         check="start llama-server, vLLM or Ollama, or name one with --upstream URL",
     )
@@ -253,10 +266,14 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             failed=f"{base_url} closed the connection before it answered",
             check="did the engine crash or restart? its own log says more",
         )
+    return _no_reply(base_url, _words(error))
+
+
+def _no_reply(base_url: str, words: str) -> UpstreamError:
     return UpstreamError(
         status=502,
         ended="upstream-error",
-        failed=f"{base_url} sent no valid HTTP reply ({_words(error)})",
+        failed=f"{base_url} sent no valid HTTP reply ({words})",
         check="is this address an inference server?",
     )
 

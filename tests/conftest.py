@@ -3,8 +3,22 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+FAULTS = Path(__file__).parent / "faults"
+AGAIN = pytest.mark.flaky(reruns=2, reruns_delay=2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Try again what a busy machine can spoil: a real engine's speed, the timing of real faults.
+
+    Each rerun is counted in the summary. All other tests have one try: their time is data.
+    """
+    for item in items:
+        if item.get_closest_marker("engine") or FAULTS in item.path.parents:
+            item.add_marker(AGAIN)
 
 
 @pytest.fixture(scope="session")

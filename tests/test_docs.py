@@ -8,35 +8,20 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from fakes.cases import FIRING, case
 from fakes.commands import WAIT_S, environment, served
 from fakes.records import full_record, names
 from fakes.upstream import Upstream, listening
 from fakes.wire import JSON, reply
-from slowtok.config.settings import Settings
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
-from slowtok.proxy.__main__ import app
 from slowtok.proxy.outputs.headers import diagnosis_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 README, FIELDS, MAP = "README.md", "docs/headers-and-records.md", "docs/ARCHITECTURE.md"
-CASES = "docs/case-files.md"
-DOCUMENTS = (
-    README,
-    FIELDS,
-    MAP,
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "docs/causes.md",
-    "docs/commands.md",
-    "docs/doctor.md",
-    "docs/envelope.md",
-    "docs/metrics.md",
-    CASES,
-)
+PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (README, "CHANGELOG.md", "CONTRIBUTING.md", *PAGES)
 ADDRESS = "127.0.0.1:4141"
 
 NOT_RUN = {
@@ -49,15 +34,9 @@ NOT_RUN = {
     "slowtok --upstream big=http://127.0.0.1:9000 --upstream small=http://127.0.0.1:9001": (
         "goes on until it is stopped; its arguments are in tests/config/test_settings.py"
     ),
-    "docker build -t slowtok .": "needs a Docker engine; tests/test_dockerfile.py has the rest",
-    f"docker run --rm --gpus all --network host --pid host -e SLOWTOK_LISTEN={ADDRESS} slowtok": (
-        "needs a Docker engine and a GPU"
-    ),
 }
-NOT_INSTALLED = ("langchain_openai",)  # its packages are many; its example is only compiled
 
 CHAT = b'{"choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
-OLLAMA = b'{"model":"small","message":{"role":"assistant","content":"hi"},"done":true}'
 
 
 def text(name: str) -> str:
@@ -130,16 +109,12 @@ async def test_every_other_command_of_the_readme_works(engine: Upstream, tmp_pat
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.split()[1])
 async def test_python_examples_work(block: str, engine: Upstream, tmp_path: Path) -> None:
     compile(block, README, "exec")
-    if any(name in block for name in NOT_INSTALLED):
-        return
-    ollama = "from ollama" in block
-    engine.reply = reply(OLLAMA, "Content-Type: application/x-ndjson") if ollama else engine.reply
     async with served(tmp_path, "--upstream", engine.url) as running:
         address = await running.address()
         example = block.replace(ADDRESS, address)
         said = await asyncio.to_thread(run, [sys.executable, "-c", example], address, tmp_path)
 
-    assert ("hi" if ollama else "unknown") in said
+    assert "unknown" in said
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -155,14 +130,6 @@ def code(document: str) -> list[str]:
     fenced = re.findall(r"^```\w*\n(.*?)^```$", document, flags=re.DOTALL | re.MULTILINE)
     rest = re.sub(r"^```.*?^```$", "", document, flags=re.DOTALL | re.MULTILINE)
     return [*fenced, *re.findall(r"`([^`\n]+)`", rest)]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_somewhere(document: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)", text(document))
-    local = [link for link in links if not link.startswith("https://")]
-
-    assert [link for link in local if not ((ROOT / document).parent / link).exists()] == []
 
 
 def documented_fields() -> set[str]:
@@ -202,22 +169,6 @@ def headers_of_readme() -> str:
     return "".join(f"| {name} |\n" for row in rows for name in row)
 
 
-def test_every_setting_is_documented_with_its_option() -> None:
-    settings = {field.alias or name for name, field in Settings.model_fields.items()}
-    serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
-    options = {option for parameter in serve.params for option in parameter.opts}
-    rows = [row.split("|") for row in text(README).splitlines() if row.startswith("| `")]
-    table = {
-        name: re.findall(r"`(--[a-z-]+)", row[2])
-        for row in rows
-        for name in re.findall(r"`([a-z_]+)`", row[1])
-        if name in settings
-    }
-
-    assert set(table) == settings
-    assert {option for found in table.values() for option in found} | {"--config"} == options
-
-
 def test_every_cause_that_can_be_named_is_in_the_readme() -> None:
     causes = {cause_of(detector) for detector in CATALOG}
     [named] = re.findall(
@@ -249,8 +200,8 @@ def test_other_files_that_the_map_names_exist() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_plain_text(document: str) -> None:
-    """No pictures made of characters beside arrows and lines of drawings."""
-    allowed = "°…─►◄┘┐┤▼│→┌└├┬┴┼"
+    """No pictures made of characters beside arrows, ticks and lines of drawings."""
+    allowed = "°µ…✓─►◄┘┐┤▼│→┌└├┬┴┼"
     odd = {c for c in text(document) if not c.isascii() and c not in allowed}
 
     assert odd == set()

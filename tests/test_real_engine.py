@@ -14,7 +14,7 @@ from fakes.engine import RunningEngine, real_engine
 from fakes.running import RunningProxy, keep_ram_bandwidth, running_proxy
 
 # Times of two clocks are compared, on a machine that others may use: a difference has to stay.
-pytestmark = [pytest.mark.engine, pytest.mark.flaky(reruns=2, reruns_delay=1)]
+pytestmark = pytest.mark.engine
 
 # What the engine itself varies from one reply to the next: ids, clocks, and what it measured.
 VARYING = re.compile(

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.engine
 
 MESSAGES: Any = [{"role": "user", "content": "Name three colours."}]
 FIXED: Any = {"model": "m", "messages": MESSAGES, "temperature": 0, "seed": 1, "max_tokens": 24}
-VARYING = ("id", "created", "timings", "prompt_tokens_details")  # of each reply, whoever asks
+VARYING = (  # of each reply, whoever asks
+    "id", "created", "created_at", "completed_at", "timings", "prompt_tokens_details",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,12 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {**FIXED, "response_format": {"type": "json_object"}},
     ),
     "text": ("/v1/completions", {"prompt": "Red,", "max_tokens": 16, "temperature": 0, "seed": 1}),
+    "messages": ("/v1/messages", {**FIXED, "system": "Be short."}),
+    "messages-stop": ("/v1/messages", {**FIXED, "stop_sequences": [" "]}),
+    "responses": (
+        "/v1/responses",
+        {"model": "m", "input": "Name three colours.", "max_output_tokens": 16, "temperature": 0},
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from slowtok.proxy.benchmark.comparison import CauseChange, Change, Difference
 from slowtok.proxy.benchmark.figures import Figure, Run
 from slowtok.proxy.benchmark.result import Result
 from slowtok.proxy.outputs.console import VERDICT_STYLES, number, plain, seconds
+from slowtok.proxy.outputs.hanging import hanging
 
 OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red"}
 NAMES = {
@@ -110,12 +111,11 @@ def what_next(steps: Sequence[Step]) -> RenderableType:
     """Return what to try."""
     if not steps:
         return Text("\nNothing that was seen costs speed.", "green")
-    parts = [Text("\nTry next, one at a time:", "bold")]
+    parts: list[RenderableType] = [Text("\nTry next, one at a time:", "bold")]
     for n, step in enumerate(steps, 1):
         lost = f" (all runs: {seconds(step.lost_ms)} lost)" if step.lost_ms else ""
-        text = Text(f"{n}. {plain(step.what)}{lost}")
-        text.append(f"\n   -> {plain(step.do)}", "bold")
-        parts.append(text)
+        parts.append(hanging(f"{n}.", f"{plain(step.what)}{lost}"))
+        parts.append(hanging("   ->", plain(step.do), "bold"))
     return Group(*parts)
 
 

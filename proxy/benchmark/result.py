@@ -9,6 +9,7 @@ import orjson
 from slowtok.proxy.benchmark.figures import Figure, Run, to_json
 
 EVENT, SCHEMA = "bench", 1
+NOT_TOLD = "?"
 
 
 class BadResult(Exception):
@@ -28,7 +29,7 @@ class Result:
     @property
     def model(self) -> str:
         """Which model answered."""
-        return str(self.setup.get("model", {}).get("name", "?"))
+        return str(self.setup.get("model", {}).get("name", NOT_TOLD))
 
     def as_json(self) -> dict[str, Any]:
         """Return it as one JSON object."""

@@ -1,10 +1,11 @@
 """Where a benchmark is sent: the slowtok that runs, or one of its own for the time."""
 
 import asyncio
+import difflib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ RAM_S = 35.0
 """slowtok waits up to 30 s for idle cores to measure the RAM's bandwidth, once."""
 
 POLL_S = 0.1
+MOST_NAMES = 4
+ALIKE_RATIO = 0.5  # of the letters; a suggestion may be wrong, no published source
 Status = Mapping[str, Any]
 Tell = Callable[[str], None]
 
@@ -96,12 +99,12 @@ async def pick_model(stage: Stage, wanted: str | None) -> str:
     """Return the model to ask for: the one wanted, in memory, or the only one.
 
     Raises:
-        ModelError: there are several, or none.
+        ModelError: there are several, or none, or the one wanted is not among them.
     """
-    if wanted:
-        return wanted
     listed = await stage.ask("/v1/models")
     names = [str(m["id"]) for m in listed.get("data") or [] if isinstance(m, dict) and m.get("id")]
+    if wanted:
+        return _listed(wanted, names)
     loaded = [
         name for e in stage.status.get("engines") or [] for name in e.get("loaded_models") or []
     ]
@@ -111,6 +114,26 @@ async def pick_model(stage: Stage, wanted: str | None) -> str:
     if not names:
         raise ModelError("the engine lists no model: name one with --model")
     raise ModelError(f"which model? --model with one of: {', '.join(sorted(names))}")
+
+
+def _listed(wanted: str, names: Sequence[str]) -> str:
+    """Return the name if the engines list it, or list nothing; a tag may be left out (Ollama).
+
+    Raises:
+        ModelError: they list others only.
+    """
+    if not names or wanted in names or f"{wanted}:latest" in names:
+        return wanted
+    alike = difflib.get_close_matches(wanted, names, n=MOST_NAMES, cutoff=ALIKE_RATIO)
+    holding = [name for name in names if wanted.casefold() in name.casefold()]
+    meant = list(dict.fromkeys([*holding, *alike]))[:MOST_NAMES]
+    said = f"did you mean {' or '.join(meant)}?" if meant else f"listed: {_some(names)}"
+    raise ModelError(f"--model {wanted}: no engine lists it; {said}")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(sorted(names)[:MOST_NAMES])}{more}"
 
 
 def _running(settings: Settings) -> Status | None:

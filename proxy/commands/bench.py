@@ -24,7 +24,7 @@ from slowtok.proxy.benchmark.comparison import (
 from slowtok.proxy.benchmark.figures import figures_of
 from slowtok.proxy.benchmark.measure import measure, pace_of
 from slowtok.proxy.benchmark.protocol import STANDARD_RUNS, STANDARD_TOKENS, Protocol, warm_up
-from slowtok.proxy.benchmark.result import BadResult, Result, read_result
+from slowtok.proxy.benchmark.result import NOT_TOLD, BadResult, Result, read_result
 from slowtok.proxy.benchmark.setup import engine_of, setup_of
 from slowtok.proxy.benchmark.stage import BenchError, ModelError, NoEngine, pick_model, set_stage
 from slowtok.proxy.demo.children import DemoError
@@ -96,7 +96,8 @@ async def _bench(
     nonce = secrets.token_hex(4)
     with screen.status("looking for slowtok") as status:
         async with set_stage(settings, status.update) as stage:
-            wanted = asked.model or (before.model if before else None)
+            known = before is not None and before.model != NOT_TOLD
+            wanted = asked.model or (before.model if before and known else None)
             model = await pick_model(stage, wanted)
             client = stage.client(model)
             status.update("warming up")

@@ -7,6 +7,7 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.found import running_at, say_whose, with_state_of
 from slowtok.proxy.doctor.examine import as_json, examine
 from slowtok.proxy.doctor.layout import page
 from slowtok.proxy.doctor.look import take_look
@@ -15,7 +16,11 @@ DONE, NOTHING_INSPECTED = 0, 3
 
 
 def run_doctor(settings: Settings) -> int:
-    """Look once and print what was found. Returns the exit code: 3 without engine and GPU."""
+    """Look once and print what was found. Returns the exit code: 3 without engine and GPU.
+
+    Where no engine is named, those of the slowtok that runs are meant, else the usual ports.
+    """
+    settings = _with_engines(settings)
     waiting = Console(stderr=True, highlight=False)
     with waiting.status("starting") as status:
         seen = asyncio.run(take_look(settings, status.update))
@@ -26,3 +31,13 @@ def run_doctor(settings: Settings) -> int:
     else:
         Console(highlight=False).print(page(checks, is_anything=seen.is_anything))
     return DONE if seen.is_anything else NOTHING_INSPECTED
+
+
+def _with_engines(settings: Settings) -> Settings:
+    found = None if settings.upstream else running_at(settings)
+    if found is None:
+        return settings
+    if found.upstream:
+        say_whose("engines", ", ".join(found.upstream), found)
+        settings = settings.model_copy(update={"upstream": found.upstream})
+    return with_state_of(settings, found)

@@ -1,6 +1,5 @@
 """`slowtok explain [ID]`: one request in full, from the running proxy or from its log."""
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,52 +9,109 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose
+from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.commands.own_page import NotThere, read_page
-from slowtok.proxy.outputs.console import explanation, plain
+from slowtok.proxy.outputs.console import SHORT_ID_CHARS, plain
+from slowtok.proxy.outputs.explanation import explanation
+from slowtok.proxy.report.log_files import log_paths
+
+DONE, FAILED, NOWHERE = 0, 1, 3
+ID_CHARS = 36
 
 
 def run_explain(settings: Settings, request_id: str | None) -> int:
-    """Print one request, the newest diagnosed one where no id is given. Returns the exit code."""
-    record = _from_proxy(settings, request_id) or _from_log(settings.log_path, request_id)
+    """Print one request, the newest diagnosed one where no id is given. Returns the exit code.
+
+    1 where there is no such request, 3 where neither a slowtok nor a log is there.
+    """
+    try:
+        record = _from_proxy(settings, request_id) or _from_log(settings, request_id)
+    except Foreign as reason:
+        return _fail(str(reason), FAILED)
+    except _Nowhere as reason:
+        return _fail(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        where = f"at {settings.listen} nor in {settings.log_path or 'a log'}"
-        sys.stderr.write(plain(f"slowtok: {what}, neither {where}") + "\n")
-        return 1
+        log = log_and_whose(settings)[0] or "a log"
+        return _fail(f"{what}, neither at {settings.listen} nor in {log}", FAILED)
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         Console(highlight=False).print(explanation(record))
-    return 0
+    return DONE
+
+
+class _Nowhere(Exception):
+    """There is nothing to look a request up in. The text says what to do."""
+
+
+def _fail(said: str, code: int) -> int:
+    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
+    return code
 
 
 def _from_proxy(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
-    page = f"requests/{quote(request_id, safe='')}" if request_id else "requests"
-    try:
-        found = read_page(settings, page)
-    except NotThere:
-        return None
-    records = found if isinstance(found, list) else [found]
-    return next((r for r in records if _is_meant(r, request_id)), None)
+    """Return the request from the running proxy; by the end of its id among the newest ones."""
+    pages = ["requests"] if request_id is None or len(request_id) < ID_CHARS else []
+    if request_id is not None:
+        pages.insert(0, f"requests/{quote(request_id, safe='')}")
+    for page in pages:
+        try:
+            found = read_page(settings, page)
+        except NotThere:
+            continue
+        records = found if isinstance(found, list) else [found]
+        if meant := next((r for r in records if _is_meant(r, request_id)), None):
+            return dict(meant)
+    return None
 
 
-def _from_log(path: Path | None, request_id: str | None) -> dict[str, Any] | None:
+def _from_log(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
+    """Return the newest one that is meant, out of the log and its rotated files.
+
+    Raises:
+        _Nowhere: there is no log, or it cannot be read.
+        Foreign: it is another kind of file.
+    """
+    path, running = log_and_whose(settings)
     if path is None:
         return None
-    newest = None
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                with contextlib.suppress(orjson.JSONDecodeError):
-                    record = orjson.loads(line)
-                    newest = record if _is_meant(record, request_id) else newest
-    except OSError:
+    files = log_paths(path)
+    if not files and running is not None:
         return None
+    if not files:
+        raise _Nowhere(f"no slowtok at {settings.listen} and no log at {path}; {NO_LOG_HINT}")
+    reading = Reading()
+    for one in reversed(files):
+        try:
+            newest = _newest(one, request_id, reading)
+        except OSError as error:
+            raise _Nowhere(f"{one}: {error.strerror}") from None
+        if newest is not None:
+            return newest
+    reading.check(path)
+    return None
+
+
+def _newest(path: Path, request_id: str | None, reading: Reading) -> dict[str, Any] | None:
+    newest = None
+    with path.open("rb") as file:
+        for line in file:
+            entry = reading.entry(line)
+            newest = entry if _is_meant(entry, request_id) else newest
     return newest
 
 
 def _is_meant(record: Any, request_id: str | None) -> bool:
-    """Say whether this is the record asked for; without an id, any that was diagnosed."""
+    """Say whether this is the record asked for; without an id, any that was diagnosed.
+
+    An id may be given by its end alone, as `tail` shows it where there is little room.
+    """
     if not isinstance(record, dict) or record.get("event") != "request":
         return False
-    return "verdict" in record if request_id is None else record.get("id") == request_id
+    if request_id is None:
+        return "verdict" in record
+    name = str(record.get("id"))
+    by_its_end = len(request_id) >= SHORT_ID_CHARS and name.endswith(request_id)
+    return name == request_id or by_its_end

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.machine import DeviceFacts
+from slowtok.proxy.commands.found import running_at, with_state_of
 from slowtok.proxy.outlook.asked import Asked, AskError, question
 from slowtok.proxy.outlook.batch import MOST_LINE_BYTES, answers
 from slowtok.proxy.outlook.layout import page
@@ -55,4 +56,7 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
     """Look at this machine where no other was named."""
-    return None if asked.gpu else asyncio.run(look_at_machine(settings.state_path))
+    if asked.gpu:
+        return None
+    looked = with_state_of(settings, running_at(settings))  # it may have measured the RAM
+    return asyncio.run(look_at_machine(looked.state_path))

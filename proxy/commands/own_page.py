@@ -41,9 +41,9 @@ def read_page(settings: Settings, path: str) -> Any:
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise NotThere(f"{settings.listen} wants its API key: set SLOWTOK_API_KEY") from None
-        raise NotThere(f"what listens at {settings.listen} is not slowtok") from None
+        raise NotThere(not_slowtok(settings)) from None
     except (HTTPException, ValueError):
-        raise NotThere(f"what listens at {settings.listen} is not slowtok") from None
+        raise NotThere(not_slowtok(settings)) from None
     except OSError as error:
         reason = getattr(error, "reason", error)  # urllib wraps what the system said
         if isinstance(reason, TimeoutError):
@@ -53,3 +53,8 @@ def read_page(settings: Settings, path: str) -> Any:
             f"no slowtok at {settings.listen} ({why}); `slowtok serve` starts one, "
             "--listen HOST:PORT names another"
         ) from None
+
+
+def not_slowtok(settings: Settings) -> str:
+    """Say that somebody else is at `listen`, and what to do."""
+    return f"what listens at {settings.listen} is not slowtok; --listen HOST:PORT names another"

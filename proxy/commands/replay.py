@@ -19,7 +19,8 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.expectation import with_expectation
 from slowtok.proxy.case_file import BadCase, RecordedCase, read_cases
-from slowtok.proxy.outputs.console import VERDICT_STYLES, explanation, plain
+from slowtok.proxy.outputs.console import VERDICT_STYLES, plain
+from slowtok.proxy.outputs.explanation import explanation
 from slowtok.proxy.outputs.record import known, make_record
 
 STDIN = "-"

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
+from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.report import html, text
 from slowtok.proxy.report.log_files import LogFile, lines, open_log
@@ -36,40 +38,49 @@ def run_report(
     Raises:
         SettingsError: the log goes to standard output, which cannot be read.
     """
-    path = settings.log_path
-    if path is None:
-        raise settings.fault("log", "standard output cannot be read again; name a file")
+    path = log_of(settings)
     try:
         period = period_of(since, now or datetime.now().astimezone())
         with open_log(path) as files:
             if not files:
-                return _complain(f"no log at {path}; slowtok serve writes it", NO_LOG)
+                return _complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
             report = make_report(files, period)
         return _put(report, "json" if settings.json_lines else form, output)
+    except Foreign as error:
+        return _complain(str(error), FAILED)
     except BadPeriod as error:
         return _complain(f"--since {error}", USAGE)
+    except BrokenPipeError:  # the reader has seen enough; the command line ends quietly
+        raise
     except OSError as error:
         return _complain(f"{error.filename or path}: {error.strerror}", FAILED)
 
 
 def make_report(files: Iterable[LogFile], period: Period) -> dict[str, Any]:
-    """Read the files and return the report on a period."""
+    """Read the files of a log, the oldest first, and return the report on a period.
+
+    Raises:
+        Foreign: none of what was read is slowtok's.
+    """
     meant = [f for f in files if f.written_unix_s >= period.before.since.timestamp()]
     now, before = Tally(zone=period.until.tzinfo), Tally(zone=period.until.tzinfo)
-    bad_lines = 0
+    bad_lines, reading = 0, Reading()
     with _bar(sum(file.size_bytes for file in meant)) as advance:
         for file in meant:
             for line in lines(file, advance):
-                bad_lines += not _count(line, period, now, before)
+                bad_lines += not _count(reading.entry(line), period, now, before)
+    if meant:
+        reading.check(meant[-1].path)
     return summarise(period, now, before, bad_lines=bad_lines)
 
 
-def _count(line: bytes | None, period: Period, now: Tally, before: Tally) -> bool:
-    """Count a line where it belongs; False where it could not be read."""
+def _count(record: dict[str, Any] | None, period: Period, now: Tally, before: Tally) -> bool:
+    """Count an entry where it belongs; False where its line could not be read."""
+    if record is None:
+        return False
+    if record["event"] != "request":
+        return True
     try:
-        record = orjson.loads(line or b"")
-        if record["event"] != "request":
-            return True
         at = datetime.fromisoformat(record["ts"])
         if period.holds(at):
             now.add(record, at)
@@ -83,6 +94,8 @@ def _count(line: bytes | None, period: Period, now: Tally, before: Tally) -> boo
 def _put(report: dict[str, Any], form: Format, output: Path | None) -> int:
     said = _formed(report, form)
     if output is not None:
+        if not output.absolute().parent.is_dir():
+            return _complain(f"--output {output}: no such folder", USAGE)
         replace_file(output, (said + "\n").encode("utf-8", "replace"))
         sys.stderr.write(f"slowtok: written to {plain(str(output))}\n")
     elif form == "text":

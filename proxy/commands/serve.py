@@ -3,35 +3,39 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from rich.console import Console
-from rich.text import Text
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.case import Case
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import Diagnosis
-from slowtok.proxy.app import Proxy, make_app, make_runner
-from slowtok.proxy.door import Door, most_connections, open_port
-from slowtok.proxy.drain import Stop, drain, under_way
+from slowtok.proxy.app import Proxy, make_app
+from slowtok.proxy.commands.port_holder import why_not
+from slowtok.proxy.door import Door, leave_no_core, most_connections, open_ports
+from slowtok.proxy.drain import Stop
+from slowtok.proxy.edge import make_runner
 from slowtok.proxy.engines import Engines
+from slowtok.proxy.front import Alone, Front
+from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.observer import Sink
-from slowtok.proxy.outputs.console import is_telling, plain, request_line
+from slowtok.proxy.outputs.console import is_telling, plain, plain_line, request_line
 from slowtok.proxy.outputs.lines import to_file, to_stdout
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
+from slowtok.proxy.state_lock import claimed
+from slowtok.proxy.workers.crew import Crew
 
-BACKLOG = 1024  # connections that the kernel keeps until they are accepted
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
 
 T = TypeVar("T")
@@ -52,7 +56,7 @@ class Screen:
         if self._log is not None:
             self._log(case, diagnosis, record)
         elif is_telling(record):
-            self._show(request_line(record))
+            self._show(record)
 
     def tell(self, event: str, **facts: Any) -> None:
         """Show what else happened; of that, people want to see engines that went away."""
@@ -60,6 +64,17 @@ class Screen:
             self._log.event(event, **facts)
         elif event == "engine-lost":
             self.say(plain(f"engine    {facts.get('url')} does not answer any more"))
+        elif event == "engine-is-slowtok":
+            self.say(
+                plain(f"warning   {facts['url']} is another slowtok: name its engine instead, or")
+            )
+            self.say("          each request is timed twice, and kept in two logs")
+        elif event == "state-shared":
+            self.say(plain(f"warning   {facts['state_dir']} is in use by another slowtok"))
+            self.say(plain(f"          ({facts['by']}): lines of the log may get lost, and"))
+            self.say("          neither learns from the other; --state-dir DIR keeps them apart")
+        elif event == "worker-died":
+            self.say(plain(f"warning   a worker died, and {facts['requests']} requests with it"))
         elif event == "stopping":
             self.say(f"stopping  {facts['requests']} under way; once more stops at once")
         elif event == "engine-found" and self.greeted:
@@ -73,12 +88,12 @@ class Screen:
         else:
             self.writer.write(text)
 
-    def _show(self, text: Text) -> None:
-        if not self._is_terminal:  # nothing to colour: a fraction of the work
-            self.writer.write(text.plain)
+    def _show(self, record: dict[str, Any]) -> None:
+        if not self._is_terminal:
+            self.writer.write(plain_line(record))
             return
         with self._console.capture() as captured:
-            self._console.print(text, end="")
+            self._console.print(request_line(record, self._console.width), end="")
         self.writer.write(captured.get())
 
 
@@ -89,13 +104,21 @@ def run_serve(settings: Settings) -> int:
         SettingsError: a cause that is not known, or a port, log or directory that cannot be used.
     """
     _check_causes(settings)
+    _check_exposed(settings)
+    leave_no_core()
+    _check_workers(settings)
     with contextlib.ExitStack() as opened:
-        listener = _usable(
+        listeners = _usable(
             settings,
             "listen",
-            lambda: open_port(settings.host, settings.port, settings.client_timeout_s),
+            lambda: open_ports(
+                settings.host, settings.port, settings.client_timeout_s, settings.workers
+            ),
+            lambda error: why_not(error, settings.port),
         )
-        opened.callback(listener.close)
+        for each in listeners:
+            opened.callback(each.close)
+        listener = listeners[0]
         _check_upstreams(settings, int(listener.getsockname()[1]))
         screen = Screen(json=settings.json_lines or settings.log_path is None)
         opened.callback(screen.writer.close)
@@ -109,42 +132,59 @@ def run_serve(settings: Settings) -> int:
             recorder = _usable(settings, "record", lambda: Recorder(directory))
             opened.callback(recorder.writer.close)
             sinks["record"] = recorder
+        other = opened.enter_context(claimed(settings.state_path, _own_words(listener)))
+        if other is not None:
+            _teller(log, screen)("state-shared", state_dir=str(settings.state_path), by=other)
         if settings.otlp_endpoint:
             sinks["otel"], sender = open_otel(settings)
             opened.callback(sender.close)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, listener, log, screen, sinks))
+            runner.run(_serve(settings, listeners, log, screen, sinks))
     return 0
 
 
 async def _serve(
     settings: Settings,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     log: Log | None,
     screen: Screen,
     sinks: dict[str, Sink],
 ) -> None:
+    listener = listeners[0]
     tell = _teller(log, screen)
-    logging.basicConfig(level=logging.WARNING, handlers=[_Told(tell)])
+    logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(tell)])
     proxy = Proxy(settings, sinks, tell=tell)
     app = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
-    runner = make_runner(app)
+    runner = make_runner(app, settings.max_head_bytes)
     stop = _stop_on_signals()
     await runner.setup()
     try:
-        server = cast(web.Server, runner.server)  # it is set up
-        proxy.door = Door(server, most_connections(settings.max_connections), tell=tell)
-        loop = asyncio.get_running_loop()
-        listening = await loop.create_server(proxy.door, sock=listener, backlog=BACKLOG)
+        front = proxy.front = _front(proxy, runner, listeners)
+        await front.open()
+        if workers := front.workers():
+            screen.say(f"workers   {len(workers)} take clients in")
         await _greet(screen, listener, proxy.engines)
+        _warn_of_others(settings, screen, tell)
         await stop.asked.wait()
-        listening.close()  # another slowtok may take the port now
-        if requests := under_way(proxy, server):
+        requests = await front.close()
+        proxy.stop_pages()
+        if requests:
             tell("stopping", requests=requests, grace_s=settings.grace_s)
-        if cut_off := await drain(proxy, server, settings.grace_s, stop.at_once):
+        if cut_off := await front.drain(stop.at_once):
             tell("cut-off", requests=cut_off)
     finally:
         await runner.cleanup()
+
+
+def _front(proxy: Proxy, runner: web.AppRunner, listeners: Sequence[socket.socket]) -> Front:
+    """Return what takes clients in: this process, or one worker for each listening socket."""
+    settings = proxy.settings
+    if len(listeners) > 1:
+        return Crew(settings, proxy.observer, proxy.engines, runner, listeners, proxy.tell)
+    server = cast(web.Server, runner.server)  # it is set up
+    most = most_connections(settings.max_connections)
+    proxy.door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=proxy.tell)
+    return Alone(proxy.relay, server, listeners[0], proxy.door, settings.grace_s)
 
 
 async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> None:
@@ -166,6 +206,25 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
     screen.say(f"listening http://{shown}:{port}  (OpenAI clients: http://{shown}:{port}/v1)")
 
 
+def _warn_of_others(settings: Settings, screen: Screen, tell: Callable[..., None]) -> None:
+    """Say that other machines can come in, and what holds them back."""
+    if settings.is_local:
+        return
+    has_key = bool(settings.api_key.get_secret_value())
+    tell("exposed", listen=settings.listen, api_key=has_key)
+    if has_key:
+        said = "need the key, which goes over the network unencrypted"
+    else:
+        said = "need no key: they can use the engines and read the records"
+    screen.say(f"warning   other machines can reach this address and {said}")
+
+
+def _own_words(listener: socket.socket) -> str:
+    """Say which slowtok this is, for another one that shares its state directory."""
+    host, port = listener.getsockname()[:2]
+    return f"process {os.getpid()} at {host}:{port}"
+
+
 def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
     """Return what tells of events: to the log and to the screen."""
 
@@ -177,29 +236,25 @@ def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
     return tell
 
 
-class _Told(logging.Handler):
-    """Turns what libraries log into events: an error's kind and place; its text may hold a key."""
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        frames = traceback.extract_tb(error.__traceback__) if error else None
-        self._tell(
-            "internal-error",
-            logger=record.name,
-            error=type(error).__name__ if error else None,
-            at=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
-        )
-
-
 def _check_causes(settings: Settings) -> None:
     causes = {cause_of(detector) for detector in CATALOG}
     for name in settings.disable:
         if name not in causes:
             raise settings.fault("disable", f"no cause is called {name!r}; see docs/causes.md")
+
+
+def _check_exposed(settings: Settings) -> None:
+    """Refuse to listen where other machines come in, unless a key or the user's word guards it."""
+    if settings.is_local or settings.api_key.get_secret_value() or settings.allow_no_key:
+        return
+    said = "other machines can reach it: set a key (SLOWTOK_API_KEY), or say --allow-no-key"
+    raise settings.fault("listen", said)
+
+
+def _check_workers(settings: Settings) -> None:
+    if settings.workers > 1 and sys.platform == "win32":
+        said = "on Windows one process does it all: sockets cannot be shared like this"
+        raise settings.fault("workers", said)
 
 
 def _check_upstreams(settings: Settings, own_port: int) -> None:
@@ -211,13 +266,19 @@ def _check_upstreams(settings: Settings, own_port: int) -> None:
             raise settings.fault("upstream", f"{url} is slowtok's own address")
 
 
-def _usable(settings: Settings, key: str, make: Callable[[], T]) -> T:
+def _usable(
+    settings: Settings,
+    key: str,
+    make: Callable[[], T],
+    why_not: Callable[[OSError | UnicodeError], str] | None = None,
+) -> T:
     """Make what a setting asks for; what the system refuses is the setting's fault."""
     try:
         return make()
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise settings.fault(key, f"cannot be used: {reason}") from None
+        said = why_not(error) if why_not else f"cannot be used: {reason}"
+        raise settings.fault(key, said) from None
 
 
 def _open_log(settings: Settings) -> Log | None:

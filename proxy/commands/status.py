@@ -6,7 +6,7 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.commands.own_page import NotThere, read_page
+from slowtok.proxy.commands.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.outputs.overview import overview
 
@@ -16,7 +16,7 @@ def run_status(settings: Settings) -> int:
     try:
         status = read_page(settings, "status")
         if not isinstance(status, dict) or "engines" not in status:
-            raise NotThere(f"what listens at {settings.listen} is not slowtok")
+            raise NotThere(not_slowtok(settings))
     except NotThere as reason:
         sys.stderr.write(plain(f"slowtok: {reason}") + "\n")
         return 1

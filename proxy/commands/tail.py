@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.outputs.console import is_telling, request_line
+from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
+from slowtok.proxy.commands.log_entries import Foreign, Reading
+from slowtok.proxy.outputs.console import is_telling, plain, request_line
 
 POLL_S = 0.2
+DONE, FAILED, NO_LOG = 0, 1, 3
 
 
 def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
@@ -23,38 +25,43 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     Raises:
         SettingsError: the log goes to standard output, which cannot be followed.
     """
-    path = settings.log_path
-    if path is None:
-        raise settings.fault("log", "standard output cannot be followed; name a file")
+    path = log_of(settings)
+    if not path.exists():
+        return _fail(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
-        if not follow and not path.exists():
-            sys.stderr.write(f"slowtok: no log at {path}; slowtok serve writes it\n")
-            return 1
         _print_all(path, last, follow=follow, json=settings.json_lines)
     except KeyboardInterrupt:
-        pass
+        return DONE
     except BrokenPipeError:  # the reader has seen enough; what is buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except OSError as error:
-        sys.stderr.write(f"slowtok: {path}: {error.strerror}\n")
-        return 1
-    return 0
+        return _fail(f"{path}: {error.strerror}", FAILED)
+    except Foreign as reason:
+        return _fail(str(reason), FAILED)
+    return DONE
+
+
+def _fail(said: str, code: int) -> int:
+    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
+    return code
 
 
 def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     shown: deque[str] = deque(maxlen=last)
-    caught_up = False
+    reading, caught_up = Reading(), False
     for line in _lines(path):
         if line is None:  # all that is there has been read
             if not caught_up:
+                reading.check(path)
                 sys.stdout.writelines(shown)
                 sys.stdout.flush()
             caught_up = True
             if not follow:
                 return
             time.sleep(POLL_S)
-        elif text := _shown(console, line, json=json):
+        elif text := _shown(console, line, reading.entry(line), json=json):
             if caught_up:
                 sys.stdout.write(text)
                 sys.stdout.flush()
@@ -93,26 +100,18 @@ def _was_rotated(path: Path, file: BinaryIO) -> bool:
     return now.st_ino != os.fstat(file.fileno()).st_ino or now.st_size < file.tell()
 
 
-def _shown(console: Console, line: bytes, *, json: bool) -> str:
+def _shown(console: Console, line: bytes, entry: dict[str, Any] | None, *, json: bool) -> str:
     """Return what to print of a line; nothing for events, and for what is no record at all."""
-    record = _request(line)
-    if record is None:
+    if entry is None or entry["event"] != "request":
         return ""
     if json:
         return line.decode("utf-8", "replace")
-    if not is_telling(record):
+    if not is_telling(entry):
         return ""
+    width = console.width if console.is_terminal else None  # a pipe gets the line whole
     try:
         with console.capture() as captured:
-            console.print(request_line(record))
+            console.print(request_line(entry, width))
     except (AttributeError, KeyError, TypeError, ValueError):  # written by another version
         return ""
     return captured.get()
-
-
-def _request(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) and record.get("event") == "request" else None

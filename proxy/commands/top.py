@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.commands.own_page import NotThere, read_page
+from slowtok.proxy.commands.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.topview.frame import MOST_RECENT, frame
 from slowtok.proxy.topview.keys import single_keys
@@ -64,7 +64,7 @@ def _next(settings: Settings, screen: Console) -> RenderableType:
 def _look(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     status, records = read_page(settings, "status"), read_page(settings, RECORDS)
     if not isinstance(status, dict) or "engines" not in status or not isinstance(records, list):
-        raise NotThere(f"what listens at {settings.listen} is not slowtok")
+        raise NotThere(not_slowtok(settings))
     return status, records
 
 

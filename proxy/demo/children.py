@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -73,8 +74,8 @@ async def _drain(child: asyncio.subprocess.Process) -> None:
 @asynccontextmanager
 async def run_engine(
     model: Path, *, alias: str, threads: int, context: int, slots: int, log: Path, limit_s: float
-) -> AsyncIterator[str]:
-    """Run an engine on a free port; yields its URL once it listens.
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Run an engine on a free port; yields its URL and its process once it listens.
 
     Raises:
         DemoError: it did not start within `limit_s`.
@@ -88,7 +89,7 @@ async def run_engine(
         line = await _first_line(child, limit_s)
         if not line.startswith(LISTENING):
             raise DemoError(f"the engine did not start: {await last_words(child, log)}")
-        yield line.removeprefix(LISTENING)
+        yield line.removeprefix(LISTENING), child
 
 
 @asynccontextmanager
@@ -127,6 +128,16 @@ async def _first_line(child: asyncio.subprocess.Process, limit_s: float) -> str:
     except TimeoutError:
         return ""
     return line.decode(errors="replace").strip()
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended, by its exit code."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
 
 
 async def last_words(child: asyncio.subprocess.Process, log: Path) -> str:

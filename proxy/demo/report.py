@@ -12,11 +12,11 @@ from slowtok.proxy.demo.shots import NORMAL, Outcome
 from slowtok.proxy.outputs.console import (
     VERDICT_STYLES,
     Record,
-    explanation,
     named,
     plain,
     seconds,
 )
+from slowtok.proxy.outputs.explanation import explanation
 
 MIN_CAUSES = 2
 CONTENTION = "host-contention"
@@ -110,11 +110,18 @@ def ending(outcomes: Sequence[Outcome]) -> RenderableType:
     return Group(*parts)
 
 
-def next_steps(url: str | None, explain: str | None) -> Text:
-    """Return what to do next; `url` where the proxy stays up, `explain` a command that works."""
+def next_steps(url: str | None, explain: str | None, option: str = "") -> Text:
+    """Return what to do next.
+
+    `url` is where the proxy stays up, `explain` a command that works, and `option` what each
+    command needs to find this proxy.
+    """
     lines = []
     if url is not None:
         lines.append(f"Still up: point a client at {url}/v1; Ctrl-C ends it.")
+        lines.append(f"Its page: {url}/slowtok/")
+        lines.append(f"From another terminal: slowtok top{option}")
+        lines.append("and in its place tail, report, status or doctor.")
     if explain is not None:
         lines.append(f"One request in full: {explain}")
     if url is None:

@@ -23,7 +23,8 @@ from slowtok.proxy.demo.client import Client
 from slowtok.proxy.demo.model import ModelError, fetch_model
 from slowtok.proxy.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.demo.show import Show
-from slowtok.proxy.demo.stage import USUAL_LISTEN, pick_listen, set_stage
+from slowtok.proxy.demo.stage import USUAL_LISTEN, Stage, pick_listen, set_stage
+from slowtok.proxy.outputs.hanging import counted
 
 BUSY_PER_CORE = 2
 BUSY_S = 6.0  # then the rest of the answer comes at full speed: the demo's time is bounded
@@ -74,8 +75,8 @@ async def _run(
     with tempfile.TemporaryDirectory(prefix="slowtok-demo-") as scratch:
         listen = listen or pick_listen(usual=serve)
         state, logs = state_dir or Path(scratch), Path(scratch)
-        async with set_stage(show, listen=listen, state_dir=state, logs=logs) as client:
-            await _play(show, client)
+        async with set_stage(show, listen=listen, state_dir=state, logs=logs) as stage:
+            await _play(show, stage.client)
             elapsed_s = time.monotonic() - show.began_at_s
             if json:
                 found = report.to_json(show.outcomes, elapsed_s)
@@ -84,7 +85,7 @@ async def _run(
             else:
                 _finish(show, listen if serve else None, state_dir, elapsed_s)
             if serve:
-                await _stay()
+                await _stay(stage)
     return 0 if report.convinces(show.outcomes) else 1
 
 
@@ -105,7 +106,7 @@ async def _play(show: Show, client: Client) -> None:
 
 async def _starve(show: Show, client: Client, pace: Pace) -> None:
     count = BUSY_PER_CORE * cores()
-    show.scene(f"{count} busy processes on {cores()} cores, for at most {BUSY_S:.0f} s")
+    show.scene(f"{count} busy processes on {counted(cores(), 'core')}, for at most {BUSY_S:.0f} s")
     async with busy_cores(count, BUSY_S + BUSY_AHEAD_S):
         await asyncio.sleep(BUSY_AHEAD_S)
         await show.fire(client, shots.starved(pace.tokens))
@@ -142,7 +143,9 @@ def _finish(show: Show, listen: str | None, state_dir: Path | None, elapsed_s: f
     if not report.convinces(show.outcomes):
         show.console.print(report.NOT_CONVINCING, style="yellow")
     url = f"http://{listen}" if listen else None
-    show.console.print(report.next_steps(url, _explain_command(show, listen, state_dir)))
+    option = "" if listen in (None, USUAL_LISTEN) else f" --listen {listen}"
+    steps = report.next_steps(url, _explain_command(show, listen, state_dir), option)
+    show.console.print(steps)
     show.console.print(f"[dim]The demo took {elapsed_s:.0f} s.[/]")
 
 
@@ -157,10 +160,14 @@ def _explain_command(show: Show, listen: str | None, state_dir: Path | None) -> 
     return command if listen == USUAL_LISTEN else f"{command} --listen {listen}"
 
 
-async def _stay() -> None:
-    """Stay until Ctrl-C, which is the normal end here."""
+async def _stay(stage: Stage) -> None:
+    """Stay until Ctrl-C, which is the normal end here.
+
+    Raises:
+        DemoError: the engine or the proxy is gone, and with it the demo.
+    """
     with suppress(asyncio.CancelledError):
-        await asyncio.Event().wait()
+        raise DemoError(f"{await stage.until_one_ends()}: the demo ends")
 
 
 def _end_on_signals() -> None:

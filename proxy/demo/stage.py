@@ -2,18 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 
+from slowtok.proxy.commands.port_holder import holder_of
 from slowtok.proxy.demo.children import (
     DemoError,
     cores,
     free_port,
+    how_it_ended,
     is_free,
     last_words,
     run_engine,
@@ -34,22 +37,43 @@ HOST, USUAL_PORT = "127.0.0.1", 4141
 USUAL_LISTEN = f"{HOST}:{USUAL_PORT}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A client of the proxy, and the processes without which the demo is over, by name."""
+
+    client: Client
+    parts: Mapping[str, asyncio.subprocess.Process]
+
+    async def until_one_ends(self) -> str:
+        """Wait until one of the processes ends, and say which one and how."""
+        ends = {asyncio.ensure_future(part.wait()): name for name, part in self.parts.items()}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        ended = next(iter(done))
+        return f"{ends[ended]} {how_it_ended(ended.result())}"
+
+
 @asynccontextmanager
 async def set_stage(
     show: Show, *, listen: str, state_dir: Path, logs: Path
-) -> AsyncIterator[Client]:
-    """Start the engine and the proxy, and yield a client of the proxy.
+) -> AsyncIterator[Stage]:
+    """Start the engine and the proxy, and yield them with a client of the proxy.
 
     Raises:
         DemoError: one of them did not start.
     """
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or not is_free(host.strip("[]"), int(port)):
-        raise DemoError(f"listen = {listen!r} cannot be used: is something else there?")
+        holder = holder_of(int(port)) if port.isdigit() else None
+        by = f"{holder} is there" if holder else "is something else there?"
+        raise DemoError(f"listen = {listen!r} cannot be used: {by}")
     began_at_s = time.monotonic()
     async with AsyncExitStack() as stack:
         with show.waiting("starting llama-server"):
-            engine_url = await stack.enter_async_context(_engine(show, logs))
+            engine_url, engine = await stack.enter_async_context(_engine(show, logs))
         took_s = time.monotonic() - began_at_s
         size = f"{show.model.stat().st_size / 2**20:.0f} MiB"
         show.say(f"llama-server at {engine_url} in {took_s:.1f} s: {show.model_name}, {size}")
@@ -67,7 +91,7 @@ async def set_stage(
         with show.waiting("slowtok measures the RAM's bandwidth (once, when the cores are idle)"):
             status = await _until_ready(client)
         show.say(_readiness(status))
-        yield client
+        yield Stage(client=client, parts={"llama-server": engine, "slowtok": proxy})
 
 
 def _engine(show: Show, logs: Path) -> Any:

@@ -13,6 +13,7 @@ from slowtok.proxy.doctor.hidden import check_hidden
 from slowtok.proxy.doctor.host import check_host
 from slowtok.proxy.doctor.memory import check_memory
 from slowtok.proxy.doctor.seen import EngineSeen, Seen
+from slowtok.proxy.doctor.shared import check_shared
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.version import own_version
 
@@ -26,6 +27,7 @@ EXAMINERS: tuple[Examiner, ...] = (
     check_flags,
     check_gpus,
     check_host,
+    check_shared,
     check_hidden,
 )
 

@@ -19,6 +19,7 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.doctor.shared import see_store
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.engines import USUAL_PORTS, Engines
 from slowtok.proxy.gpus_used import gpus_used, seen_from
@@ -115,6 +116,7 @@ async def _see(
         cpu_driver=_word(CPU_FREQUENCY / "scaling_driver"),
         cpu_preference=_word(CPU_FREQUENCY / "energy_performance_preference"),
         failures=_failures(sampler),
+        store=await see_store(settings),
     )
 
 
@@ -126,6 +128,14 @@ async def _engine(
     from_s: float,
     said: list[str],
 ) -> EngineSeen:
+    found = seen_engine(engines, engine, sampler, from_s, said)
+    return replace(found, is_slowtok=await _is_slowtok(session, engine.url))
+
+
+def seen_engine(
+    engines: Engines, engine: Engine, sampler: Sampler, from_s: float, said: list[str]
+) -> EngineSeen:
+    """Return what is known of an engine and its models; samples since `from_s`. Asks nobody."""
     now_s = time.monotonic()
     here = engine.local is not False
     process = (sampler.process(engine.port) if here else None) or ProcessFacts(port=engine.port)
@@ -140,7 +150,6 @@ async def _engine(
         name=engine.name,
         url=engine.url,
         answers=engine.identity is not None,
-        is_slowtok=await _is_slowtok(session, engine.url),
         server=server_of(None)[0],
         models=tuple(engine.models) or engine.probe.models,
         serving=tuple(_serving(engine, *server_of(name), said) for name in _in_memory(engine)),

@@ -50,11 +50,20 @@ class EngineSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """A store of shared baselines, by its address; `failure` is None where it answers."""
+
+    named: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """All of it. `host` are samples of the machine; `swap_used_bytes` is of this moment.
 
     `cpu_driver` and `cpu_preference` are the kernel's words for who sets the CPU's clock and to
-    what end. `failures` are sensors that broke.
+    what end. `failures` are sensors that broke. `store` is what
+    learned baselines are shared through.
     """
 
     engines: tuple[EngineSeen, ...] = ()
@@ -66,6 +75,7 @@ class Seen:
     cpu_driver: str | None = None
     cpu_preference: str | None = None
     failures: tuple[str, ...] = ()
+    store: StoreSeen | None = None
 
     @property
     def is_anything(self) -> bool:

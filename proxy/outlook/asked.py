@@ -10,12 +10,14 @@ from pathlib import Path
 
 from slowtok.config.hardware import Card, card_called, cards_with
 from slowtok.config.models import find_model
-from slowtok.detectors.assumed_model import Unsized, completed_live
+from slowtok.detectors.assumed_model import BITS, Unsized, bits_of, completed_live
 from slowtok.detectors.engine import ModelFacts
 from slowtok.detectors.envelope_reads import KV_RATIO
 from slowtok.detectors.machine import DeviceFacts
-from slowtok.detectors.published import Published, facts_of
+from slowtok.detectors.published import ENGINES, Published, facts_of
 
+LLAMA_CPP = ("llama.cpp", "llama-server", "lm-studio")  # one and the same, computed alike
+KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
 NO_GPU = frozenset({"cpu", "none"})
 MOST_NAMES = 4
 USUAL_CONTEXT_TOKENS = 4096
@@ -93,6 +95,14 @@ def _check(asked: Asked) -> None:
         raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
     if asked.depth is not None and asked.depth < 0:
         raise AskError(f"--depth {asked.depth}: must not be negative")
+    if asked.quant is not None and bits_of(asked.quant) is None and asked.weights is None:
+        known = ", ".join(word for word, _ in BITS)
+        raise AskError(
+            f"--quant {asked.quant}: not a known type; known are {known}, with any ending: "
+            "else give the size as --weights in GiB"
+        )
+    if asked.engine is not None and not any(e in asked.engine.lower() for e in KNOWN_ENGINES):
+        raise AskError(f"--engine {asked.engine}: not one of {', '.join(KNOWN_ENGINES)}")
     if asked.kv_type is not None and asked.kv_type.lower() not in KV_RATIO:
         raise AskError(f"--kv-type {asked.kv_type}: not one of {', '.join(KV_RATIO)}")
 
@@ -144,8 +154,19 @@ def _read(asked: Asked) -> ModelFacts | None:
         facts: ModelFacts = reader.read(path)
     except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
         what = "Hugging Face folder" if path.is_dir() else "GGUF file"
-        raise AskError(f"{path}: cannot be read as a {what}: {error}") from None
+        raise AskError(f"{path}: cannot be read as a {what}: {_in_words(error)}") from None
     return replace(facts, name=facts.name or path.stem)
+
+
+def _in_words(error: Exception) -> str:
+    """Say why a model's file could not be read, without Python's own words for it."""
+    if isinstance(error, FileNotFoundError):
+        return f"it has no {Path(str(error.filename)).name}"
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be opened"
+    if isinstance(error, KeyError):
+        return f"it tells no {error.args[0]}"
+    return str(error) or type(error).__name__
 
 
 def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Published:

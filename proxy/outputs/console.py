@@ -1,20 +1,20 @@
-"""Records for human eyes: one line a request, and one request in full. Pure: records in, text out.
+"""Records for human eyes: one line a request, in the room there is. Pure: records in, text out.
 
 Everything that came from outside (model names, paths) is stripped of control characters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.outputs.gpu_text import gpu_line
-
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
-MAX_NAME_CHARS = 28
+LONG_NAME_CHARS, SHORT_NAME_CHARS = 28, 16
+SHORT_ID_CHARS = 8
+SHORT_ID_FROM, RATE_ALONE_FROM, MOST_SPARED = 3, 4, 5
+SECOND_CHARS, ZONE_CHARS = 19, 6  # of a record's time: all but the fraction of the second
 
 Record = Mapping[str, Any]
 
@@ -24,51 +24,59 @@ def is_telling(record: Record) -> bool:
     return "verdict" in record or (record.get("status") or 0) >= 500
 
 
-def request_line(record: Record) -> Text:
-    """Return the line of one finished request."""
-    line = Text(_clock(record), style="dim", end="")
-    verdict = str(record.get("verdict", "-"))
-    word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
-    line.append(f" {word:<13}", VERDICT_STYLES.get(verdict, ""))
-    line.append(f" {plain(str(record.get('model') or record.get('path', '')))[-MAX_NAME_CHARS:]}")
-    for part in _numbers(record):
-        line.append("  ")
-        line.append(part)
-    for finding in named(record)[:1]:
-        line.append(f"  {finding['cause']}", "bold")
-        line.append(f" {finding['confidence']:.2f} lost {seconds(finding['lost_ms'])}")
-    if verdict == "slow" and not named(record):
-        line.append("  cause not visible", "bold")
-    if verdict == "unknown" and record.get("reason"):
-        line.append(f"  ({plain(str(record['reason']))})", "dim")
-    line.append(f"  {record['id']}", "dim")
+def request_line(record: Record, width: int | None = None) -> Text:
+    """Return the line of one finished request, whole, or so that it fits into `width` columns.
+
+    Where there is little room, what matters least goes first: details of numbers, the prefill, all
+    of the id but its end (by which `slowtok explain` finds it, too), every number but the rate;
+    what is too long then is cut.
+    """
+    if width is None:
+        return _line(record, 0)
+    lines = (_line(record, spared) for spared in range(MOST_SPARED + 1))
+    line = next((line for line in lines if line.cell_len <= width), _line(record, MOST_SPARED))
+    line.truncate(width, overflow="ellipsis")
     return line
 
 
-def explanation(record: Record) -> RenderableType:
-    """Return one request in full."""
-    parts: list[RenderableType] = [_head(record), _times(record)]
-    if record.get("expected", {}).get("basis"):
-        parts.append(_expectation(record))
-    parts.extend(_finding(finding) for finding in record.get("findings", ()))
-    if record.get("verdict") == "slow" and not named(record):
-        parts.append(
-            Text("\nNo known cause fits. Not a guess: look at what was not visible.", "bold")
-        )
-    budget = record.get("budget_ms_per_token")
-    if budget:
-        shares = ", ".join(f"{cause} {ms:.2f}" for cause, ms in budget.items())
-        parts.append(Text(f"\nLost per token (ms): {shares}"))
-    gpus = [plain(gpu_line(entry)) for entry in record.get("gpu", ())]
-    if gpus:
-        parts.append(Text("\n" + "\n".join(gpus), "dim"))
-    if record.get("cleared"):
-        parts.append(Text(f"Ruled out: {', '.join(record['cleared'])}", "dim"))
-    parts.extend(
-        Text(f"Not visible: {hidden['fact']} ({plain(hidden['how_to_enable'])})", "dim")
-        for hidden in record.get("not_visible", ())
-    )
-    return Group(*parts)
+def plain_line(record: Record) -> str:
+    """Return the same without colours, whole: a fraction of the work."""
+    return plain("".join([text for text, _ in _parts(record, 0)]))
+
+
+def _line(record: Record, spared: int) -> Text:
+    """Return the line; `spared` (0 to `MOST_SPARED`) says how much is left out."""
+    pieces = [(plain(text), style) for text, style in _parts(record, spared)]
+    return Text.assemble(*pieces, end="")
+
+
+def _parts(record: Record, spared: int) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of the line, each with its style."""
+    ts = str(record["ts"])
+    yield _clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"
+    verdict = str(record.get("verdict", "-"))
+    word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
+    yield f" {word:<13}", VERDICT_STYLES.get(verdict, "")
+    yield f" {_name(record, (None, LONG_NAME_CHARS, SHORT_NAME_CHARS)[min(spared, 2)])}", ""
+    for part in _numbers(record, spared):
+        yield f"  {part}", ""
+    for finding in named(record)[:1]:
+        yield f"  {finding['cause']}", "bold"
+        sure = "" if spared else f" {finding['confidence']:.2f}"
+        yield f"{sure} lost {seconds(finding['lost_ms'])}", ""
+    if verdict == "slow" and not named(record):
+        yield "  cause not visible", "bold"
+    if verdict == "unknown" and record.get("reason"):
+        yield f"  ({plain(str(record['reason']))})", "dim"
+    name = str(record["id"])
+    if spared < MOST_SPARED:
+        yield f"  {name if spared < SHORT_ID_FROM else name[-SHORT_ID_CHARS:]}", "dim"
+
+
+def _name(record: Record, most_chars: int | None) -> str:
+    """Return the model's name; of one that is too long the end, which tells sizes and types."""
+    name = plain(str(record.get("model") or record.get("path", "")))
+    return name if most_chars is None or len(name) <= most_chars else f"…{name[1 - most_chars :]}"
 
 
 def named(record: Record) -> list[Mapping[str, Any]]:
@@ -78,7 +86,18 @@ def named(record: Record) -> list[Mapping[str, Any]]:
 
 def plain(text: str) -> str:
     """Strip control characters, so that nothing foreign can steer a terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def tamed(value: Any) -> Any:
+    """Return a record, or a part of it, with all its texts plain: a log may come from elsewhere."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {plain(str(key)): tamed(one) for key, one in value.items()}
+    return [tamed(one) for one in value] if isinstance(value, list) else value
 
 
 def seconds(milliseconds: float) -> str:
@@ -91,98 +110,36 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _numbers(record: Record) -> list[str]:
+def _numbers(record: Record, spared: int = 0) -> list[str]:
     tokens, timing, rate = (record.get(k, {}) for k in ("tokens", "timing", "rate"))
     parts = []
     if record.get("status", 200) != 200:
         parts.append(f"{record.get('status')} {record.get('ended')}")
+    if "decode_tps" in rate and spared >= RATE_ALONE_FROM:
+        return [*parts, f"{rate['decode_tps']:.1f}/s"]
     if timing.get("queue_ms", 0) >= 100:
         parts.append(f"queue {seconds(timing['queue_ms'])}")
     if timing.get("load_ms", 0) >= 1000:
         parts.append(f"load {seconds(timing['load_ms'])}")
-    if "prompt" in tokens and "prefill_ms" in timing:
+    if "prompt" in tokens and "prefill_ms" in timing and spared < 2:
         cached = f" ({tokens['cached']} cached)" if tokens.get("cached") else ""
         parts.append(f"prefill {tokens['prompt']}{cached} {seconds(timing['prefill_ms'])}")
     if "decode_tps" in rate:
-        parts.append(f"decode {tokens['completion']} at {rate['decode_tps']:.1f}/s{_band(record)}")
+        band = "" if spared else band_words(record)
+        parts.append(f"decode {tokens['completion']} at {rate['decode_tps']:.1f}/s{band}")
     elif "total_ms" in timing:
         parts.append(seconds(timing["total_ms"]))
     return parts
 
 
-def _band(record: Record) -> str:
+def band_words(record: Record) -> str:
+    """Return the expected rates in brackets; empty where they are not known."""
     expected = record.get("expected", {})
     if "decode_low_tps" not in expected:
         return ""
     return f" (expect {expected['decode_low_tps']:.0f}-{expected['decode_high_tps']:.0f})"
 
 
-def _clock(record: Record) -> str:
-    return datetime.fromisoformat(str(record["ts"])).astimezone().strftime("%H:%M:%S")
-
-
-def _head(record: Record) -> Text:
-    verdict = str(record.get("verdict", "no verdict"))
-    word = f"{verdict}, {record['phase']}" if record.get("phase") else verdict
-    text = Text()
-    text.append(word.upper(), VERDICT_STYLES.get(verdict, ""))
-    if record.get("reason"):
-        text.append(f" ({plain(str(record['reason']))})")
-    upstream = record.get("upstream", {})
-    where = f"{upstream.get('kind', '?')} at {upstream.get('url', '?')}"
-    text.append(f"\n{plain(str(record.get('model') or '?'))} on {plain(where)}\n")
-    text.append(f"{record['ts']}  {plain(str(record['path']))}  {record['id']}", "dim")
-    return text
-
-
-def _times(record: Record) -> Table:
-    timing, tokens, rate = (record.get(k, {}) for k in ("timing", "tokens", "rate"))
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    cached = f", {tokens['cached']} cached" if "cached" in tokens else ""
-    prompt = f"{tokens.get('prompt', '?')} tokens{cached}"
-    answer = f"{tokens.get('completion', '?')} tokens"
-    rows = (
-        ("queue", "queue_ms", ""),
-        ("load", "load_ms", ""),
-        ("prefill", "prefill_ms", f"{prompt}{_per_second(rate.get('prefill_tps'))}"),
-        ("decode", "decode_ms", f"{answer}{_per_second(rate.get('decode_tps'))}{_band(record)}"),
-        ("delivery", "delivery_ms", ""),
-        (
-            "total",
-            "total_ms",
-            f"first token after {seconds(timing['ttft_ms'])}" if "ttft_ms" in timing else "",
-        ),
-    )
-    for name, key, words in rows:
-        if key in timing:
-            table.add_row(name, seconds(timing[key]), words)
-    return table
-
-
-def _per_second(rate: float | None) -> str:
-    return "" if rate is None else f" at {rate:.1f}/s"
-
-
-def _expectation(record: Record) -> Text:
-    expected = record["expected"]
-    text = Text("\nExpected: ", "bold")
-    text.append(plain(str(expected["basis"])), "not bold")
-    for reason in expected.get("because", ()):
-        text.append(f"\n  {plain(str(reason))}", "dim not bold")
-    return text
-
-
-def _finding(finding: Mapping[str, Any]) -> Text:
-    text = Text(f"\n{finding['cause']}", "bold")
-    said = (
-        "for your information"
-        if finding.get("informational")
-        else (f"confidence {finding['confidence']:.2f}, lost {seconds(finding['lost_ms'])}")
-    )
-    text.append(f"  {said}\n", "not bold")
-    text.append(f"  {plain(finding['summary'])}\n", "not bold")
-    for e in finding.get("evidence", ()):
-        limit = f" (limit {e['limit']:g})" if "limit" in e else ""
-        text.append(f"    {e['name']} = {e['value']:g} {e['unit']}{limit}\n", "dim not bold")
-    text.append(f"  Remedy: {plain(finding['remedy'])}", "not bold")
-    return text
+@lru_cache(maxsize=2)
+def _clock(ts: str) -> str:
+    return datetime.fromisoformat(ts).astimezone().strftime("%H:%M:%S")

@@ -1,7 +1,8 @@
 """Writing in a thread of its own: a full disk or a stuck terminal never holds up a request.
 
 What is to be written goes through a bounded queue. What does not fit and what cannot be written is
-counted, and writing goes on as soon as it can.
+counted, and writing goes on as soon as it can. Lines are written together with those that follow
+shortly, so that many short requests do not wake the thread, and the disk, once each.
 """
 
 import contextlib
@@ -11,12 +12,15 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Generic, TypeVar
 
 MAX_QUEUED = 10_000
+GATHER_S = 0.02  # a line waits so long for others; a record is due within 0.25 s
+MAX_TOGETHER = 500
 CLOSE_S = 2.0  # at the end, a writer that is stuck is left behind after this
 
 T = TypeVar("T")
@@ -25,21 +29,25 @@ T = TypeVar("T")
 class Writer(Generic[T]):
     """Calls `write` with one item after the other, in order, in a thread.
 
-    `dropped` counts items that came faster than they could be written, `failed` those that could
-    not be written at all.
+    With `flush`, items that come within `GATHER_S` are written before it is called once for all of
+    them. `dropped` counts items that came faster than they could be written, `failed` those that
+    could not be written at all.
     """
 
     def __init__(
         self,
         write: Callable[[T], None],
         *,
+        flush: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
         max_queued: int = MAX_QUEUED,
     ) -> None:
         self.dropped = 0
         self.failed = 0
         self._write = write
+        self._flush = flush
         self._close = close
+        self._ended = False
         self._items: queue.Queue[T | None] = queue.Queue(max_queued)  # None is the end
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
@@ -58,14 +66,38 @@ class Writer(Generic[T]):
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        while (item := self._items.get()) is not None:
+        while not self._ended:
+            count = sum(map(self._write_one, self._gathered()))
             try:
-                self._write(item)
-            except Exception:  # noqa: BLE001 - a line that cannot be written costs only itself
-                self.failed += 1
+                if self._flush is not None and count:
+                    self._flush()
+            except Exception:  # noqa: BLE001 - lines that cannot be written cost only themselves
+                self.failed += count
         if self._close is not None:
             with contextlib.suppress(OSError):
                 self._close()
+
+    def _gathered(self) -> Iterator[T]:
+        """Yield the next item, and with `flush` what comes shortly after it."""
+        item = self._items.get()
+        if self._flush is not None and item is not None:
+            time.sleep(GATHER_S)
+        for left in reversed(range(MAX_TOGETHER)):
+            if item is None:
+                self._ended = True
+                return
+            yield item
+            if self._flush is None or not left or self._items.empty():
+                return
+            item = self._items.get()
+
+    def _write_one(self, item: T) -> bool:
+        try:
+            self._write(item)
+        except Exception:  # noqa: BLE001 - a line that cannot be written costs only itself
+            self.failed += 1
+            return False
+        return True
 
 
 LineWriter = Writer[str]
@@ -84,9 +116,8 @@ def to_stdout() -> LineWriter:
 
     def write(line: str) -> None:
         stream.write(line + "\n")
-        stream.flush()
 
-    return LineWriter(write)
+    return LineWriter(write, flush=stream.flush)
 
 
 def to_file(path: Path, *, max_bytes: int, backups: int) -> LineWriter:
@@ -98,10 +129,13 @@ def to_file(path: Path, *, max_bytes: int, backups: int) -> LineWriter:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = _PrivateFile(path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8")
 
-    def write(line: str) -> None:
-        file.emit(logging.LogRecord("slowtok", logging.INFO, "", 0, line, None, None))
+    lines: list[str] = []
 
-    return LineWriter(write, close=file.close)
+    def flush() -> None:
+        gathered, lines[:] = lines[:], []
+        file.emit_together(gathered)
+
+    return LineWriter(lines.append, flush=flush, close=file.close)
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
@@ -110,8 +144,19 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
 
+    def emit_together(self, lines: list[str]) -> None:
+        """Write lines at once where they fit into the file as it is, else each by itself."""
+        together = _logged("\n".join(lines))
+        fits = not self.shouldRollover(together)
+        for record in [together] if fits else map(_logged, lines):
+            self.emit(record)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's
         raise  # noqa: PLE0704 - called from inside its `except`
+
+
+def _logged(text: str) -> logging.LogRecord:
+    return logging.LogRecord("slowtok", logging.INFO, "", 0, text, None, None)
 
 
 def _open_private(name: str, flags: int) -> int:

@@ -1,5 +1,6 @@
 """The log: JSON lines, one for each finished request and one for whatever else happens."""
 
+import time
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ import structlog
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.outputs.lines import LineWriter
+from slowtok.proxy.utc import utc_text
 
 
 class Log:
@@ -17,7 +19,7 @@ class Log:
         self.writer = writer
         self._events = structlog.wrap_logger(
             None,
-            processors=[structlog.processors.TimeStamper(fmt="iso", key="ts"), self._put],
+            processors=[_stamp, self._put],
             wrapper_class=structlog.BoundLogger,
         )
 
@@ -32,6 +34,11 @@ class Log:
     def _put(self, _logger: Any, _method: str, entry: Any) -> Any:
         self.writer.write(to_json({k: v for k, v in entry.items() if v is not None}))
         raise structlog.DropEvent
+
+
+def _stamp(_logger: Any, _method: str, entry: Any) -> Any:
+    """Say when it happened, in the format of the records beside it."""
+    return {"ts": utc_text(time.time()), **entry}
 
 
 def to_json(value: Any) -> str:

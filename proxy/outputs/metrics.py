@@ -7,7 +7,7 @@ in as `Now` when somebody asks. Every label has a bounded number of values.
 import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -29,6 +29,8 @@ PREFILL_TPS = (10, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 OF_EXPECTED = (0.1, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.5)
 PROXY_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
 
+M = TypeVar("M", Counter, Histogram)
+
 _OF = ("kind", "model")
 _EOF = b"# EOF\n"  # ends OpenMetrics
 
@@ -39,6 +41,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._models = Names()
+        self._labelled: dict[tuple[int, tuple[str, ...]], Any] = {}
         ProcessCollector(registry=self._registry)
         self._count_requests()
         self._count_tokens()
@@ -47,23 +50,31 @@ class Metrics:
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Count a finished request."""
         if diagnosis is None:
-            self._passed.labels(case.server.kind).inc()
+            self._of(self._passed, case.server.kind).inc()
             return
         who = (case.server.kind, self._models.of(case))
         exemplar = {"request_id": case.timeline.request_id}
         phase = diagnosis.phase or "none"
-        self._requests.labels(*who, diagnosis.verdict, phase).inc(1, exemplar)
-        self._endings.labels(*who, ending(case)).inc()
+        self._of(self._requests, *who, diagnosis.verdict, phase).inc(1, exemplar)
+        self._of(self._endings, *who, ending(case)).inc()
         for cause, finding in diagnosis.findings.items():
             if not finding.informational:
-                self._named.labels(*who, cause, finding.phase).inc(1, exemplar)
-                self._lost.labels(*who, cause, finding.phase).inc(finding.lost_s, exemplar)
+                self._of(self._named, *who, cause, finding.phase).inc(1, exemplar)
+                self._of(self._lost, *who, cause, finding.phase).inc(finding.lost_s, exemplar)
         for lost_in, lost_s in unexplained_s(diagnosis).items():
-            self._lost.labels(*who, "unexplained", lost_in).inc(lost_s, exemplar)
+            self._of(self._lost, *who, "unexplained", lost_in).inc(lost_s, exemplar)
         self._add_tokens(case, who)
         for histogram, value in self._values(case):
             if value is not None:
-                histogram.labels(*who).observe(value, exemplar)
+                self._of(histogram, *who).observe(value, exemplar)
+
+    def _of(self, metric: M, *labels: str) -> M:
+        """Return the metric of these labels; the library's own look takes locks and checks."""
+        key = (id(metric), labels)
+        if key not in self._labelled:
+            self._labelled[key] = metric.labels(*labels)
+        found: M = self._labelled[key]
+        return found
 
     async def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
@@ -147,7 +158,7 @@ class Metrics:
         for name, counter in self._tokens.items():
             count = getattr(case.timeline.tokens, name)
             if count is not None:
-                counter.labels(*who).inc(count)
+                self._of(counter, *who).inc(count)
 
     def _values(self, case: Case) -> Iterator[tuple[Histogram, float | None]]:
         """Yield what was measured; what was only estimated is left out."""

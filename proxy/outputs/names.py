@@ -18,6 +18,7 @@ ENDINGS = frozenset(
         "content_filter",
         "complete",
         "client-gone",
+        "no-engine",
         "upstream-error",
         "upstream-refused",
         "timeout",

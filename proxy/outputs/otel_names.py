@@ -25,7 +25,7 @@ _OPERATIONS = {  # by the name of the API
     "rerank": "rerank",  # the conventions have no word for it
 }
 _ERRORS = frozenset(
-    {"upstream-error", "upstream-refused", "timeout", "overloaded", "proxy-stopped"}
+    {"no-engine", "upstream-error", "upstream-refused", "timeout", "overloaded", "proxy-stopped"}
 )
 _CUT_SHORT = _ERRORS | {"client-gone", "http-error", "complete", "unknown"}
 

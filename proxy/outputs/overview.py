@@ -5,14 +5,17 @@ shown by the unit that their name ends with, whatever they are; what is absent i
 what has another shape than expected costs its own lines only.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.hanging import counted
 
 _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _ACRONYMS = frozenset(
@@ -20,6 +23,7 @@ _ACRONYMS = frozenset(
 )
 _TROUBLE = ("restarts", "last_end", "on_sample_errors", "failed", "unreadable_lines")
 _DULL = ("alive", "active", "pid", "gpu_unavailable", "last_unreadable")  # of sampling's own cost
+MOST_DAYS = 7  # of each setup, the newest
 MAX_LISTED = 8  # of models, setups and the like; --json has them all
 Row = tuple[str, str | Text]
 Facts = Mapping[str, Any]
@@ -89,12 +93,17 @@ def facts(known: Facts, *, leave_out: tuple[str, ...] = ()) -> str:
     return ", ".join(words for words in said if words)
 
 
+def no_answer(engine: Facts) -> str:
+    """Say that an engine does not answer, and since when, where it did before."""
+    try:
+        since = datetime.fromisoformat(str(engine["gone_since"])).astimezone()
+    except (KeyError, ValueError):
+        return "does not answer"
+    return f"does not answer, gone since {since:%H:%M:%S}"
+
+
 def _words(name: str) -> str:
     return " ".join(w.upper() if w in _ACRONYMS else w for w in name.split("_")).strip()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def _bare(value: Any) -> str:
@@ -109,23 +118,26 @@ def _head(status: Facts) -> Iterator[Row]:
     counts = status.get("counts") or {}
     version = status.get("version") or "(not installed)"
     said = f"{version} at {status.get('listen', '?')}"
-    for name in ("requests", "in_flight"):
-        said += f", {counts[name]:,} {_words(name)}" if name in counts else ""
+    said += f", {counted(counts['requests'], 'request')}" if "requests" in counts else ""
+    said += f", {counts['in_flight']:,} in flight" if "in_flight" in counts else ""
     yield "slowtok", said
+    for name in ("log", "state_dir"):
+        if status.get(name):
+            yield _words(name), "standard output" if status[name] == "-" else str(status[name])
 
 
 def _engines(status: Facts) -> Iterator[Row]:
     engines = status.get("engines") or []
     if not engines:
         yield "engine", f"none found yet; looked at {status.get('looked_at') or 'nothing'}"
-    shown = ("name", "kind", "version", "url", "answers", "models")
+    shown = ("name", "kind", "version", "url", "answers", "gone_since", "models")
     for engine in engines:
         kind = " ".join(str(engine[k]) for k in ("kind", "version") if engine.get(k))
         name, url = str(engine.get("name") or ""), str(engine.get("url", "?"))
         called = f"{name}: " if name not in url else ""
         words = Text(plain(f"{called}{kind or 'unknown'} at {url}"))
         if engine.get("answers") is False:
-            words.append(", does not answer", "bold red")
+            words.append(f", {no_answer(engine)}", "bold red")
         yield "engine", words
         if more := facts(engine, leave_out=shown):
             yield "", Text(plain(more), "dim")
@@ -155,6 +167,8 @@ def _gpus(status: Facts) -> Iterator[Row]:
 def _machine(status: Facts) -> Iterator[Row]:
     if said := facts(status.get("machine") or {}, leave_out=("gpus_reason",)):
         yield "machine", said
+    if said := facts(status.get("host") or {}):
+        yield "now", said
 
 
 def _learned(status: Facts) -> Iterator[Row]:
@@ -166,12 +180,37 @@ def _learned(status: Facts) -> Iterator[Row]:
         return
     decodes = [setup for setup in setups if str(setup.get("setup")).startswith("decode")]
     requests = sum(setup.get("count", 0) for setup in decodes)
-    yield "learned", f"{_count(len(setups), 'setup')}, {_count(requests, 'healthy request')}"
+    yield "learned", f"{counted(len(setups), 'setup')}, {counted(requests, 'healthy request')}"
     for setup in setups[:MAX_LISTED]:
         more = facts(setup, leave_out=("setup",))
         yield "", Text(plain(f"{_bare(setup.get('setup', '?'))}: {more}"), "dim")
     if len(setups) > MAX_LISTED:
         yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
+    if shared := status.get("shared_baselines"):
+        yield "", Text(plain(f"shared: {facts(shared)}"))
+
+
+def _by_day(status: Facts) -> Iterator[Row]:
+    """Yield how fast each setup was on each of its last days, one line a setup."""
+    rows = status.get("baselines_by_day") or []
+    setups = [(n, list(found)) for n, found in itertools.groupby(rows, lambda row: row["setup"])]
+    for at, (setup, days) in enumerate(setups[:MAX_LISTED]):
+        said = ", ".join(
+            f"{str(day['day'])[5:]} {day['median_tps']:.4g}/s" for day in days[-MOST_DAYS:]
+        )
+        counts = sum(day["count"] for day in days[-MOST_DAYS:])
+        words = Text(plain(f"{_bare(setup)}: {said}"))
+        yield "by day" if not at else "", words.append(f" ({counted(counts, 'request')})", "dim")
+    if len(setups) > MAX_LISTED:
+        yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
+
+
+def _running(status: Facts) -> Iterator[Row]:
+    """Yield what runs now in short; `slowtok top` shows it as it goes."""
+    for entry in (status.get("running") or [])[:MAX_LISTED]:
+        words = f"{entry.get('model') or '?'}  {entry.get('phase', '?')}"
+        since_s = entry.get("since_s")
+        yield "running", words if since_s is None else f"{words} for {_duration(since_s)}"
 
 
 def _not_visible(status: Facts) -> Iterator[Row]:
@@ -193,6 +232,11 @@ def _own_cost(status: Facts) -> Iterator[Row]:
             title = ""
 
 
+def _workers(status: Facts) -> Iterator[Row]:
+    for worker in status.get("workers") or []:
+        yield "worker", facts(worker)
+
+
 def _failures(status: Facts) -> Iterator[Row]:
     counts = dict(status.get("counts") or {})
     sampling = (status.get("overhead") or {}).get("sampling") or {}
@@ -206,20 +250,27 @@ def _failures(status: Facts) -> Iterator[Row]:
 
 def _rest(status: Facts) -> Iterator[Row]:
     """Yield what this version has no section for."""
-    known = "version listen looked_at counts engines gpus machine baselines not_visible overhead"
     for name, value in status.items():
-        if name not in known.split() and (said := fact(name, value)):
+        if name not in _SHOWN and (said := fact(name, value)):
             yield "also", said
 
 
+_SHOWN = (
+    *("version", "listen", "log", "state_dir", "looked_at", "counts", "engines", "gpus"),
+    *("machine", "host", "running", "baselines", "baselines_by_day", "shared_baselines"),
+    *("not_visible", "overhead", "workers"),
+)
 _SECTIONS: Mapping[str, Callable[[Facts], Iterator[Row]]] = {
     "slowtok": _head,
     "engine": _engines,
     "GPU": _gpus,
     "machine": _machine,
     "learned": _learned,
+    "by day": _by_day,
+    "running": _running,
     "not visible": _not_visible,
     "own cost": _own_cost,
+    "worker": _workers,
     "failures": _failures,
     "also": _rest,
 }

@@ -4,8 +4,7 @@ Schema 1, documented in docs/headers-and-records.md. Fields that are not known a
 """
 
 import statistics
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from slowtok.detectors.case import Case
@@ -13,6 +12,7 @@ from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
 from slowtok.detectors.machine import HostSample
 from slowtok.proxy.outputs.gpus import gpu_entries
+from slowtok.proxy.utc import utc_text
 
 SCHEMA = 1
 MAX_TEXT_CHARS = 256
@@ -36,6 +36,7 @@ _HOST_FIELDS = (  # of HostSample, medians over the request
     "swap_in_bytes_per_s",
     "cpu_mhz",
 )
+_HOST_READINGS = attrgetter(*_HOST_FIELDS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
@@ -43,8 +44,7 @@ def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
     record = _request(case)
     if diagnosis is not None:
         record |= _judged(case, diagnosis)
-    whole: dict[str, Any] = known(record)
-    return {name: value for name, value in whole.items() if value != {}}
+    return {name: value for name, value in record.items() if value is not None and value != {}}
 
 
 def _request(case: Case) -> dict[str, Any]:
@@ -53,46 +53,44 @@ def _request(case: Case) -> dict[str, Any]:
     return {
         "event": "request",
         "schema": SCHEMA,
-        "ts": datetime.fromtimestamp(timeline.started_unix_s, UTC).isoformat(
-            timespec="milliseconds"
-        ),
+        "ts": utc_text(timeline.started_unix_s),
         "id": timeline.request_id,
         "model": _text(timeline.model),
-        "upstream": {
-            "name": case.server.name,
-            "kind": case.server.kind,
-            "url": case.server.url,
-            "version": case.server.version,
-        },
+        "upstream": _some(
+            name=case.server.name,
+            kind=case.server.kind,
+            url=case.server.url,
+            version=case.server.version,
+        ),
         "path": _text(timeline.path),
         "stream": timeline.stream,
         "status": timeline.status,
         "ended": timeline.ended,
-        "timing": {
-            "queue_ms": _ms(phases.queue_s),
-            "load_ms": _ms(phases.load_s),
-            "prefill_ms": _ms(phases.prefill_s),
-            "decode_ms": _ms(phases.decode_s),
-            "total_ms": _ms(phases.total_s),
-            "ttft_ms": _ms(phases.ttft_s),
-            "itl_p50_ms": _ms(timeline.itl_p50_s),
-            "itl_p99_ms": _ms(timeline.itl_p99_s),
-            "delivery_ms": _ms(phases.delivery_s),
-            "proxy_ms": _ms(timeline.proxy_s),
-            "decode_stream_ms": _ms(phases.decode_stream_s),
-            "source": phases.source if timed else None,
-        },
-        "tokens": {
-            "prompt": tokens.prompt,
-            "cached": tokens.cached,
-            "completion": tokens.completion,
-            "drafted": tokens.drafted,
-            "accepted": tokens.accepted,
-        },
-        "rate": {
-            "prefill_tps": _rate(phases.prefill_tps),
-            "decode_tps": _rate(phases.decode_tps),
-        },
+        "timing": _some(
+            queue_ms=_ms(phases.queue_s),
+            load_ms=_ms(phases.load_s),
+            prefill_ms=_ms(phases.prefill_s),
+            decode_ms=_ms(phases.decode_s),
+            total_ms=_ms(phases.total_s),
+            ttft_ms=_ms(phases.ttft_s),
+            itl_p50_ms=_ms(timeline.itl_p50_s),
+            itl_p99_ms=_ms(timeline.itl_p99_s),
+            delivery_ms=_ms(phases.delivery_s),
+            proxy_ms=_ms(timeline.proxy_s),
+            decode_stream_ms=_ms(phases.decode_stream_s),
+            source=phases.source if timed else None,
+        ),
+        "tokens": _some(
+            prompt=tokens.prompt,
+            cached=tokens.cached,
+            completion=tokens.completion,
+            drafted=tokens.drafted,
+            accepted=tokens.accepted,
+        ),
+        "rate": _some(
+            prefill_tps=_rate(phases.prefill_tps),
+            decode_tps=_rate(phases.decode_tps),
+        ),
         "parse_errors": timeline.parse_errors or None,
     }
 
@@ -111,7 +109,7 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
             for fact in dict.fromkeys([*_estimated(case), *diagnosis.missing.values()])
         ],
         "failed": dict(diagnosis.failed) or None,
-        "gpu": gpu_entries(case),
+        "gpu": known(gpu_entries(case)),
         "host": _host(case.host),
     }
 
@@ -124,42 +122,47 @@ def _estimated(case: Case) -> list[str]:
 def _expected(case: Case) -> dict[str, Any]:
     envelope = case.envelope
     configured = envelope.as_configured
-    return {
-        "decode_low_tps": _rate(envelope.decode.low if envelope.decode else None),
-        "decode_high_tps": _rate(envelope.decode.high if envelope.decode else None),
-        "ceiling_tps": _rate(envelope.ceiling_tps),
-        "as_configured": None
+    return _some(
+        decode_low_tps=_rate(envelope.decode.low if envelope.decode else None),
+        decode_high_tps=_rate(envelope.decode.high if envelope.decode else None),
+        ceiling_tps=_rate(envelope.ceiling_tps),
+        as_configured=None
         if configured is None
         else {"low_tps": _rate(configured.low), "high_tps": _rate(configured.high)},
-        "basis": envelope.basis,
-        "because": list(envelope.because) or None,
-    }
+        basis=envelope.basis,
+        because=list(envelope.because) or None,
+    )
 
 
 def _finding(cause: str, finding: Finding) -> dict[str, Any]:
-    return {
-        "cause": cause,
-        "confidence": round(finding.confidence, 2),
-        "lost_ms": round(finding.lost_s * _MS),
-        "phase": finding.phase,
-        "informational": finding.informational or None,
-        "summary": finding.summary,
-        "evidence": [
-            known({"name": e.name, "value": _number(e.value), "unit": e.unit, "limit": e.limit})
+    return _some(
+        cause=cause,
+        confidence=round(finding.confidence, 2),
+        lost_ms=round(finding.lost_s * _MS),
+        phase=finding.phase,
+        informational=finding.informational or None,
+        summary=finding.summary,
+        evidence=[
+            _some(name=e.name, value=_number(e.value), unit=e.unit, limit=e.limit)
             for e in finding.evidence
         ],
-        "remedy": finding.remedy,
-    }
+        remedy=finding.remedy,
+    )
 
 
 def _host(samples: tuple[HostSample, ...]) -> dict[str, Any]:
-    medians = {name: _values(samples, name) for name in _HOST_FIELDS}
-    found = {name: _number(statistics.median(v)) for name, v in medians.items() if v}
+    columns = zip(*map(_HOST_READINGS, samples), strict=True)
+    known = {
+        name: [value for value in column if value is not None]
+        for name, column in zip(_HOST_FIELDS, columns, strict=False)  # no samples, no columns
+    }
+    found = {name: _number(statistics.median(v)) for name, v in known.items() if v}
     return {"samples": len(samples), **found}
 
 
-def _values(samples: Iterable[HostSample], name: str) -> list[float]:
-    return [value for s in samples if (value := getattr(s, name)) is not None]
+def _some(**values: Any) -> dict[str, Any]:
+    """Return what is known of these."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _text(text: str | None) -> str | None:

@@ -11,11 +11,11 @@ class Store:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._records: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._pending: dict[str, asyncio.Event] = {}
+        self._pending: dict[str, asyncio.Event | None] = {}  # an event where somebody waits
 
     def expect(self, request_id: str) -> None:
         """Announce a record that will come soon."""
-        self._pending[request_id] = asyncio.Event()
+        self._pending[request_id] = None
 
     def add(self, record: dict[str, Any]) -> None:
         """Keep a record; the oldest goes when there are too many."""
@@ -32,7 +32,9 @@ class Store:
 
     async def get(self, request_id: str, timeout_s: float) -> dict[str, Any] | None:
         """Return one record, waiting for it only if it was announced."""
-        if event := self._pending.get(request_id):
+        if request_id in self._pending:
+            event = self._pending[request_id] or asyncio.Event()
+            self._pending[request_id] = event
             try:
                 await asyncio.wait_for(event.wait(), timeout_s)
             except TimeoutError:

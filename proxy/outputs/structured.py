@@ -8,8 +8,8 @@ MAX_STRING_CHARS = 240
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
     """Return a serialised bare value with its parameters; those that are None are left out."""
-    kept = ((k, v) for k, v in (params or {}).items() if v is not None)
-    return value + "".join(f";{key}={bare(v)}" for key, v in kept)
+    kept = [f";{key}={bare(v)}" for key, v in (params or {}).items() if v is not None]
+    return value + "".join(kept)
 
 
 def inner_list(values: Iterable[Bare]) -> str:
@@ -23,14 +23,15 @@ def bare(value: Bare) -> str:
         return string(value)
     if isinstance(value, int):
         return str(max(min(value, 999_999_999_999_999), -999_999_999_999_999))
-    bounded = max(min(value, 999_999_999_999.0), -999_999_999_999.0)
-    digits = f"{bounded:.3f}".rstrip("0")
-    return digits + "0" if digits.endswith(".") else digits
+    digits = f"{max(min(value, 999_999_999_999.0), -999_999_999_999.0):.3f}"
+    return digits.rstrip("0") if digits[-2:] != "00" else digits[:-2]
 
 
 def string(text: str) -> str:
     """Serialise a string: printable ASCII only, bounded, quotes and backslashes escaped."""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
+    plain = text
+    if not (text.isascii() and text.isprintable()):
+        plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     if len(plain) > MAX_STRING_CHARS:
         plain = plain[: MAX_STRING_CHARS - 3] + "..."
     escaped = plain.replace("\\", "\\\\").replace('"', '\\"')

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.once import once
 from slowtok.detectors.placement import serving_gpus
 
 Kind = Literal["decode", "prefill"]
@@ -40,12 +41,14 @@ class Setup:
         return " | ".join((self.kind, *parts, f"{where} {self.tokens}", self.sequences, *drafts))
 
 
+@once
 def decode_setup(case: Case, *, alone: bool = False) -> Setup:
     """Return the setup of a decode; with `alone` as if nobody else had been there."""
     others = 0.0 if alone else case.neighbours.decode_mean
     return _setup(case, "decode", case.envelope.context_tokens, others)
 
 
+@once
 def prefill_setup(case: Case, *, alone: bool = False) -> Setup:
     """Return the setup of a prefill; with `alone` as if nobody else had been there."""
     others = 0.0 if alone else case.neighbours.in_flight_at_send
@@ -66,6 +69,7 @@ def model_of(case: Case) -> str:
     return name if model.file_bytes is None else f"{name} {model.file_bytes}"
 
 
+@once
 def gpus_of(case: Case) -> dict[int, str]:
     """Return the uuids of the GPUs that may serve, by index; empty where surely none does."""
     if case.server.gpu_indices == ():

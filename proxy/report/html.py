@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from html import escape
+from html import escape as escape_markup
 from typing import Any
 
+from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.hanging import counted
 from slowtok.proxy.report.style import STYLE
 from slowtok.proxy.report.text import clock, duration, percent, trend_lines, unread
 
@@ -17,6 +19,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MOST_BARS = 24 * 7
 LABELS, LABEL_W = 8, 75
 CHART_W, CHART_H = 840, 120
+
+
+def escape(text: str) -> str:
+    """Return a text as neither a browser nor, where the file is printed, a terminal obeys it."""
+    return escape_markup(plain(text))
 
 
 def page(report: Report) -> str:
@@ -57,7 +64,7 @@ def _first(report: Report) -> str:
         return '<section class="first good"><p>No time was lost to a known cause.</p></section>'
     return (
         f'<section class="first"><h2>Fix first: {escape(cause["cause"])}</h2>'
-        f"<p>It cost {duration(cause['lost_ms'])} in {cause['requests']:,} requests. "
+        f"<p>It cost {duration(cause['lost_ms'])} in {counted(cause['requests'], 'request')}. "
         f"{escape(cause.get('summary', ''))}</p>"
         f"<p><strong>{escape(cause['remedy'])}</strong></p>"
         f"<p>Its worst request: <code>slowtok explain {escape(cause['worst_id'])}</code></p>"
@@ -159,7 +166,7 @@ def _chart(hours: Sequence[Report]) -> str:
         _bar(h, round((at - times[0]).total_seconds() / 3600) * width, width, most)
         for h, at in zip(shown, times, strict=True)
     )
-    said = f"{len(shown)} hours with requests, {most:,} in the busiest"
+    said = f"{counted(len(shown), 'hour')} with requests, {most:,} in the busiest"
     every = max(slots // LABELS, 1)
     labels = "".join(
         f'<text x="{x:.1f}" y="{CHART_H + 16}">{at:%d %b %H:%M}</text>'
@@ -174,7 +181,7 @@ def _chart(hours: Sequence[Report]) -> str:
 
 def _bar(hour: Report, x: float, width: float, most: int) -> str:
     height, slow = (CHART_H * hour[name] / most for name in ("requests", "slow"))
-    said = f"{clock(hour['hour'])}: {hour['requests']:,} requests, {hour['slow']:,} slow"
+    said = f"{clock(hour['hour'])}: {counted(hour['requests'], 'request')}, {hour['slow']:,} slow"
     size = f'x="{x:.1f}" width="{max(width - 1, 0.5):.1f}"'
     return (
         f"<g><title>{escape(said)}</title>"

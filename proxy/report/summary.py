@@ -29,7 +29,7 @@ def summarise(period: Period, now: Tally, before: Tally, *, bad_lines: int) -> d
             "total_ms": round(now.whole.total_ms),
             "lost_ms": round(now.whole.lost_ms),
             "lost_ratio": _share(now.whole.lost_ms, now.whole.total_ms),
-            "tokens_generated": now.whole.tokens,
+            "tokens_generated": now.whole.generated,
             "decode_tps": _rounded(now.whole.decode_tps),
             "causes": _causes(now),
             "fix_first": _fix_first(now),

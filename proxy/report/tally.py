@@ -44,13 +44,18 @@ class Loss:
 
 @dataclass(slots=True)
 class Group:
-    """Requests of one model, or of one hour."""
+    """Requests of one model, or of one hour.
+
+    `generated` are all tokens of all answers, `tokens` those whose `decode_ms` is known: without
+    the first of each, which belongs to the prefill.
+    """
 
     requests: int = 0
     judged: int = 0
     slow: int = 0
     total_ms: float = 0.0
     lost_ms: float = 0.0
+    generated: int = 0
     tokens: int = 0
     decode_ms: float = 0.0
     causes: Counter[str] = field(default_factory=Counter)
@@ -120,6 +125,7 @@ class _Seen:
     phase: str
     failure: str | None
     total_ms: float
+    generated: int
     tokens: int
     decode_ms: float
     prompt_tokens: int
@@ -134,6 +140,7 @@ class _Seen:
         group.slow += self.verdict == "slow"
         group.total_ms += self.total_ms
         group.lost_ms += lost_ms
+        group.generated += self.generated
         group.tokens += self.tokens
         group.decode_ms += self.decode_ms
         for cause, lost, _ in self.losses:
@@ -152,6 +159,7 @@ def _seen(record: Record) -> _Seen:
         phase=str(record.get("phase") or "?"),
         failure=_failure(record),
         total_ms=float(timing.get("total_ms") or 0),
+        generated=int(completion or 0),
         tokens=int(completion) - 1 if is_timed else 0,
         decode_ms=float(decode_ms) if is_timed else 0.0,
         prompt_tokens=int(tokens.get("prompt") or 0),

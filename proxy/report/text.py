@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.hanging import counted, hanging
 
 Report = Mapping[str, Any]
 MAX_NAME_CHARS = 28
@@ -73,7 +74,7 @@ def trend_lines(report: Report) -> Iterator[str]:
 
 def unread(count: int) -> str:
     """Say how much of the log could not be read."""
-    return f"{count:,} line{'s' if count > 1 else ''} of the log could not be read."
+    return f"{counted(count, 'line')} of the log could not be read."
 
 
 def _judged(report: Report) -> int:
@@ -86,15 +87,18 @@ def _head(report: Report) -> Text:
 
 def _numbers(report: Report) -> Text:
     verdicts = report["verdicts"]
-    text = Text(f"{report['requests']:,} requests, of them {report['generations']:,} judged: ")
+    text = Text(f"{counted(report['requests'], 'request')}: ")
     text.append(f"{verdicts['normal']:,} normal", "green").append(", ")
     text.append(f"{verdicts['slow']:,} slow", "bold red").append(", ")
-    text.append(f"{verdicts['unknown']:,} unknown", "yellow")
+    text.append(f"{verdicts['unknown']:,} could not be judged", "yellow")
+    if passed := report["requests"] - report["generations"]:
+        text.append(f", {passed:,} merely passed")
     text.append(f"\n{duration(report['total_ms'])} in all, lost {duration(report['lost_ms'])}")
     if "lost_ratio" in report:
         text.append(f" ({percent(report['lost_ratio'])})")
     if "decode_tps" in report:
-        text.append(f"; {report['tokens_generated']:,} tokens at {report['decode_tps']:.1f}/s")
+        tokens = counted(report["tokens_generated"], "token")
+        text.append(f"; {tokens} generated, decoded at {report['decode_tps']:.1f}/s")
     if report["failed"]:
         said = ", ".join(f"{count:,} {name}" for name, count in report["failed"].items())
         text.append(f"\nFailed: {plain(said)}", "bold red")
@@ -170,17 +174,19 @@ def _notes(report: Report) -> Iterator[RenderableType]:
         yield Text(unread(report["bad_lines"]), "yellow")
 
 
-def _first(report: Report) -> Text:
+def _first(report: Report) -> RenderableType:
     cause = report.get("fix_first")
     if cause is None:
         return Text("\nNothing to fix: no time was lost to a known cause.", "green")
     text = Text("\nFix first: ", "bold")
     text.append(plain(cause["cause"]), "bold red")
-    text.append(f" (lost {duration(cause['lost_ms'])} in {cause['requests']:,} requests)\n")
-    text.append(plain(cause.get("summary", "")), "not bold")
-    text.append(f"\n-> {plain(cause['remedy'])}", "bold")
-    text.append(f"\nIts worst request: slowtok explain {plain(cause['worst_id'])}", "dim not bold")
-    return text
+    text.append(f" (lost {duration(cause['lost_ms'])} in {counted(cause['requests'], 'request')})")
+    return Group(
+        text,
+        Text(plain(cause.get("summary", ""))),
+        hanging("->", plain(cause["remedy"]), "bold"),
+        Text(f"Its worst request: slowtok explain {plain(cause['worst_id'])}", "dim"),
+    )
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -87,7 +87,9 @@ class Cards:
         """Return how many readings failed that had worked, and how many samples took too long."""
         return {"gpu_errors": self._files.failures, "gpu_samples_stalled": self._stalled}
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU that is awake; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers.

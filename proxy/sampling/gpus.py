@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from slowtok.proxy.sampling.extras import ALL, Extras
+
 Values = dict[str, Any]
 ProcessName = Callable[[int], str | None]
 
@@ -27,7 +29,9 @@ class GpuReader(Protocol):
     def news(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return the samples; `dear` adds those of the 1 Hz tier and the processes."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
@@ -51,7 +55,9 @@ class NoGpus:
         news, self._news = self._news, None
         return news
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return nothing."""
         return []
 
@@ -105,14 +111,17 @@ class AllGpus:
         self._told = state
         return state
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers.
         """
 
         def read(maker: Maker) -> list[Values]:
-            return maker.reader.sample(dear=dear, servers=None if maker.other_pids else servers)
+            known = None if maker.other_pids else servers
+            return maker.reader.sample(dear=dear, servers=known, extras=extras)
 
         return self._each(read)
 
@@ -144,7 +153,9 @@ class AllGpus:
             self._hear(number, maker.reader.news())
             if self._said[number] is None:
                 break
-            lines += [line | {"index": self._index(number, line["index"])} for line in found]
+            for line in found:
+                line["index"] = self._index(number, line["index"])
+            lines += found
         return lines
 
     def _hear(self, number: int, news: Values | None) -> None:

@@ -115,7 +115,9 @@ class Macmon:
         """Return how many lines could not be read, and how often the program went silent."""
         return {"gpu_errors": self._errors, "gpu_samples_stalled": 0, "gpu_hung": self._hung}
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return the samples that have come since the last call, all of them alike."""
         if self._facts is None:
             self._look()

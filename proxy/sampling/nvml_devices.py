@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.nvml_calls import LOST, Device, GpuLost, Values
 from slowtok.proxy.sampling.nvml_counters import LOOK_S
 from slowtok.proxy.sampling.nvml_events import Xids
@@ -60,13 +61,15 @@ class Devices:
         errors = self._past_errors + sum(gpu.errors() for gpu in self._watched)
         return {"gpu_errors": errors, "gpu_samples_stalled": self._stalled}
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU or slice; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers; None where pids cannot be matched.
         """
         self._is_active = True
-        lines = self._each(lambda gpu: gpu.sample(dear=dear, servers=servers))
+        lines = self._each(lambda gpu: gpu.sample(dear=dear, servers=servers, extras=extras))
         if dear:
             self._tell_facts()
         return lines

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from slowtok.proxy.sampling.extras import ALL, Extras
+
 Values = dict[str, Any]
 Job = Callable[[], list[Values]]
 
@@ -32,7 +34,9 @@ class Devices(Protocol):
     def __len__(self) -> int:
         """Return how many GPUs there are."""
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
@@ -85,9 +89,11 @@ class PatientGpus:
         """Return how many readings failed, and how many did not return in time."""
         return {**self._counts, "gpu_hung": self._hung + self._is_hung()}
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes."""
-        return self._do(lambda: self._devices.sample(dear=dear, servers=servers))
+        return self._do(lambda: self._devices.sample(dear=dear, servers=servers, extras=extras))
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone."""

@@ -143,6 +143,11 @@ class Sampler:
         """Return the machine's facts as far as they are known; without RAM bandwidth."""
         return self._readings.device()
 
+    @property
+    def gpus_reason(self) -> str | None:
+        """Why there are no samples of GPUs, or not of all; None where there are."""
+        return self._readings.gpus_reason
+
     def process(self, port: int) -> ProcessFacts | None:
         """Return what is known about the process behind a port; None before the first look."""
         return self._readings.process(port)

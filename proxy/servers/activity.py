@@ -1,7 +1,9 @@
 """What an engine's counters gained around a request. Pure: the scrapes come from elsewhere."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from slowtok.detectors.engine import EngineActivity
@@ -39,12 +41,13 @@ class ActivityLog:
         end): an answer that came later may hold some of this request's own counts.
         """
         by_s = end_s if first_token_s is None else first_token_s
-        first: int | None = None
-        for at, scrape in enumerate(self._scrapes):
+        last = bisect_left(self._scrapes, end_s, key=lambda scrape: scrape.asked_at_s)
+        if last == len(self._scrapes):
+            return None
+        for first in range(last, -1, -1):
+            scrape = self._scrapes[first]
             if scrape.asked_at_s <= begin_s + BEGIN_SLACK_S and scrape.answered_at_s <= by_s:
-                first = at
-            if scrape.asked_at_s >= end_s:
-                return None if first is None else activity(list(self._scrapes)[first : at + 1])
+                return activity(list(islice(self._scrapes, first, last + 1)))
         return None
 
 

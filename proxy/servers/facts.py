@@ -12,10 +12,11 @@ ALL_LAYERS = 999  # what users write for "all"; no model has as many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which engine answers, by its replies."""
+    """Which engine answers, by its replies; `relayed` where another slowtok passes them on."""
 
     kind: Kind
     version: str | None = None
+    relayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

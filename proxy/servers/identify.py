@@ -13,6 +13,7 @@ from slowtok.proxy.servers.facts import Identity, Kind
 from slowtok.proxy.servers.reply import Reply, get
 
 PATHS = ("/v1/models", "/props", "/api/version", "/version", "/lmstudio-greeting", "/")
+OF_SLOWTOK = "slowtok-id"  # on every reply that a slowtok relays
 # `owned_by` in /v1/models. Ollama puts "library" or a user's name there.
 OWNERS: Mapping[str, Kind] = {
     "llamacpp": "llama-server",
@@ -45,7 +46,11 @@ def decide(replies: Mapping[str, Reply]) -> Identity | None:
     kind = _kind(replies)
     path, name = VERSION_AT.get(kind, ("", ""))
     version = _field(replies.get(path), name)
-    return Identity(kind=kind, version=version if isinstance(version, str) else None)
+    return Identity(
+        kind=kind,
+        version=version if isinstance(version, str) else None,
+        relayed=any(OF_SLOWTOK in reply.headers for reply in replies.values()),
+    )
 
 
 def _kind(replies: Mapping[str, Reply]) -> Kind:

@@ -80,7 +80,7 @@ def parse_header(header: bytes) -> list[Tensor]:
     """Return the tensors that a header lists.
 
     Raises:
-        ValueError, KeyError, TypeError: it is no header.
+        ValueError, LookupError, TypeError, AttributeError: it is no header.
     """
     return [
         Tensor(

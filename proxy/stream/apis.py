@@ -4,6 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slowtok.proxy.stream.assemble import Parts
+from slowtok.proxy.stream.assemble_chunks import Chunks
+from slowtok.proxy.stream.assemble_message import Message
+from slowtok.proxy.stream.assemble_response import Response
 from slowtok.proxy.stream.dialects import (
     anthropic,
     llama_server,
@@ -22,7 +26,7 @@ class Api:
     """One API that makes the engine compute.
 
     `streams_by_default` is what an absent `stream` field means. `takes_stream_options` says that
-    usage can be asked for, and that a whole reply can be put together from a stream.
+    usage can be asked for, `make_parts` that a whole reply can be put together from a stream.
     `prefill_only`: nothing is generated.
     """
 
@@ -30,13 +34,16 @@ class Api:
     read: Dialect
     streams_by_default: bool = False
     takes_stream_options: bool = False
+    make_parts: Callable[[], Parts] | None = None
     prefill_only: bool = False
 
 
-_CHAT = Api(name="openai-chat", read=openai.read, takes_stream_options=True)
-_TEXT = Api(name="openai-completions", read=openai.read, takes_stream_options=True)
-_RESPONSES = Api(name="openai-responses", read=responses.read)
-_MESSAGES = Api(name="anthropic-messages", read=anthropic.read)
+_CHAT = Api(name="openai-chat", read=openai.read, takes_stream_options=True, make_parts=Chunks)
+_TEXT = Api(
+    name="openai-completions", read=openai.read, takes_stream_options=True, make_parts=Chunks
+)
+_RESPONSES = Api(name="openai-responses", read=responses.read, make_parts=Response)
+_MESSAGES = Api(name="anthropic-messages", read=anthropic.read, make_parts=Message)
 _OLLAMA = Api(name="ollama", read=ollama.read, streams_by_default=True)
 _OLLAMA_EMBED = Api(name="ollama-embed", read=ollama.read_embedding, prefill_only=True)
 _NATIVE = Api(name="llama-server", read=llama_server.read)

@@ -25,6 +25,14 @@ MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prom
 MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
 _HEAD_ROLES = ("system", "developer")
 _ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
+_ROLE_OF_ITEM = {  # of Responses, which say no role
+    "reasoning": "assistant",
+    "function_call": "assistant",
+    "function_call_output": "tool",
+}
+# Of these a request names what came before, and the engine alone has it: Responses, and Ollama's
+# generate.
+_KEPT_BY_ENGINE = ("previous_response_id", "conversation", "context")
 _PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
 
 
@@ -81,7 +89,12 @@ def read_call(api: Api, body: bytes) -> Call | None:
 
 
 def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
-    """Take the print of a request's prompt; None where it has none that we understand."""
+    """Take the print of a request's prompt; None where it has none that we understand.
+
+    `said` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
+    """
+    if any(said.get(name) for name in _KEPT_BY_ENGINE):
+        return None
     spans: list[Span] = []
     texts: list[str] = []
     begin = 0
@@ -169,23 +182,31 @@ def _messages(said: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
     Some templates put the tools first, so that what differs in them may differ at once.
     """
-    if isinstance(system := said.get("system"), str | list):
-        yield "system", _text(system)
-    messages = said.get("messages")
-    given = [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+    for name in ("system", "instructions"):
+        if isinstance(system := said.get(name), str | list):
+            yield "system", _text(system)
+    given = _given(said)
     rest = list(itertools.dropwhile(lambda m: m.get("role") in _HEAD_ROLES, given))
     yield from map(_message, given[: len(given) - len(rest)])
     if tools := said.get("tools"):
         yield "tools", _text(tools)
     yield from map(_message, rest)
-    if not isinstance(messages, list) and "prompt" in said:
+    if not isinstance(said.get("messages"), list) and "prompt" in said:
         yield "prompt", _text(said["prompt"])
+
+
+def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the messages, or what Responses have in their place: items, or one text."""
+    messages = said["messages"] if "messages" in said else said.get("input")
+    if isinstance(messages, str) and "messages" not in said:
+        return [{"role": "user", "content": messages}]
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
 
 def _message(message: Mapping[str, Any]) -> tuple[str, str]:
     extra = {k: v for k, v in message.items() if k not in ("role", "content") and v}
     text = _text(message.get("content")) + (_text(extra) if extra else "")
-    role = message.get("role")
+    role = message.get("role") or _ROLE_OF_ITEM.get(str(message.get("type")))
     return (role if role in _ROLES else "other"), text  # a role could be any text
 
 

@@ -71,17 +71,26 @@ class Meter:
         self._stride = 1
         self._skipped = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what was counted, for another process: it reads no more, and gets no text."""
+        reads_with = ("_read", "_reader", "_repeats")
+        return {name: value for name, value in vars(self).items() if name not in reads_with}
+
     def feed(self, chunk: bytes, at_s: float) -> None:
         """Look at bytes that arrived from the engine at `at_s`."""
         if not self._reader.inside and (repeated := self._repeats.count(chunk)):
             self.token_events += repeated
             self._step(at_s)
-        else:
-            self._note(self._reader.feed(chunk), at_s)
+            return
+        carried = 0
+        for piece in self._pieces(chunk):
+            repeated = 0 if self._reader.inside else self._repeats.count(piece)
+            carried += repeated or self._carried(self._reader.feed(piece))
+        self._count(carried, at_s)
 
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
-        self._note(self._reader.flush(), at_s)
+        self._count(self._carried(self._reader.flush()), at_s)
         self.parse_errors += self._reader.dropped
 
     @property
@@ -104,7 +113,17 @@ class Meter:
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
-    def _note(self, events: list[bytes], at_s: float) -> None:
+    def _pieces(self, chunk: bytes) -> tuple[bytes, ...]:
+        """Return the chunk, cut so that its whole events, which may be mere repeats, are one."""
+        end, is_inside = self._reader.frame[1], self._reader.inside
+        if not end or end not in chunk or (chunk.endswith(end) and not is_inside):
+            return (chunk,)
+        first = chunk.index(end) + len(end) if is_inside else 0
+        last = chunk.rindex(end) + len(end)
+        return chunk[:first], chunk[first:last], chunk[last:]
+
+    def _carried(self, events: list[bytes]) -> int:
+        """Return how many of these events carried tokens."""
         carried = 0
         for event in events:
             if self._repeats.hold(event):
@@ -114,6 +133,9 @@ class Meter:
                 self._repeats.learn(event)
             else:
                 self._repeats.forget()
+        return carried
+
+    def _count(self, carried: int, at_s: float) -> None:
         if carried:
             self.token_events += carried
             self._step(at_s)

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
 
+MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; no published source
+
 
 def split(
     timeline: Timeline,
@@ -33,6 +35,8 @@ def split(
     """
     engine, word = _word(timeline.engine, counted)
     prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, word, early_head, alone)
+    if source == "stream" and _all_at_once(timeline, choices):
+        prefill_s = decode_s = None
     queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
@@ -119,6 +123,16 @@ def _prefill_and_decode(
         before_s = (engine.queue_s or 0.0) + (engine.load_s or 0.0)
         prefill_s = _difference(timeline.first_token_at_s, begin, before_s)
     return prefill_s, _stream_decode(timeline), "stream"
+
+
+def _all_at_once(timeline: Timeline, choices: int) -> bool:
+    """Say whether many tokens came in one read: the engine had collected them, a tool call say.
+
+    Then the first of them does not tell when prefill ended, nor the last how long decode took.
+    """
+    first_at_s, completion = timeline.first_token_at_s, timeline.tokens.completion or 0
+    in_one_read = first_at_s is not None and first_at_s == timeline.last_token_at_s
+    return in_one_read and completion > MAX_BURST_TOKENS * choices
 
 
 def _queue(

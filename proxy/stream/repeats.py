@@ -26,7 +26,15 @@ class Repeats:
     `frame` is what stands before and after an event on the wire.
     """
 
-    __slots__ = ("_after", "_after_in_chunk", "_before", "_before_in_chunk", "_frame", "_misses")
+    __slots__ = (
+        "_after",
+        "_after_in_chunk",
+        "_before",
+        "_before_in_chunk",
+        "_between",
+        "_frame",
+        "_misses",
+    )
 
     def __init__(self, frame: tuple[bytes, bytes]) -> None:
         self._frame = frame
@@ -39,13 +47,13 @@ class Repeats:
         if not after or not chunk.endswith(after):
             return 0
         before = self._before_in_chunk
-        start = len(before)
-        events = chunk[: -len(after)].split(after)
-        for event in events:
-            if not event.startswith(before) or not _is_text(event[start:]):
-                return 0
+        if not chunk.startswith(before):
+            return 0
+        texts = chunk[len(before) : -len(after)].split(self._between)
+        if not (_is_text(texts[0]) if len(texts) == 1 else _are_texts(texts)):
+            return 0
         self._misses = 0
-        return len(events)
+        return len(texts)
 
     def hold(self, event: bytes) -> bool:
         """Say whether an event repeats the one before."""
@@ -71,10 +79,22 @@ class Repeats:
             self._before, self._after = event[: key.end()], event[text.end() :]
             self._before_in_chunk = self._frame[0] + self._before
             self._after_in_chunk = self._after + self._frame[1]
+            self._between = self._after_in_chunk + self._before_in_chunk
 
     def forget(self) -> None:
         """Something else was said: nothing repeats it."""
-        self._before = self._after = self._before_in_chunk = self._after_in_chunk = b""
+        self._before = self._after = b""
+        self._before_in_chunk = self._after_in_chunk = self._between = b""
+
+
+def _are_texts(texts: list[bytes]) -> bool:
+    """Say whether each is such a text; of many plain ones by one look at all of them."""
+    together = b"".join(texts)
+    if (
+        b"\\" in together or not together.isascii()
+    ):  # what is one sign may begin in one, end in another
+        return all(map(_is_text, texts))
+    return b"" not in texts and _PLAIN.fullmatch(together) is not None
 
 
 def _is_text(text: bytes) -> bool:

@@ -7,7 +7,8 @@ llama-server is never asked: its `timings` carry every count anyway, and asking 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -62,11 +63,10 @@ class UsageRemover:
                 return chunk
             passed, chunk = chunk[:cut], chunk[cut:]
         text = self._held + chunk
-        ends = [match.end() for match in _EVENT_END.finditer(text)]
-        whole, rest = (text[: ends[-1]], text[ends[-1] :]) if ends else (b"", text)
+        last = _last_end(text)
+        whole, rest = text[:last], text[last:]
         if b'"usage"' in whole:
-            events = zip([0, *ends], ends, strict=False)
-            whole = b"".join(event for a, b in events if not self._is_ours(event := text[a:b]))
+            whole = b"".join(event for event in _events(whole) if not self._is_ours(event))
         return passed + whole + self._hold(rest)
 
     def flush(self) -> bytes:
@@ -109,3 +109,16 @@ class UsageRemover:
             self._server_insists |= bool(usage.get("prompt_tokens"))
             return False
         return not self._server_insists
+
+
+def _last_end(text: bytes) -> int:
+    """Return where the last whole event ends; 0 where none does."""
+    if b"\r" in text:
+        return max((found.end() for found in _EVENT_END.finditer(text)), default=0)
+    return text.rfind(b"\n\n") + 2 if b"\n\n" in text else 0
+
+
+def _events(text: bytes) -> Iterator[bytes]:
+    ends = [found.end() for found in _EVENT_END.finditer(text)]
+    for begin, end in pairwise((0, *ends, len(text))):
+        yield text[begin:end]

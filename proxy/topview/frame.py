@@ -19,6 +19,8 @@ from slowtok.proxy.outputs.console import (
     request_line,
     seconds,
 )
+from slowtok.proxy.outputs.hanging import counted
+from slowtok.proxy.outputs.overview import no_answer
 from slowtok.proxy.report.text import MAX_NAME_CHARS, short_name
 
 STUCK_S = 5.0
@@ -77,10 +79,10 @@ def _head(status: Facts, keys: str) -> Text:
     counts = status.get("counts") or {}
     text = Text(f"slowtok {plain(str(status.get('version') or ''))}", "bold")
     text.append(f" at {plain(str(status.get('listen', '?')))}", "not bold")
-    text.append(f"  {counts.get('requests', 0):,} requests", "not bold")
+    text.append(f"  {counted(counts.get('requests', 0), 'request')}", "not bold")
     for engine in status.get("engines") or []:
         style = "not bold" if engine.get("answers") else "bold red"
-        mark = "" if engine.get("answers") else " does not answer"
+        mark = "" if engine.get("answers") else f" {no_answer(engine)}"
         text.append(f"  {plain(str(engine.get('kind', '?')))}{mark}", style)
     if keys:
         text.append(f"  {keys}", "dim not bold")

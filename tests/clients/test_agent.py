@@ -8,7 +8,7 @@ import pytest
 
 from fakes.both import WEATHER, Both
 
-pytestmark = [pytest.mark.engine, pytest.mark.flaky(reruns=1)]
+pytestmark = pytest.mark.engine
 
 TURNS, CLOCK_FROM = 20, 18  # from there on a clock stands at the begin of the prompt
 RULES = " ".join(f"Rule {i}: answer question {i} shortly and kindly." for i in range(50))

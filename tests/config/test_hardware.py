@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.config import hardware
 from slowtok.config.efficiency import constants
-from slowtok.config.hardware import cards, find_card, find_gpu
+from slowtok.config.hardware import card_called, cards, cards_with, find_card, find_gpu
 
 RAW = tomllib.loads(Path(hardware.__file__).with_name("hardware.toml").read_text(encoding="utf-8"))
 NOT_MEASURED = {"NVIDIA B200", "Tesla P100-PCIE-16GB", "Tesla P100-SXM2-16GB"}
@@ -124,3 +124,16 @@ def test_every_kind_has_constants_and_every_constant_a_kind() -> None:
     assert set(constants().decode) == kinds
     assert set(constants().prefill) <= kinds
     assert {entry["maker"] for entry in RAW["kind"]} == set(constants().layer_s)
+
+
+@pytest.mark.parametrize("text", ["RTX4090", "rtx 4090", "NVIDIA GeForce RTX 4090", "rtx-4090"])
+def test_a_card_is_known_however_its_name_is_spaced(text: str) -> None:
+    card = card_called(text)
+    assert card is not None
+    assert card.name == "NVIDIA GeForce RTX 4090"
+
+
+def test_a_name_that_is_near_is_offered_and_not_taken() -> None:
+    assert card_called("RTX 4091") is None
+    assert "NVIDIA GeForce RTX 4090" in cards_with("RTX 4091")
+    assert cards_with("zzz") == ()

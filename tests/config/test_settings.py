@@ -15,7 +15,7 @@ from slowtok.config.settings import Settings, SettingsError, load
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST_PORT = "expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141"
-INTEGER = "Input should be a valid integer, unable to parse string as an integer"
+INTEGER = "expected a whole number"
 TWICE = "two are called x:1; give each its own name, NAME=URL"
 DEFAULTS = (ROOT / "config" / "defaults.toml").read_text(encoding="utf-8")
 
@@ -110,7 +110,7 @@ def test_switch_in_the_environment(text: str, value: bool) -> None:
             {},
             {},
             "log_backups = -1",
-            "log_backups = -1 (from my.toml): Input should be greater than or equal to 0",
+            "log_backups = -1 (from my.toml): expected at least 0",
         ),
         ({}, {}, "colour = 1", "colour = 1 (from my.toml): unknown key"),
         ({}, {}, '"a\\nb" = 1', "a?b = 1 (from my.toml): unknown key"),

@@ -163,7 +163,9 @@ def test_symptom_follows_its_root_though_the_root_is_charged_with_all() -> None:
 
     assert list(diagnosis.findings) == ["cpu-quota", "threads-misconfigured"]
     assert [finding.lost_s for finding in diagnosis.findings.values()] == [6.0, 0.0]
-    assert diagnosis.findings["threads-misconfigured"].summary == "It lost 6.0 s."
+    assert diagnosis.findings["threads-misconfigured"].summary == (
+        "It lost 6.0 s (counted under its root cause)."
+    )
 
 
 def test_cause_that_has_nothing_left_to_explain_is_not_named() -> None:

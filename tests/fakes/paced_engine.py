@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +78,21 @@ class EngineProcess:
 
 
 @asynccontextmanager
-async def engine_process(model: str = "small") -> AsyncIterator[EngineProcess]:
-    """An engine that serves `model` until the block ends, however it was treated."""
+async def engine_process(
+    model: str = "small",
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    program: str = sys.executable,
+) -> AsyncIterator[EngineProcess]:
+    """An engine that serves `model` until the block ends, however it was treated.
+
+    `options` stand in its command line, and are not heeded.
+    """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fakes.paced_engine", model),
+        *(program, "-m", "fakes.paced_engine", model, *options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, **(env or {}), "PYTHONPATH": str(TESTS)},
     )
     assert process.stdout is not None
     try:

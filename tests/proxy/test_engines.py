@@ -143,8 +143,13 @@ async def test_engine_that_goes_and_comes_back_is_told(
         with monkeypatch.context() as away:
             away.setattr(look, "identify", lambda *_: asyncio.sleep(0, None))
             await until(lambda: engines.all[0].identity is None)
+            gone, _ = engines.facts(engines.all[0].name, None)
+            assert (gone.kind, gone.uptime_s) == ("llama-server", None), "as it was last seen"
+            assert engines.all[0].lost_unix_s is not None
         await until(lambda: engines.all[0].identity is not None)
         await until(lambda: len(told) >= 3)
+        assert engines.all[0].lost_unix_s is None
+        assert {facts["kind"] for _, facts in told} == {"llama-server"}
 
         assert [event for event, _ in told] == ["engine-found", "engine-lost", "engine-found"]
 

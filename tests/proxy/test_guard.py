@@ -19,7 +19,6 @@ LOCAL_HOSTS = (
     "LocalHost:4141",
     "localhost.:4141",
     "app.localhost",
-    "box.local:4141",
     "127.0.0.1:4141",
     "192.168.1.7",
     "[::1]:4141",

@@ -67,6 +67,12 @@ def test_does_not_count(other: Exchange) -> None:
     assert count(other) == Neighbours()
 
 
+def test_decode_of_no_length_has_no_mean() -> None:
+    phases = replace(MINE, decode_from_at_s=20.0, decode_to_at_s=20.0)
+
+    assert count(exchange(1.0, 90.0, first_at_s=2.0), phases=phases).decode_mean == 0.0
+
+
 def test_what_is_no_generation_does_not_count() -> None:
     other = exchange(9.0, 90.0, first_at_s=9.0)
     other.api = None

@@ -165,7 +165,7 @@ async def test_prompt_that_breaks_costs_only_its_print(
     engine: Upstream, proxy: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "print_prompt", raising)
-    monkeypatch.setattr(observer, "PRINT_AFTER_S", 0.0)
+    monkeypatch.setattr("slowtok.proxy.prompts.PRINT_AFTER_S", 0.0)
     await client.chat()
     arrived = await engine.next()
     await arrived.answer(EVENTS)

@@ -19,7 +19,6 @@ from fakes.proxy import SILENT, Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply
 from slowtok.detectors.server import queued
-from slowtok.proxy import relay, request_body
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.log import Log
@@ -263,7 +262,7 @@ async def test_line_of_10_mb_passes(proxy: Served, engine: Upstream, client: Cli
 async def test_request_over_the_limit_passes_unread(
     proxy: Served, engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_body, "MAX_READ_BODY_BYTES", 1000)
+    monkeypatch.setattr(proxy.proxy.relay, "_max_body_bytes", 1000)
     body = b'{"stream":true,"model":"small","prompt":"' + b"a" * 200_000 + b'"}'
     engine.reply = STREAM
 
@@ -280,7 +279,7 @@ async def test_request_over_the_limit_passes_unread(
 async def test_whole_reply_over_the_limit_passes_without_a_verdict(
     proxy: Served, engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "MAX_WHOLE_REPLY_BYTES", 1000)
+    monkeypatch.setattr(proxy.proxy.relay, "_max_reply_bytes", 1000)
     engine.reply = reply(b"[" + b"1" * 300_000 + b"]", JSON)
 
     await client.chat(stream=False)
@@ -292,9 +291,9 @@ async def test_whole_reply_over_the_limit_passes_without_a_verdict(
     assert (await proxy.record(head.get("slowtok-id")))["status"] == 200
 
 
-async def test_limits_are_generous() -> None:
-    assert request_body.MAX_READ_BODY_BYTES == 64 << 20
-    assert relay.MAX_WHOLE_REPLY_BYTES == 32 << 20
+async def test_limits_are_generous(proxy: Served) -> None:
+    assert proxy.proxy.settings.max_body_bytes == 64 << 20
+    assert proxy.proxy.settings.max_reply_bytes == 32 << 20
 
 
 async def test_encoded_stream_is_recorded_without_counts(

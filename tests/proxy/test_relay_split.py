@@ -71,6 +71,46 @@ async def test_a_recorded_stream(engine: Upstream, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "path", "ended"),
+    [
+        ("vllm-0.32.messages-stream", "/v1/messages", "length"),
+        ("llama-server-2026.10.messages-stream", "/v1/messages", "length"),
+        ("vllm-0.32.responses-stream", "/v1/responses", "stop"),
+        ("llama-server-2026.10.responses-stream", "/v1/responses", "stop"),
+    ],
+)
+async def test_a_recorded_stream_of_another_api(
+    proxy: Served, engine: Upstream, client: Client, name: str, path: str, ended: str
+) -> None:
+    recorded = recordings.unframe(recordings.load(name))
+    await client.chat(stream=False, target=path)
+    arrived = await engine.next()
+    asked = json.loads(await arrived.body())
+    await arrived.send(chunked_head(SSE))
+    for _, piece in recorded.pieces:
+        await arrived.send(chunk(piece))
+    await arrived.send(LAST_CHUNK)
+    head, body = await client.reply()
+    record = await proxy.record(head.get("slowtok-id"))
+
+    assert asked == {"model": "small", "stream": True, "messages": []}, "it has no stream_options"
+    assert json.loads(body)["usage"]["output_tokens"] in (10, 16)
+    assert (head.get("content-type"), record["ended"]) == ("application/json", ended)
+    assert {"prefill_ms", "decode_ms", "ttft_ms"} <= set(record["timing"])
+
+
+async def test_an_error_of_anthropics_keeps_its_form(engine: Upstream, client: Client) -> None:
+    said = {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}
+    event = b"event: error\ndata: " + json.dumps(said).encode() + b"\n\n"
+    await client.chat(stream=False, target="/v1/messages")
+    arrived = await engine.next()
+    await arrived.send(chunked_head(SSE) + chunk(event) + LAST_CHUNK)
+    head, body = await client.reply()
+
+    assert (head.status, json.loads(body)) == (500, said)
+
+
+@pytest.mark.parametrize(
     ("error", "status"),
     [({"message": "x", "code": 503}, 503), ({"message": "x"}, 500), ({"code": 1}, 500), ("x", 500)],
 )
@@ -146,7 +186,9 @@ async def test_an_engine_that_ignores_the_wish_answers_as_it_likes(
     [
         ("/v1/chat/completions", {"stream": False, "best_of": 2}),
         ("/v1/embeddings", {"input": "a"}),
-        ("/v1/messages", {"messages": []}),
+        ("/v1/responses", {"input": "a", "background": True}),
+        ("/v1/messages", {"messages": [], "stream": True}),
+        ("/completion", {"prompt": "a"}),
         ("/v1/nope", {"stream": False}),
     ],
 )

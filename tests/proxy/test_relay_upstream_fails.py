@@ -75,9 +75,9 @@ async def test_no_engine_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         head, body = await client.reply()
 
         error = error_of(head, body)
-        assert (head.status, error["code"]) == (502, "upstream-refused")
+        assert (head.status, error["code"]) == (502, "no-engine")
         assert "no inference server found (ports 1): start llama-server" in error["message"]
-        assert (await proxy.record(head.get("slowtok-id")))["ended"] == "upstream-refused"
+        assert (await proxy.record(head.get("slowtok-id")))["ended"] == "no-engine"
 
 
 async def test_engine_that_does_not_accept_in_time(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ export function seconds(value) {
   return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** Seconds that are only about right, without a fraction. */
+export const roughly = (value) => (isNumber(value) && value < 120 ? `${Math.max(Math.ceil(value), 1)} s` : seconds(value));
+
 export const millis = (value) => (isNumber(value) ? seconds(value / 1000) : DASH);
 export const rate = (value) => (isNumber(value) ? `${number(value)} tok/s` : DASH);
 

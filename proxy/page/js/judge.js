@@ -25,15 +25,25 @@ export function usualFirstToken(entry, records) {
   return { s: median(found), of: found.length };
 }
 
-/** One word on a running request, with the reason: waiting, whole, stuck, slow, normal, decoding. */
+/** Whether its answer is being made, as far as that is told. */
+export const isDecoding = (entry) => entry.phase === "decode" || (entry.phase === "whole" && entry.tokens !== undefined);
+
+/** One word on a running request, and what the word rests on; `passed_s` is since it was told. */
 export function stateOf(entry, expected, nowMs) {
   const passed_s = Math.max((nowMs - entry.told_at_ms) / 1000, 0);
   const silent_s = entry.silent_s === undefined ? null : entry.silent_s + passed_s;
-  const since_s = entry.since_s + passed_s;
-  const seen = { since_s, silent_s, tps: entry.recent_tps ?? null };
-  if (entry.phase !== "decode") return { state: entry.phase, ...seen };
+  const tps = entry.recent_tps ?? (entry.phase === "whole" ? entry.decode_tps : null) ?? null;
+  const seen = { passed_s, since_s: entry.since_s + passed_s, sent_s: (entry.sent_s ?? 0) + passed_s, silent_s, tps };
+  if (entry.prefill) return { state: isStuckReading(entry.prefill, passed_s) ? "stuck" : entry.phase, ...seen };
+  if (!isDecoding(entry)) return { state: entry.phase, ...seen };
   const gap_s = entry.decode_tps ? 1 / entry.decode_tps : 0;
   if (silent_s > Math.max(STUCK_S, STUCK_GAPS * gap_s)) return { state: "stuck", ...seen };
-  if (!expected || seen.tps === null || (entry.tokens ?? 0) < 8) return { state: "decode", ...seen };
-  return { state: seen.tps < expected.decode_low_tps ? "slow" : "normal", ...seen };
+  if (!expected || tps === null || (entry.tokens ?? 0) < 8) return { state: entry.phase, ...seen };
+  return { state: tps < expected.decode_low_tps ? "slow" : "normal", ...seen };
+}
+
+/** A slow prefill goes on in steps; before its second step nothing can be said. */
+function isStuckReading(prefill, passed_s) {
+  if (!prefill.step_s || prefill.silent_s === undefined) return false;
+  return prefill.silent_s + passed_s > Math.max(STUCK_S, STUCK_GAPS * prefill.step_s);
 }

@@ -48,6 +48,7 @@ function tokenRate(series, record, shared) {
     at: series.tokens.at_s,
     lanes: [{ label: "rate", values: series.tokens.tps, colour: "line-1" }],
     band: low === undefined ? null : { low, high },
+    marks: series.gpus.flatMap((gpu) => gpu.brakes ?? []),
   });
 }
 

@@ -1,7 +1,8 @@
 // Engines and GPUs: what is there, what limits it, and what cannot be seen.
 
 import { el, facts, fill, sized, table } from "./dom.js";
-import { DASH, bytes, count, millis, number, percent, seconds, words } from "./format.js";
+import { DASH, bytes, clock, count, millis, number, percent, seconds, words } from "./format.js";
+import { renderFit } from "./fit.js";
 
 export function renderMachine(place, source) {
   const status = source.status;
@@ -10,6 +11,7 @@ export function renderMachine(place, source) {
   fill(
     place,
     el("h1", {}, "Engines and GPUs"),
+    source.link === "offline" ? el("p", { class: "notice" }, "The proxy does not answer: this is how it was.") : null,
     el("ul", { class: "cards wide" }, status.engines.map((engine) => engineCard(engine, opened))),
     status.engines.length ? null : el("p", { class: "empty" }, "No engine was found yet; slowtok keeps looking."),
     el("h2", {}, "GPUs"),
@@ -25,21 +27,23 @@ export function renderMachine(place, source) {
 
 function engineCard(engine, opened) {
   const key = engine.name ?? engine.url;
-  const shown = ["name", "kind", "url", "version", "answers", "models", "loaded_models"];
+  const shown = ["name", "kind", "url", "version", "answers", "gone_since", "models", "loaded_models", "fit"];
   const rest = Object.entries(engine).filter(([name]) => !shown.includes(name)).map(([name, value]) => [words(name.replace(/_s$/, "")), written(name, value)]);
   return el(
     "li",
     { class: "card", dataset: { state: engine.answers ? "up" : "down" } },
-    el("p", { class: "card-title" }, el("strong", {}, engine.name ?? engine.kind), el("span", { class: `pill ${engine.answers ? "normal" : "slow"}` }, engine.answers ? "answers" : "does not answer")),
+    el("p", { class: "card-title" }, el("strong", {}, engine.name ?? engine.kind), el("span", { class: `pill ${engine.answers ? "normal" : "stuck"}` }, engine.answers ? "answers" : engine.gone_since ? "gone" : "does not answer")),
+    engine.answers || !engine.gone_since ? null : el("p", {}, `It has not answered since ${clock(engine.gone_since)}. What stands below is how it was.`),
     facts([["Kind", engine.kind], ["Version", engine.version], ["Address", engine.url]]),
     engine.models?.length ? table(`Models of ${key}`, ["Model", "Weights", "Layers", "Quantisation"], engine.models.map((m) => [m.name ?? "?", bytes(m.file_bytes), count(m.layers), m.quantisation ?? DASH]), { stacks: true }) : el("p", { class: "muted" }, "No model is known yet."),
+    renderFit(engine),
     rest.length ? el("details", { dataset: { key }, open: opened.has(key) }, el("summary", {}, "How it runs"), facts(rest)) : null,
   );
 }
 
 function gpuCard(gpu) {
   const now = gpu.now ?? {};
-  const reasons = Array.isArray(now.reasons) ? now.reasons.join(", ") : null;
+  const reasons = (now.reasons ?? []).filter((reason) => reason !== "gpu-idle").join(", ");
   return el(
     "li",
     { class: "card" },
@@ -47,7 +51,7 @@ function gpuCard(gpu) {
     vram(gpu),
     facts([
       ["Busy", now.busy_ratio === undefined ? null : percent(now.busy_ratio)],
-      ["Temperature", now.temperature_c === undefined ? null : `${number(now.temperature_c)} °C`],
+      ["Temperature", now.temperature_c === undefined ? null : `${number(now.temperature_c)} °C${gpu.slowdown_temperature_c === undefined ? "" : `, slows down at ${number(gpu.slowdown_temperature_c)} °C`}`],
       ["Power", now.power_w === undefined ? null : `${number(now.power_w)} W of ${number(gpu.power_limit_w)} W`],
       ["Power limit by default", gpu.default_power_limit_w === undefined ? null : `${number(gpu.default_power_limit_w)} W, up to ${number(gpu.max_power_limit_w)} W`],
       ["Processor clock", now.sm_clock_mhz === undefined ? null : `${number(now.sm_clock_mhz)} of ${number(gpu.max_sm_clock_mhz)} MHz`],
@@ -64,7 +68,9 @@ function vram(gpu) {
   const held = gpu.vram;
   if (!held) return el("p", { class: "muted" }, gpu.total_bytes ? `VRAM ${bytes(gpu.total_bytes)}; how it is split is not visible` : "VRAM is not visible");
   const parts = [["server", held.server_bytes], ["others", held.others_bytes], ["unassigned", held.unassigned_bytes], ["hidden", held.hidden_bytes], ["free", held.free_bytes]].filter(([, size]) => size > 0);
-  const total = held.total_bytes || parts.reduce((sum, [, size]) => sum + size, 0);
+  const named = parts.reduce((sum, [, size]) => sum + size, 0);
+  const total = held.total_bytes || named;
+  if (total - named > 0.005 * total) parts.push(["driver", total - named]);
   const names = (held.others ?? []).map((other) => `${other.name ?? `process ${other.pid}`} ${bytes(other.bytes)}`).join(", ");
   return el(
     "div",

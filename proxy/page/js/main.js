@@ -28,6 +28,8 @@ function showLink() {
   const place = byId("link-state");
   place.dataset.state = source.link;
   place.textContent = LINK_WORDS[source.link];
+  if (view.name === "now") renderRunning(running, source);
+  else if (view.name === "machine") renderMachine(byId("view-machine"), source);
 }
 
 /** Show what the address asks for. */
@@ -43,7 +45,6 @@ function route() {
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  source.wantsStatus = view.name === "machine" || view.name === "trends";
   draw();
   if (before.name !== view.name || before.id !== view.id) arrive(before);
 }

@@ -1,33 +1,42 @@
 // Running now: one card for each request on its way.
 
 import { el, sized } from "./dom.js";
-import { band, count, number, rate, seconds } from "./format.js";
-import { bandFor, stateOf, usualFirstToken } from "./judge.js";
+import { band, clock, count, rate, seconds } from "./format.js";
+import { bandFor, isDecoding, stateOf } from "./judge.js";
+import { renderWaiting } from "./prefill.js";
 
 const SILENT_S = 2; // then the rate of the last seconds is no longer the news
 const WORDS = {
   receiving: "being sent to the engine",
   waiting: "waiting for the first token",
-  whole: "working; a reply that is not streamed shows nothing before its end",
+  queue: "waiting for a slot",
+  prefill: "reading the prompt",
+  whole: "working; a reply that is not streamed arrives as a whole",
   decode: "decoding",
   normal: "decoding, as expected",
   slow: "decoding, slower than expected",
-  stuck: "stuck: no token comes",
   delivery: "the client is still taking the reply",
 };
 
 export function renderRunning(place, source) {
   const entries = [...source.running.values()];
   const records = [...source.records.values()];
-  if (!entries.length) {
-    place.replaceChildren(el("p", { class: "empty" }, idleText(source)));
-    return;
-  }
-  place.replaceChildren(el("ul", { class: "cards" }, entries.map((entry) => card(entry, records))));
+  const isBlind = source.link === "offline"; // what is not heard of would look stuck
+  const shown = entries.length && !isBlind
+    ? el("ul", { class: "cards" }, entries.map((entry) => card(entry, records)))
+    : el("p", { class: "empty" }, idleText(source));
+  place.replaceChildren(...(isBlind ? [] : gone(source)), shown);
+}
+
+/** Engines that were there and do not answer any more. */
+function gone(source) {
+  const lost = (source.status?.engines ?? []).filter((engine) => !engine.answers && engine.gone_since);
+  return lost.map((engine) => el("p", { class: "notice" }, el("span", { class: "pill stuck" }, "gone"), ` ${engine.name ?? engine.kind} at ${engine.url} has not answered since ${clock(engine.gone_since)}.`));
 }
 
 function idleText(source) {
-  if (!source.status) return source.link === "offline" ? "The proxy does not answer." : "Asking the proxy.";
+  if (source.link === "offline") return "The proxy does not answer: what runs is not known.";
+  if (!source.status) return "Asking the proxy.";
   const up = source.status.engines.filter((engine) => engine.answers);
   if (!up.length) return "No engine answers yet. Start llama-server, Ollama or vLLM: slowtok keeps looking.";
   const base = `${location.origin}/v1`;
@@ -41,16 +50,29 @@ function card(entry, records) {
     "li",
     { class: "card running", dataset: { state: seen.state, id: entry.id } },
     el("p", { class: "card-title" }, el("strong", {}, entry.model ?? "no model named"), el("span", { class: "muted" }, entry.engine ?? "")),
-    el("p", { class: "state" }, el("span", { class: `pill ${seen.state}` }, seen.state), " ", WORDS[seen.state] ?? seen.state),
-    entry.phase === "decode" ? gauge(entry, seen, expected) : waiting(entry, seen, records),
+    el("p", { class: "state" }, el("span", { class: `pill ${seen.state}` }, seen.state), " ", stateText(entry, seen)),
+    isDecoding(entry) ? gauge(entry, seen, expected) : entry.phase === "delivery" ? el("p", { class: "reading" }, `${rate(entry.decode_tps)} on the mean`) : renderWaiting(entry, seen, records),
     el(
       "p",
       { class: "muted" },
       `${seconds(seen.since_s)} in all`,
-      entry.tokens === undefined ? "" : `, ${count(entry.tokens)} tokens or more`,
+      entry.tokens === undefined ? "" : `, ${tokensSoFar(entry)}`,
       entry.ttft_s === undefined ? "" : `, first one after ${seconds(entry.ttft_s)}`,
     ),
   );
+}
+
+function stateText(entry, seen) {
+  if (seen.state === "stuck") return entry.prefill ? "its prompt is not read on" : "no token comes";
+  if (entry.phase === "whole" && seen.state !== "whole") return `${WORDS[seen.state]}; the reply comes as a whole`;
+  return WORDS[seen.state] ?? seen.state;
+}
+
+/** Of a stream its events are counted, of a whole reply its slot tells. */
+function tokensSoFar(entry) {
+  if (entry.phase !== "whole") return `${count(entry.tokens)} tokens or more`;
+  const left = entry.remaining_tokens === undefined ? "" : `, at most ${count(entry.remaining_tokens)} to come`;
+  return `${count(entry.tokens)} tokens${left}`;
 }
 
 /** The live rate on a scale with the band; nothing moves on it while nothing comes. */
@@ -66,27 +88,7 @@ function gauge(entry, seen, expected) {
   if (expected && tps !== null && !stuck) scale.append(sized(el("span", { class: "gauge-rate" }), { width: (100 * tps) / most }));
   const said = stuck
     ? `no token for ${seconds(seen.silent_s)}; before that ${rate(entry.decode_tps)}`
-    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} now`}, ${rate(entry.decode_tps)} on the mean`;
+    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} now`}${entry.recent_tps === undefined ? "" : `, ${rate(entry.decode_tps)} on the mean`}`;
   const against = expected ? `expected ${band(expected)}, as of this model's last request` : "no band for this model yet";
   return el("div", {}, scale, el("p", { class: "reading" }, said), el("p", { class: "muted" }, against));
-}
-
-/** How long it waits, beside what is usual for the model: no engine tells how far a prefill is. */
-function waiting(entry, seen, records) {
-  if (entry.phase === "delivery") return el("p", { class: "reading" }, `${rate(entry.decode_tps)} on the mean`);
-  const usual = usualFirstToken(entry, records);
-  const parts = [el("p", { class: "reading" }, `waiting for ${seconds(seen.since_s)}`)];
-  if (usual.s && entry.phase === "waiting") {
-    const bar = el("div", { class: "gauge wait", "aria-hidden": "true" });
-    const most = Math.max(usual.s, seen.since_s) * 1.15;
-    bar.append(
-      sized(el("span", { class: "gauge-rate" }), { width: (100 * seen.since_s) / most }),
-      sized(el("span", { class: "gauge-mark" }), { left: (100 * usual.s) / most }),
-    );
-    const left_s = usual.s - seen.since_s;
-    const eta = left_s > 0 ? `about ${seconds(left_s)} to go` : `${number(seen.since_s / usual.s)} times as long as usual`;
-    parts.unshift(bar);
-    parts.push(el("p", { class: "muted" }, `the first token usually takes ${seconds(usual.s)} (median of ${usual.of}): ${eta}`));
-  }
-  return el("div", {}, parts);
 }

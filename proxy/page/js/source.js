@@ -5,6 +5,7 @@ const own = (path) => new URL(path, location.origin + location.pathname);
 
 const KEEP = 200;
 const POLL_MS = 1000;
+const STATUS_MS = 5000; // what no event tells: engines, memory, what was learned
 const RETRY_EVENTS_MS = 30000;
 
 export class Source {
@@ -16,13 +17,12 @@ export class Source {
     this.status = null;
     this.link = "connecting";
     this.samples = new Map();
-    this.wantsStatus = false;
   }
 
   async start() {
     await this.reload();
     this.listen();
-    setInterval(() => this.wantsStatus && this.loadStatus(), 5000);
+    setInterval(() => document.visibilityState === "visible" && this.loadStatus(), STATUS_MS);
   }
 
   /** Ask for everything again: at the start, and where events were lost. */

@@ -69,7 +69,7 @@ function titleOf(text, status) {
   const models = status.engines.flatMap((engine) => engine.models ?? []);
   const named = models.find((each) => each.digest && each.digest === model)?.name;
   const gpus = (device ?? "").split(",").map((uuid) => status.gpus.find((gpu) => gpu.uuid === uuid)?.name ?? uuid);
-  const short = (model ?? "?").replace(/^(sha256:)?([0-9a-f]{12})[0-9a-f]{20,}$/, "$2");
+  const short = (model ?? "?").replace(/^sha256:/, "").replace(/^([0-9a-f]{12})[0-9a-f]{20,}$/, "$1");
   return { name: `${named ?? short}, ${kind}`, rest: [gpus.join(", "), ...rest].join(", ") };
 }
 

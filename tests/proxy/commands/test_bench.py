@@ -15,6 +15,7 @@ from fakes.engine import RunningEngine, real_engine
 from fakes.running import running_proxy
 from slowtok.config.settings import load
 from slowtok.proxy.benchmark import stage
+from slowtok.proxy.benchmark.stage import ModelError, _listed
 from slowtok.proxy.commands.bench import Asked, run_bench
 
 NOBODY = "127.0.0.1:9"
@@ -154,3 +155,23 @@ def test_a_file_that_cannot_be_used_is_said_before_anything_is_measured(tmp_path
         assert (said.returncode, said.stdout) == (2, ""), arguments
         assert reason in said.stderr
         assert said.stderr.startswith(f"slowtok: {arguments[0]} {arguments[1]}: ")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "said"),
+    [
+        ("smolm2", ["smollm2-135m", "qwen3"], "did you mean smollm2-135m?"),
+        ("qwen", ["smollm2-135m", "qwen3"], "did you mean qwen3?"),
+        ("zzz", ["b", "a"], "listed: a, b"),
+    ],
+)
+def test_a_model_that_no_engine_lists(wanted: str, names: list[str], said: str) -> None:
+    with pytest.raises(ModelError, match=f"no engine lists it; {re.escape(said)}"):
+        _listed(wanted, names)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"), [("a", ["a", "b"]), ("a", []), ("a", ["a:latest", "b"])]
+)
+def test_a_model_that_is_listed_or_where_nothing_is(wanted: str, names: list[str]) -> None:
+    assert _listed(wanted, names) == wanted

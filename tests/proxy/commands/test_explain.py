@@ -90,10 +90,37 @@ def test_json_is_the_record(log: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_unknown(
     request_id: str | None, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    empty = tmp_path / "none.jsonl"
+    empty.touch()
+
+    assert run_explain(settings(empty), request_id) == 1
+    assert capsys.readouterr().err == (f"slowtok: {what}, neither at {NOBODY} nor in {empty}\n")
+
+
+def test_neither_a_slowtok_nor_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "none.jsonl"
 
-    assert run_explain(settings(missing), request_id) == 1
-    assert capsys.readouterr().err == (f"slowtok: {what}, neither at {NOBODY} nor in {missing}\n")
+    assert run_explain(settings(missing), None) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"slowtok: no slowtok at {NOBODY} and no log at {missing}; ")
+
+
+def test_file_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("not\na log\n", "utf-8")
+
+    assert run_explain(settings(foreign), None) == 1
+    assert "is a slowtok record (2 lines read)" in capsys.readouterr().err
+
+
+def test_one_by_the_end_of_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.jsonl"
+    name = "0199f3c2-0000-7000-8000-0000deadbeef"
+    log.write_text(json.dumps(record(name)) + "\n", "utf-8")
+
+    assert run_explain(settings(log), "deadbeef") == 0
+    assert run_explain(settings(log), "beef") == 1, "too short to be sure"
+    assert name in capsys.readouterr().out
 
 
 def test_running_proxy_knows_better_than_the_log(

@@ -61,6 +61,10 @@ def test_the_machine_that_is_here(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ((), "which model?"),
+        (("--params", "8", "--quant", "Q9", "--gpu", "cpu"), "--quant Q9: not a known type; known"),
+        ((*NUMBERS, "--engine", "foo"), "--engine foo: not one of llama.cpp, llama-server"),
+        (("--params", "8", "--quant", "Q4_K_M", "--gpu", "RTX4091"), "NVIDIA GeForce RTX 4090"),
+        (("/", "--gpu", "cpu"), "as a Hugging Face folder: it has no config.json"),
         (("nowhere/there/m.gguf", "--gpu", "cpu"), "nowhere/there/m.gguf: no such file or folder"),
         ((__file__, "--gpu", "cpu"), "cannot be read as a GGUF file"),
         (("--gpu", "RTX 1", *NUMBERS[:-2]), "--gpu RTX 1: not in the table"),

@@ -26,7 +26,7 @@ def test_text_on_the_screen_counts_the_rotated_file_too(log: Path) -> None:
     said = run("report", "--log", str(log))
 
     assert (said.returncode, said.stderr) == (0, "")
-    assert "2 requests, of them 2 judged: 1 normal, 1 slow" in said.stdout
+    assert "2 requests: 1 normal, 1 slow, 0 could not be judged\n" in said.stdout
     assert "slowtok explain worst" in said.stdout
 
 
@@ -51,12 +51,14 @@ def test_a_file_is_its_owners_own(log: Path, tmp_path: Path, form: str) -> None:
 
 
 def test_what_cannot_be_done_is_one_line(log: Path, tmp_path: Path) -> None:
-    none = tmp_path / "none.jsonl"
+    none, foreign = tmp_path / "none.jsonl", tmp_path / "notes.txt"
+    foreign.write_text("some\nnotes\n", "utf-8")
     cases = {
         ("--log", str(none)): (3, f"no log at {none}"),
         ("--log", str(log), "--since", "soon"): (2, "--since 'soon': expected a length"),
-        ("--log", "-"): (2, "standard output cannot be read again"),
-        ("--log", str(log), "--output", "/proc/none/a"): (1, "/proc/none"),
+        ("--log", "-"): (2, "goes to standard output"),
+        ("--log", str(log), "--output", "/none/a"): (2, "--output /none/a: no such folder"),
+        ("--log", str(foreign)): (1, f"no line of {foreign} is a slowtok record (2 lines read)"),
     }
     for arguments, (code, reason) in cases.items():
         said = run("report", *arguments)

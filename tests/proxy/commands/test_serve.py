@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -64,7 +65,7 @@ UNUSABLE = (
         "cannot be used: Not a directory",
     ),
     (
-        ("--listen", "192.0.2.1:1"),
+        ("--listen", "192.0.2.1:1", "--allow-no-key"),
         "listen = '192.0.2.1:1'",
         "cannot be used: Cannot assign requested address",
     ),
@@ -96,7 +97,8 @@ def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr == (
         f"slowtok: SLOWTOK_LISTEN = '{listen}' (from environment): cannot be used: "
-        "Address already in use\n"
+        f"Address already in use by {psutil.Process().name()} (process {os.getpid()}); "
+        "--listen HOST:PORT takes another port\n"
     )
 
 

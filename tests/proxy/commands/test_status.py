@@ -19,6 +19,7 @@ from slowtok.proxy.commands import own_page
 from slowtok.proxy.commands.status import run_status
 
 NOBODY = "127.0.0.1:9"
+ANOTHER = "; --listen HOST:PORT names another\n"
 STATUS = b'{"version":"9.9","listen":"here","engines":[],"looked_at":"the usual ports"}'
 
 
@@ -77,7 +78,7 @@ def test_somebody_else_is_there(answer: bytes, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",
-        f"slowtok: what listens at 127.0.0.1:{port} is not slowtok\n",
+        f"slowtok: what listens at 127.0.0.1:{port} is not slowtok{ANOTHER}",
     )
 
 

@@ -100,6 +100,28 @@ def test_garbage_is_passed_over(log: Path, capsys: pytest.CaptureFixture[str]) -
     assert [text.split()[-1] for text in printed(log, capsys)] == ["good"]
 
 
+@pytest.mark.parametrize(
+    ("content", "count"), [(b"\x7fELF\x00\n\xff\n", "2 lines"), (b"\x7fELF", "0 lines")]
+)
+def test_file_of_another_kind(
+    content: bytes, count: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_bytes(content)
+
+    assert tail.run_tail(load({"log": str(log)}, {}), last=1, follow=False) == 1
+    said = f"slowtok: no line of {log} is a slowtok record ({count} read)\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("content", ["", EVENT, '{"event":"requ'])
+def test_log_without_a_request_is_no_error(
+    content: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(log, content)
+
+    assert printed(log, capsys) == []
+
+
 def test_line_that_is_still_being_written_is_not_shown(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,8 +131,10 @@ def test_line_that_is_still_being_written_is_not_shown(
 
 
 def test_no_log_yet(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tail.run_tail(load({"log": str(log)}, {}), last=1, follow=False) == 1
-    assert capsys.readouterr().err == f"slowtok: no log at {log}; slowtok serve writes it\n"
+    assert tail.run_tail(load({"log": str(log)}, {}), last=1, follow=True) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"slowtok: no log at {log}; slowtok serve writes it, --log FILE")
 
 
 def test_log_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +143,7 @@ def test_log_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_standard_output_cannot_be_followed() -> None:
-    with pytest.raises(SettingsError, match="cannot be followed"):
+    with pytest.raises(SettingsError, match="goes to standard output"):
         tail.run_tail(load({"log": "-"}, {}), last=1, follow=False)
 
 
@@ -223,5 +247,5 @@ def test_command_says_what_is_wrong_in_one_line() -> None:
 
     assert ended.returncode == 2
     assert ended.stderr == (
-        "slowtok: log = '-' (from arguments): standard output cannot be followed; name a file\n"
+        "slowtok: log = '-' (from arguments): it goes to standard output; name a file with --log\n"
     )

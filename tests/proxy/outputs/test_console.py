@@ -11,7 +11,8 @@ from fakes.cases import FIRING, case, healthy, with_phases, with_timeline, with_
 from fakes.records import full_record
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
-from slowtok.proxy.outputs.console import explanation, is_telling, plain, request_line, seconds
+from slowtok.proxy.outputs.console import is_telling, plain, request_line, seconds
+from slowtok.proxy.outputs.explanation import explanation
 from slowtok.proxy.outputs.gpu_text import gpu_line
 from slowtok.proxy.outputs.record import make_record
 
@@ -168,3 +169,29 @@ def test_seconds(milliseconds: float, said: str) -> None:
 
 def test_plain_keeps_what_can_be_read() -> None:
     assert plain("Qwen\u00e9 \u4e2d\t\x00") == "Qwen\u00e9 \u4e2d??"
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 160])
+def test_line_fits_into_a_terminal(width: int) -> None:
+    found = record(FIRING["queued"]()) | {"model": "a-rather-long-name/of-a-model-Q4_K_M.gguf"}
+    shown = request_line(found, width)
+
+    assert shown.cell_len <= width
+    assert "slow queue" in shown.plain
+    if width >= 80:
+        assert "queued" in shown.plain
+    if width < 160:
+        assert "…" in shown.plain, "the name, or the end"
+
+
+def test_id_is_shortened_to_its_end_before_it_goes() -> None:
+    assert request_line(record(FIRING["queued"]()), 90).plain.endswith("  00000001")
+
+
+def test_a_symptom_does_not_cost_twice() -> None:
+    found = record(FIRING["queued"]())
+    found["findings"][0] |= {"lost_ms": 0}
+    said = text(found)
+
+    assert "confidence 0.95, its loss is counted under its root cause" in said
+    assert "lost 0 ms" not in said

@@ -1,5 +1,6 @@
 """The status for human eyes: everything that is known, nothing that is not, whatever its shape."""
 
+import re
 from typing import Any
 
 import pytest
@@ -169,3 +170,25 @@ def test_no_status_can_raise_or_steer_the_terminal(status: Any) -> None:
 )
 def test_facts_are_told_in_their_units(name: str, value: Any, words: str) -> None:
     assert fact(name, value) == words
+
+
+def test_an_engine_that_is_gone_says_since_when() -> None:
+    gone = {**ENGINE, "answers": False, "gone_since": "2026-11-20T12:00:00.000+00:00"}
+    said = shown({**STATUS, "engines": [gone, {**ENGINE, "answers": False}]})
+
+    first, second = (text for text in said if "llama-server" in text)
+    assert re.search(r"8080, does not answer, gone since \d\d:00:00$", first)
+    assert second.endswith("8080, does not answer"), "it never did"
+
+
+def test_days_are_a_line_for_each_setup() -> None:
+    days = [
+        {"setup": setup, "day": f"2026-11-{day}", "count": 1, "median_tps": 9.5}
+        for setup in ("decode | cpu", "prefill | cpu")
+        for day in range(10, 19)
+    ]
+    said = [text for text in shown({"baselines_by_day": days}) if "11-18" in text]
+
+    assert len(said) == 2
+    assert said[0].startswith("by day       decode | cpu: 11-12 9.5/s, 11-13 9.5/s, ")
+    assert said[0].endswith("11-18 9.5/s (7 requests)")

@@ -35,6 +35,12 @@ def test_nothing_answers() -> None:
     assert decide({}) is None
 
 
+def test_another_slowtok_is_told_from_the_engine_behind_it() -> None:
+    through = Reply(status=502, headers={"slowtok-id": "x"}, body=b"")
+    found = decide(replies(version=through))
+    assert found == Identity(kind="unknown", relayed=True)
+
+
 def test_some_web_server_is_unknown() -> None:
     page = Reply(status=200, headers={"server": "nginx"}, body=b"<html>Welcome</html>")
     assert decide(dict.fromkeys(PATHS, page)) == Identity(kind="unknown")

@@ -1,11 +1,13 @@
-"""Counting the slots at work, on a recorded reply and in a window."""
+"""What slots tell, on a recorded reply, and their counts in a window."""
+
+from typing import Any
 
 import orjson
 import pytest
 
 from fakes import recordings
 from slowtok.proxy.servers.reply import Reply
-from slowtok.proxy.servers.slots import BusySlots, SlotLog, read_busy
+from slowtok.proxy.servers.slots import BusySlots, SlotLog, SlotsLook, WorkingSlot, read_slots
 
 RECORDED = recordings.unframe(recordings.load("llama-server-2026.10.slots")).body
 
@@ -15,14 +17,42 @@ def answer(body: bytes, status: int = 200) -> Reply:
 
 
 def test_recorded_idle_slots() -> None:
-    assert read_busy(answer(RECORDED)) == 0
+    assert read_slots(answer(RECORDED)) == SlotsLook(2, 0, ())
+
+
+def working(**said: Any) -> SlotsLook | None:
+    slots = orjson.loads(RECORDED)
+    slots[1] |= {"is_processing": True, **said}
+    return read_slots(answer(orjson.dumps(slots)))
+
+
+AT_WORK = {
+    "id_task": 7,
+    "n_prompt_tokens": 5000,  # what is in the slot: it grows on with the answer
+    "n_prompt_tokens_processed": 4096,
+    "n_prompt_tokens_cache": 100,
+    "next_token": [{"has_next_token": True, "n_remain": 90, "n_decoded": 10}],
+}
 
 
 def test_busy_slots() -> None:
-    slots = orjson.loads(RECORDED)
-    slots[1]["is_processing"] = True
+    assert working(**AT_WORK) == SlotsLook(2, 1, (WorkingSlot(7, 4196, 4096, 10, 90),))
 
-    assert read_busy(answer(orjson.dumps(slots))) == 1
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"next_token": {"n_decoded": 3, "n_remain": -1}}, (WorkingSlot(7, 4196, 4096, 3, None),)),
+        ({"n_prompt_tokens_processed": None}, None),  # before b9276
+        ({"next_token": []}, None),
+        ({"id_task": -1}, None),
+        ({"n_prompt_tokens_cache": "many"}, None),
+    ],
+)
+def test_slots_that_tell_less(
+    change: dict[str, Any], found: tuple[WorkingSlot, ...] | None
+) -> None:
+    assert working(**{**AT_WORK, **change}) == SlotsLook(2, 1, found)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +67,7 @@ def test_busy_slots() -> None:
     ],
 )
 def test_what_tells_nothing(reply: Reply | None) -> None:
-    assert read_busy(reply) is None
+    assert read_slots(reply) is None
 
 
 def test_window() -> None:

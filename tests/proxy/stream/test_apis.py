@@ -53,3 +53,5 @@ def test_each_path_has_its_api(path: str, name: str, flags: str) -> None:
     assert api.name == name
     set_flags = ("streams_by_default", "takes_stream_options", "prefill_only")
     assert " ".join(flag for flag in set_flags if getattr(api, flag)) == flags
+    streams_for_whole = ("openai-chat", "openai-completions", "openai-responses")
+    assert (api.make_parts is not None) == (name in (*streams_for_whole, "anthropic-messages"))

@@ -12,6 +12,7 @@ from openai.types.completion import Completion
 
 from fakes import recordings
 from slowtok.proxy.stream.assemble import Assembler, ask_for_stream
+from slowtok.proxy.stream.assemble_chunks import Chunks
 
 CHATS = [name for name in recordings.names("*chat-stream*") if name != "vllm-0.32.chat-stream-tool"]
 # Its reports of progress repeat the role, which openai-python strings together.
@@ -37,7 +38,7 @@ def sse(*events: dict[str, Any]) -> bytes:
 
 
 def assemble(*pieces: bytes) -> dict[str, Any] | None:
-    assembler = Assembler()
+    assembler = Assembler(Chunks)
     for piece in pieces:
         assembler.feed(piece)
     whole = assembler.whole()
@@ -261,12 +262,12 @@ def test_an_answer_without_an_end_is_none(body: bytes) -> None:
 
 
 def test_an_error_is_told() -> None:
-    assembler = Assembler()
+    assembler = Assembler(Chunks)
     error = {"message": "out of memory", "code": 500}
     assembler.feed(sse(chunk(delta(content="a")), {"error": error}) + b"data: [DONE]\n\n")
 
     assert assembler.whole() is None
-    assert assembler.error == error
+    assert assembler.error == {"error": error}
 
 
 @pytest.mark.parametrize("event", [b"data: nothing\n\n", b"data: [1]\n\n"])
@@ -284,16 +285,17 @@ def test_what_is_no_chunk_cannot_be_put_together(event: bytes) -> None:
         {"prompt_logprobs": 1},
         {"use_beam_search": True},
         {"echo": True},
+        {"background": True},
     ],
 )
 def test_what_only_a_whole_reply_can_give_is_asked_for_as_it_is(said: dict[str, Any]) -> None:
-    assert ask_for_stream(orjson.dumps(said), said) is None
+    assert ask_for_stream(said, stream_options=True) is None
 
 
 def test_the_same_is_asked_for_as_a_stream_with_usage() -> None:
     said = {"model": "m", "messages": [], "n": 2, "stream": False}
 
-    asked = ask_for_stream(orjson.dumps(said), said)
+    asked = ask_for_stream(said, stream_options=True)
 
     assert asked is not None
     assert orjson.loads(asked) == {

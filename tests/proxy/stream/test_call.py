@@ -113,11 +113,71 @@ def against(new: dict[str, Any], old: dict[str, Any]) -> PromptPrefix:
         {"prompt": ""},
         {"prompt": None},
         {"tools": [], "messages": []},
-        {"input": "text of another API"},
+        {"input": ""},
+        {"input": [3, "x"]},
+        {"input": "more", "previous_response_id": "resp_1"},  # the engine alone has the rest
+        {"prompt": "more", "context": [1, 2, 3]},
     ],
 )
 def test_without_a_prompt_there_is_no_print(said: dict[str, Any]) -> None:
     assert print_prompt(said) is None
+
+
+def items(*texts: str) -> list[dict[str, Any]]:
+    """A conversation as Responses send it back: a question, a call, its result, an answer."""
+    question, arguments, result, answer = texts
+    return [
+        {"role": "user", "content": question},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "c", "output": result},
+        {"type": "message", "id": "m", "role": "assistant", "content": [{"text": answer}]},
+    ]
+
+
+def test_responses_have_instructions_and_input() -> None:
+    said = {"instructions": "Be short.", "input": items("What?", "{}", "7", "Seven.")}
+    taken = printed(said)
+
+    assert [span.role for span in taken.spans] == [
+        "system", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert [span.role for span in printed({"input": "What?"}).spans] == ["user"]
+    assert printed({"input": "What?"}) == printed({"messages": items("What?", "", "", "")[:1]})
+
+
+@pytest.mark.parametrize(
+    ("new", "message", "role"),
+    [
+        ({"instructions": "Be long.", "input": items("What?", "{}", "7", "Seven.")}, 0, "system"),
+        ({"instructions": "Be short.", "input": items("What?", "{}", "8", "Eight.")}, 3, "tool"),
+        (
+            {
+                "instructions": "Be short.",
+                "input": [*items("What?", "{}", "7", "Seven."), *items("And?", "{}", "9", "Nine.")],
+            },
+            5,
+            "user",
+        ),
+    ],
+    ids=["other instructions", "another result", "the conversation went on"],
+)
+def test_where_two_responses_differ(new: dict[str, Any], message: int, role: str) -> None:
+    old = {"instructions": "Be short.", "input": items("What?", "{}", "7", "Seven.")}
+    found = against(new, old)
+
+    assert (found.difference_message, found.difference_role) == (message, role)
+
+
+def test_anthropics_system_and_blocks() -> None:
+    said = {
+        "system": [{"type": "text", "text": "Be short."}],
+        "tools": [{"name": "f"}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}]}],
+    }
+    changed = {**said, "system": [{"type": "text", "text": "Be long."}]}
+
+    assert [span.role for span in printed(said).spans] == ["system", "tools", "user"]
+    assert against(changed, said).difference_role == "system"
 
 
 SYSTEM, QUESTION, ANSWER = words(400, "rule"), words(20, "ask"), words(200, "say")

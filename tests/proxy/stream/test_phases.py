@@ -355,3 +355,25 @@ def test_nothing_is_negative_and_the_sum_is_at_most_the_total(
     timeline = stream(**changes, stream=streamed, tokens=tokens, engine=timings)
 
     assert_sound(split(timeline, choices=choices, early_head=early_head, slept=slept), timeline)
+
+
+@pytest.mark.parametrize(
+    ("completion", "choices", "engine_said", "known"),
+    [
+        pytest.param(40, 1, None, False, id="a tool call that the engine had collected"),
+        pytest.param(40, 3, None, True, id="three answers"),
+        pytest.param(4, 1, None, True, id="a burst of speculation"),
+        pytest.param(None, 1, None, True, id="no count"),
+        pytest.param(40, 1, BUSY, True, id="the engine tells its times"),
+    ],
+)
+def test_tokens_that_come_all_at_once_do_not_tell_prefill_from_decode(
+    completion: int | None, choices: int, engine_said: EngineTimings | None, known: bool
+) -> None:
+    tokens = Tokens(prompt=300, cached=100, completion=completion)
+    timeline = stream(first_token_at_s=7.0, tokens=tokens, engine=engine_said)
+    phases = split(timeline, choices=choices)
+
+    assert (phases.prefill_s is not None, phases.decode_s is not None) == (known, known)
+    assert phases.ttft_s == 7.0
+    assert phases.decode_tps is None or engine_said

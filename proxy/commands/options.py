@@ -1,0 +1,63 @@
+"""Options that several commands share, and the way from them to settings."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slowtok.config.settings import Settings, SettingsError, describe, load
+
+Upstream = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[NAME=]URL", help="An inference server; may be given several times."),
+]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect.")]
+Config = Annotated[str | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+LogFile = Annotated[
+    str | None, typer.Option("--log", metavar="FILE", help="The JSON log; - for standard output.")
+]
+StateDir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where learned baselines and the log are kept.")
+]
+Record = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Answer only who shows it; rather set SLOWTOK_API_KEY."),
+]
+NoKey = Annotated[
+    bool, typer.Option("--allow-no-key", help="Let other machines in without an API key.")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
+
+
+def settings_from(given: dict[str, Any], config: str | None) -> Settings:
+    """Load the settings, or end with one line on standard error and exit code 2."""
+    named = {"arguments": config, "environment": os.environ.get("SLOWTOK_CONFIG")}
+    source, name = next(((s, n) for s, n in named.items() if n), ("defaults", ""))
+    environ = {k: v for k, v in os.environ.items() if k != "SLOWTOK_CONFIG"}
+    try:
+        text = Path(name).read_text("utf-8-sig") if name else ""
+        return load(given, environ, text, name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise _usage_error(describe("config", name, source, f"cannot be read: {reason}")) from None
+    except SettingsError as error:
+        raise _usage_error(str(error)) from None
+
+
+def end_with(command: Callable[[], int]) -> None:
+    """Run a command and end with its exit code; a setting that cannot be used ends with 2."""
+    try:
+        code = command()
+    except SettingsError as error:
+        raise _usage_error(str(error)) from None
+    raise typer.Exit(code)
+
+
+def _usage_error(said: str) -> typer.Exit:
+    typer.echo(f"slowtok: {said}", err=True)
+    return typer.Exit(2)

@@ -1,0 +1,25 @@
+"""What libraries log, told as events: an error's kind and place; its text may hold a key."""
+
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+class LibraryLog(logging.Handler):
+    """Tells of each entry as an `internal-error`."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell of one entry."""
+        error = record.exc_info[1] if record.exc_info else None
+        frames = traceback.extract_tb(error.__traceback__) if error else None
+        self._tell(
+            "internal-error",
+            logger=record.name,
+            error=type(error).__name__ if error else None,
+            at=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
+        )

@@ -1,0 +1,55 @@
+"""About how many tokens a prompt has, and how long they take: from earlier requests of its model.
+
+No engine tells a prompt's length while it reads it. What is known at once are its characters; how
+many of them made a token, and how many tokens a second were read, earlier requests have shown.
+"""
+
+from collections import OrderedDict, deque
+
+from slowtok.detectors.case import Case
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.how_far import PromptGuess
+
+KEEP_PER_MODEL = 8  # the newest: what a client sends changes. No published source.
+KEEP_MODELS = 64
+MIN_TOKENS = 256
+"""As many as a prefill must have to be judged (detectors/phases.py). Shorter prompts give no rate,
+and are mostly the chat template, which has no characters here."""
+
+
+class PromptGuesses:
+    """Learns from finished requests."""
+
+    def __init__(self) -> None:
+        self._sizes: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
+        self._tps: dict[str, float] = {}
+
+    def learn(self, exchange: Exchange, case: Case) -> None:
+        """Keep what a finished request showed of its model."""
+        served_by, tokens = _served_by(exchange), case.timeline.tokens
+        if exchange.prompt is not None and (tokens.prompt or 0) >= MIN_TOKENS:
+            sizes = self._sizes.setdefault(served_by, deque(maxlen=KEEP_PER_MODEL))
+            sizes.append((exchange.prompt.chars, tokens.prompt or 0))
+            self._sizes.move_to_end(served_by)
+        if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
+            self._tps[served_by] = case.phases.prefill_tps
+        while len(self._sizes) > KEEP_MODELS:
+            self._tps.pop(self._sizes.popitem(last=False)[0], None)
+
+    def guess(self, exchange: Exchange) -> PromptGuess | None:
+        """Return what is to be expected of a prompt; None before a request of its model ended."""
+        sizes = self._sizes.get(_served_by(exchange))
+        if not sizes or exchange.prompt is None:
+            return None
+        per_char = sum(tokens for _, tokens in sizes) / sum(chars for chars, _ in sizes)
+        tokens = round(exchange.prompt.chars * per_char)
+        same = exchange.prefix.common_prefix_chars if exchange.prefix else 0
+        return PromptGuess(
+            tokens=tokens,
+            new_tokens=max(tokens - round(same * per_char), 0),
+            tps=self._tps.get(_served_by(exchange)),
+        )
+
+
+def _served_by(exchange: Exchange) -> str:
+    return f"{exchange.engine_name} {exchange.model or ''}"

@@ -1,0 +1,53 @@
+"""Whether another slowtok uses the same state directory: told, and not forbidden.
+
+Both can run: the database takes several writers. But two processes that rotate one log lose lines,
+and what one learns the other knows only when it starts again.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+NAME = "in-use"
+MOST_CHARS = 200
+
+
+@contextlib.contextmanager
+def claimed(directory: Path, who: str) -> Iterator[str | None]:
+    """Claim a state directory as long as the block lasts; yields who has it already, or None.
+
+    The system drops the claim with the process, however that ends. Where nothing can be written,
+    and on Windows, nobody is seen.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(directory / NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            yield None
+            return
+        opened.callback(os.close, file)
+        if _is_ours(file):
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, 0)
+                os.write(file, who.encode("utf-8", "replace"))
+            yield None
+        else:
+            yield os.read(file, MOST_CHARS).decode("utf-8", "replace") or "it has not said which"
+
+
+def _is_ours(file: int) -> bool:
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: not known, so nobody is accused
+        return True
+    return True

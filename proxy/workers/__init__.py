@@ -1,0 +1,1 @@
+"""Several processes that relay, and one that looks on: `workers` in the settings."""

@@ -1,0 +1,165 @@
+"""One worker: takes clients in and relays; everything else is the main process's.
+
+    python -m slowtok.proxy.workers CHANNEL LISTENER
+
+Both are descriptors that the main process hands over. It says when to stop; a worker whose main
+process is gone lets nobody in any more and ends with what is on its way. Signals are meant for the
+main process alone.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import uvloop
+from aiohttp import web
+
+from slowtok.proxy.door import BACKLOG, Door, most_connections
+from slowtok.proxy.drain import Stop, drain, under_way
+from slowtok.proxy.edge import make_edge, make_relay, make_runner
+from slowtok.proxy.entrance import make_entrance
+from slowtok.proxy.lag import LoopLag
+from slowtok.proxy.library_log import LibraryLog
+from slowtok.proxy.relay import Relay
+from slowtok.proxy.upstream import make_session
+from slowtok.proxy.workers.channel import Channel, Handlers
+from slowtok.proxy.workers.far_engines import FarEngines
+from slowtok.proxy.workers.far_observer import FarObserver
+from slowtok.proxy.workers.pages import Pages
+from slowtok.proxy.workers.wire import TICK_S, FarDirectory, Pulse, Start
+
+GOODBYE_S = 1.0  # for the last words to reach the main process
+
+
+class Worker:
+    """All parts of one worker, for the life of its event loop."""
+
+    def __init__(self) -> None:
+        self._start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self._stop = Stop()
+        self._lag = LoopLag()
+        handlers: Handlers = {
+            "start": self._start.set_result,
+            "directory": self._know,
+            "stop": self._stop_taking_in,
+            "stop_at_once": self._stop.at_once.set,
+        }
+        self._channel = Channel(handlers, self._count_failure)
+        self._observer = FarObserver(self._channel, self._lag.most_since)
+        self._engines: FarEngines | None = None
+        self._door: Door | None = None
+        self._under_way: Callable[[], int] = lambda: 0
+
+    async def run(self, channel: socket.socket, listener: socket.socket) -> None:
+        """Work until the main process says stop, or is gone."""
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: self._channel, sock=channel)
+        self._channel.ended.add_done_callback(lambda _: self._stop.asked.set())
+        await asyncio.wait((self._start, self._channel.ended), return_when=asyncio.FIRST_COMPLETED)
+        if self._start.done():
+            await self._serve(self._start.result(), listener)
+
+    async def _serve(self, start: Start, listener: socket.socket) -> None:
+        settings, loop = start.settings, asyncio.get_running_loop()
+        engines = self._engines = FarEngines(self._channel, start.directory)
+        async with contextlib.AsyncExitStack() as opened:
+            session = await opened.enter_async_context(make_session(settings.connect_timeout_s))
+            pages = Pages(start.pages_path)
+            opened.push_async_callback(pages.close)
+            relay = make_relay(settings, session, engines, self._observer)
+            edge = make_edge(
+                make_entrance(settings, relay.handle, lambda: self._door),
+                relay.handle,
+                pages.routes(),
+                is_stopping=self._stop.asked.is_set,
+            )
+            runner = make_runner(edge, settings.max_head_bytes)
+            await runner.setup()
+            server = cast(web.Server, runner.server)  # it is set up
+            self._under_way = lambda: under_way(relay, server)
+            most = most_connections(settings.max_connections)
+            self._door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=self._tell)
+            listening = await loop.create_server(self._door, sock=listener, backlog=BACKLOG)
+            logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._tell)])
+            self._lag.start()
+            self._channel.tell("ready")
+            await self._pulse_until_asked()
+            listening.close()
+            cut_off = await self._drained(relay, server, settings.grace_s)
+            await runner.cleanup()
+        await self._say_goodbye(start, cut_off)
+
+    async def _pulse_until_asked(self) -> None:
+        while not self._stop.asked.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._stop.asked.wait()
+            self._pulse()
+
+    async def _drained(self, relay: Relay, server: web.Server, grace_s: float) -> int:
+        """Wait for what is on its way, still telling how far it is."""
+        draining = asyncio.create_task(drain(relay, server, grace_s, self._stop.at_once))
+        while not draining.done():
+            await asyncio.wait((draining,), timeout=TICK_S)
+            self._pulse()
+        return draining.result()
+
+    async def _say_goodbye(self, start: Start, cut_off: int) -> None:
+        """Close the channel once all is told; where nobody hears it, clear up after them."""
+        self._lag.stop()
+        self._pulse()
+        self._channel.tell("drained", cut_off)
+        if self._channel.ended.done():
+            shutil.rmtree(Path(start.pages_path).parent, ignore_errors=True)
+        self._channel.close()
+        await asyncio.wait((self._channel.ended,), timeout=GOODBYE_S)
+
+    def _pulse(self) -> None:
+        """Tell how far all requests are, and how this process fares."""
+        if self._channel.is_full:
+            return
+        failures = dict(self._observer.failures)
+        self._observer.failures.clear()
+        refused = self._door.refused if self._door else 0
+        progress = self._observer.progress()
+        self._channel.tell("pulse", Pulse(progress, failures, refused, self._lag.summary()))
+
+    def _know(self, directory: FarDirectory) -> None:
+        if self._engines is not None:
+            self._engines.known = directory
+
+    def _stop_taking_in(self) -> int:
+        """Begin to end; returns how many requests are on their way."""
+        self._stop.asked.set()
+        return self._under_way()
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self._channel.tell("event", event, facts)
+
+    def _count_failure(self, name: str) -> None:
+        self._observer.failures[name] += 1
+
+
+async def work(channel: socket.socket, listener: socket.socket) -> None:
+    """Be one worker."""
+    await Worker().run(channel, listener)
+
+
+def main() -> None:
+    """Work with the two descriptors that were handed over."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work(channel, listener))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""All workers: they take the clients in, while this process looks on.
+
+Each has a listening socket of its own on the one port (SO_REUSEPORT), between which the kernel
+spreads connections. The sockets are made here and handed over, so that none is lost with a worker.
+"""
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.door import most_connections
+from slowtok.proxy.engines import Engines
+from slowtok.proxy.observer import Observer
+from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.process import END_S, WorkerProcess, environment
+
+START_S = 20.0  # until the greeting comes all the same; a machine that swaps takes long
+
+
+class Crew:
+    """A `Front` of several processes. `runner` serves the own pages, to the workers only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        observer: Observer,
+        engines: Engines,
+        runner: web.AppRunner,
+        listeners: Sequence[socket.socket],
+        tell: Callable[..., None],
+    ) -> None:
+        self._settings = settings
+        self._observer, self._engines = observer, engines
+        self._runner, self._tell = runner, tell
+        self._folder = Path(tempfile.mkdtemp(prefix="slowtok-"))  # for this user alone
+        shared = environment()
+        self._workers = [
+            WorkerProcess(
+                listener=listener,
+                settings=settings,
+                pages_path=str(self._folder / "pages"),
+                environment=shared,
+                make_desk=self._make_desk,
+                tell=tell,
+                failed=self._count_failure,
+            )
+            for listener in listeners
+        ]
+        self._running: list[asyncio.Task[None]] = []
+
+    @property
+    def refused(self) -> int:
+        """Connections that were told to come back later, by all of them."""
+        return sum(worker.refused for worker in self._workers)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return how each one fares."""
+        return [worker.status() for worker in self._workers]
+
+    async def open(self) -> None:
+        """Start them, and wait until each one takes clients in."""
+        most_connections(self._settings.max_connections)  # pages may need as many descriptors here
+        await web.UnixSite(self._runner, str(self._folder / "pages")).start()
+        for worker in self._workers:
+            self._running.append(asyncio.create_task(worker.keep_running()))
+        ready = [asyncio.create_task(worker.is_ready.wait()) for worker in self._workers]
+        _, late = await asyncio.wait(ready, timeout=START_S)
+        for waiting in late:
+            waiting.cancel()
+
+    async def close(self) -> int:
+        """Take no more clients in; return how many requests are on their way."""
+        return sum(await asyncio.gather(*(worker.stop() for worker in self._workers)))
+
+    async def drain(self, at_once: asyncio.Event) -> int:
+        """Wait until all have ended; return how many requests were cut off."""
+        again = asyncio.create_task(at_once.wait())
+        running = asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.wait(
+            (again, running),
+            timeout=self._settings.grace_s + END_S,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        again.cancel()
+        for worker in self._workers:
+            worker.stop_at_once()
+        await asyncio.wait((running,), timeout=END_S)
+        for worker in self._workers:
+            worker.kill()
+        await running
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return sum(worker.cut_off for worker in self._workers)
+
+    def _make_desk(self) -> Desk:
+        return Desk(self._observer, self._engines, self._tell)
+
+    def _count_failure(self, name: str) -> None:
+        self._observer.failures[name.replace("_", " ")] += 1

@@ -1,0 +1,152 @@
+"""What the main process does for one worker: copies of its exchanges are shown to the observer."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slowtok.proxy.engines import Engines
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.observer import Observer
+from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.workers.channel import Handlers
+from slowtok.proxy.workers.wire import (
+    FarDirectory,
+    FarMeter,
+    FarPlace,
+    Packed,
+    Pulse,
+    place_of,
+    unpacked,
+    update,
+)
+
+
+class Desk:
+    """Answers one worker. The copies live as long as their exchanges do, or the worker."""
+
+    def __init__(self, observer: Observer, engines: Engines, tell: Callable[..., None]) -> None:
+        self._observer = observer
+        self._engines = engines
+        self._tell = tell
+        self._copies: dict[str, Exchange] = {}
+        self.requests = 0
+        self.refused = 0
+        self.loop_lag: Mapping[str, float | None] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way through this worker."""
+        return len(self._copies)
+
+    def handlers(self) -> Handlers:
+        """Return what is called for each message of the worker, by its name."""
+        return {
+            "begin": self._begin,
+            "sent": self._sent,
+            "sent_stream": self._sent_stream,
+            "printed": self._printed,
+            "arrived": self._arrived,
+            "diagnose": self._diagnose,
+            "record_so_far": self._record_so_far,
+            "end": self._end,
+            "pulse": self._pulse,
+            "choose": self._choose,
+            "merged_list": self._engines.merged_list,
+            "lose": self._lose,
+            "event": self._event,
+        }
+
+    def abandon(self) -> int:
+        """The worker is gone: end what it was at. Returns how many requests that were."""
+        lost = list(self._copies.values())
+        for exchange in lost:
+            exchange.end("proxy-stopped", time.monotonic())
+            try:
+                self._close(exchange)
+            except Exception:  # noqa: BLE001 - one that cannot be concluded costs only itself
+                self._observer.failures["end"] += 1
+        return len(lost)
+
+    def directory(self) -> FarDirectory:
+        """Return what the worker shall know of the engines."""
+        every = self._engines.all
+        is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()
+        return FarDirectory(
+            several=self._engines.several,
+            looked_at=self._engines.looked_at,
+            only=place_of(every[0]) if is_only else None,
+        )
+
+    def _begin(self, values: Packed) -> None:
+        exchange = unpacked(values)
+        self.requests += 1
+        self._copies[exchange.request_id] = exchange
+        self._observer.begin(exchange)
+
+    def _sent(self, values: Packed) -> None:
+        self._observer.sent(self._updated(values))
+
+    async def _sent_stream(self, values: Packed) -> str | None:
+        """Take note, and return what the head of the stream will say of the request before."""
+        exchange = self._updated(values)
+        self._observer.sent(exchange)
+        return (await self._observer.stream_headers(exchange)).get("slowtok-previous")
+
+    def _printed(self, request_id: str, printed: PromptPrint) -> None:
+        if exchange := self._copies.get(request_id):
+            self._observer.note_print(exchange, printed)
+
+    def _arrived(self, request_id: str, at_s: float) -> None:
+        exchange = self._copies[request_id]
+        exchange.last_byte_at_s = at_s
+        self._observer.arrived(exchange)
+
+    async def _diagnose(self, values: Packed) -> dict[str, str]:
+        exchange = self._updated(values)
+        await self._observer.counted(exchange)
+        return await self._observer.diagnosis_headers(exchange)
+
+    async def _record_so_far(self, values: Packed) -> dict[str, Any] | None:
+        return await self._observer.record_so_far(self._updated(values))
+
+    def _end(self, values: Packed) -> None:
+        self._close(self._updated(values))
+
+    def _close(self, exchange: Exchange) -> None:
+        del self._copies[exchange.request_id]
+        self._observer.end(exchange)
+
+    def _updated(self, values: Packed) -> Exchange:
+        """Return the copy of an exchange, brought up to date."""
+        exchange = self._copies[values[0]]
+        update(exchange, values)
+        return exchange
+
+    def _pulse(self, pulse: Pulse) -> None:
+        now_s = time.monotonic()
+        for progress in pulse.progress:
+            exchange = self._copies.get(progress.request_id)
+            if exchange is None or exchange.api is None:
+                continue
+            exchange.status, exchange.stream = progress.status, progress.stream
+            exchange.headers_at_s = progress.headers_at_s
+            if exchange.meter is None:
+                exchange.meter = FarMeter(exchange.api)
+            if isinstance(exchange.meter, FarMeter):
+                exchange.meter.note(progress, now_s)
+        self._observer.failures.update(pulse.failures)
+        self.refused, self.loop_lag = pulse.refused, pulse.loop_lag
+
+    async def _choose(
+        self, model: str | None, path: str, keys: Mapping[str, str]
+    ) -> FarPlace | None:
+        engine = await self._engines.choose(model, path, keys)
+        return None if engine is None else place_of(engine)
+
+    def _lose(self, name: str) -> None:
+        engine = self._engines.find(name)
+        if engine is not None:
+            self._engines.lose(engine)
+
+    def _event(self, event: str, facts: Mapping[str, Any]) -> None:
+        self._tell(event, **facts)

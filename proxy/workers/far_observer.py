@@ -1,0 +1,126 @@
+"""The observer, as a worker sees it: each step is told to the main process, which concludes.
+
+What a client waits for is asked, and awaited only so long; without an answer the reply goes out
+without it. Tokens are counted here: only four times a second is told how far each request is.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.outputs.headers import server_timing
+from slowtok.proxy.prompts import soon
+from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.workers.channel import Channel
+from slowtok.proxy.workers.wire import Progress, packed, progress_of
+
+HEAD_S = 0.05  # that a stream's head may wait; asked long before, it is there by then
+WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
+RECORD_S = 0.5  # that the end of a stream may wait for its record
+# None of them has a published source.
+
+
+class FarObserver:
+    """A `Watch` over the requests of one worker."""
+
+    def __init__(self, channel: Channel, loop_lag: Callable[[float], float | None]) -> None:
+        self._channel = channel
+        self._loop_lag = loop_lag
+        self._live: dict[str, Exchange] = {}
+        self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
+        self.failures: Counter[str] = Counter()
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come; while nobody reads what is told, nothing is told of it."""
+        if self._channel.is_full:
+            self.failures["main process"] += 1
+            return
+        self._live[exchange.request_id] = exchange
+        self._channel.tell("begin", packed(exchange))
+
+    def sent(self, exchange: Exchange) -> None:
+        """A request is about to go to its engine; what its head will tell is asked meanwhile."""
+        if not self._knows(exchange):
+            return
+        if exchange.stream:
+            asked = self._channel.ask("sent_stream", packed(exchange))
+            self._asked[exchange.request_id] = asked
+        else:
+            self._channel.tell("sent", packed(exchange))
+
+    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+        """Take the prompt's print here: the prompt itself never leaves this process."""
+        loop = asyncio.get_running_loop()
+        if self._knows(exchange):
+            soon(size_bytes, lambda: self._print(exchange, said, loop))
+
+    def arrived(self, exchange: Exchange) -> None:
+        """The last byte of a reply has come from its engine."""
+        if self._knows(exchange):
+            self._channel.tell("arrived", exchange.request_id, exchange.last_byte_at_s)
+
+    async def counted(self, exchange: Exchange) -> None:
+        """Do nothing: the main process waits for the counters before it diagnoses."""
+
+    async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Return what the head of a stream can say: what is known so far, and the last verdict."""
+        found = {"server-timing": server_timing(None, exchange.proxy_s)}
+        asked = self._asked.pop(exchange.request_id, None)
+        previous = None if asked is None else await self._answer(asked, HEAD_S)
+        return found | ({"slowtok-previous": previous} if previous else {})
+
+    async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Have a reply diagnosed that is here as a whole, and return its headers."""
+        found: dict[str, str] | None = await self._concluded("diagnose", exchange, WHOLE_S)
+        return found or {}
+
+    async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the record of a stream whose last token is here; None where it is late."""
+        record: dict[str, Any] | None = await self._concluded("record_so_far", exchange, RECORD_S)
+        return record
+
+    def end(self, exchange: Exchange) -> None:
+        """A request is over, however it ended."""
+        exchange.end(None, time.monotonic())
+        if asked := self._asked.pop(exchange.request_id, None):
+            asked.cancel()
+        if self._live.pop(exchange.request_id, None):
+            self._channel.tell("end", self._whole(exchange))
+
+    def progress(self) -> list[Progress]:
+        """Return how far each request is that is at its engine."""
+        return [progress_of(e) for e in self._live.values() if e.headers_at_s is not None]
+
+    async def _concluded(self, name: str, exchange: Exchange, timeout_s: float) -> Any:
+        if not self._knows(exchange):
+            return None
+        found = await self._answer(self._channel.ask(name, self._whole(exchange)), timeout_s)
+        if found is None:
+            self.failures[name.replace("_", " ")] += 1
+        return found
+
+    async def _answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
+        """Wait for an answer; not again for one who let the last question wait."""
+        return await self._channel.answer(asked, 0.0 if self._channel.is_silent else timeout_s)
+
+    def _whole(self, exchange: Exchange) -> tuple[Any, ...]:
+        exchange.loop_lag_s = self._loop_lag(exchange.accepted_at_s)
+        return packed(exchange)
+
+    def _knows(self, exchange: Exchange) -> bool:
+        return exchange.request_id in self._live
+
+    def _print(
+        self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Tell of the print; perhaps in a thread, which must not write to the channel itself."""
+        try:
+            if (printed := print_prompt(said)) is not None:
+                loop.call_soon_threadsafe(
+                    self._channel.tell, "printed", exchange.request_id, printed
+                )
+        except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
+            self.failures["prompt print"] += 1

@@ -1,0 +1,61 @@
+"""`/slowtok/` at a worker: passed to the main process, which has the records of all of them."""
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from slowtok.proxy import headers
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.relay import PASSED
+from slowtok.proxy.request_body import target_of
+
+CONNECT_S = 5.0
+
+
+class Pages:
+    """Passes requests for the proxy's own pages to the main process's socket at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes: all that is, or might be, one of the proxy's own."""
+        return [
+            web.route("*", "/slowtok", self._pass_on),
+            web.route("*", "/slowtok/{rest:(?s:.*)}", self._pass_on),
+        ]
+
+    async def close(self) -> None:
+        """Close all connections to the main process."""
+        await self._session.close()
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        """Ask the main process, which judges host, origin and key once more. No page has a body."""
+        target = URL("http://slowtok" + target_of(request), encoded=True)
+        fields = headers.to_own_page(request.headers)
+        try:
+            reply = await self._session.request(
+                request.method, target, headers=fields, allow_redirects=False
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return error_response(503, "slowtok's main process does not answer", "not-there")
+        async with reply:
+            passed = headers.to_client(reply.headers, origin=None)
+            response = web.StreamResponse(status=reply.status, headers=passed)
+            response[PASSED] = passed
+            try:
+                await response.prepare(request)
+                async for chunk in reply.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+            except (ConnectionError, aiohttp.ClientError):
+                response.force_close()  # one of both is gone: a page that is cut short looks so
+                if request.transport is not None:
+                    request.transport.close()
+            return response

@@ -1,0 +1,212 @@
+"""One worker's process: started, told what to do, and started again when it dies."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.workers.channel import Channel, Handlers
+from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.wire import TICK_S, FarDirectory, Start
+
+COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
+"""-P: as for sampling, a json.py in the folder that the proxy was started in must not be ours."""
+
+PAUSE_S = (0.2, 5.0)
+HEALTHY_S = 10.0
+"""After a life this long it is started again at once, else after a pause. No published source."""
+
+STOP_S = 1.0  # until it has said how many requests are on their way
+END_S = 2.0  # from the last word to the end of the process; then it is killed
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerProcess:
+    """One worker for the life of the proxy, in one process after the other.
+
+    `listener` is the main process's own hold on the port: it stays, so that whoever comes while
+    a worker is started again waits for the new one.
+    """
+
+    listener: socket.socket
+    settings: Settings
+    pages_path: str
+    environment: dict[str, str]
+    make_desk: Callable[[], Desk]
+    tell: Callable[..., None]
+    failed: Callable[[str], None]
+    is_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_off: int = 0
+    restarts: int = 0
+    _desk: Desk | None = None
+    _refused: int = 0  # by processes that are gone
+    _channel: Channel | None = None
+    _process: asyncio.subprocess.Process | None = None
+    _told: FarDirectory | None = None
+    _usage: tuple[float, float] | None = None  # when it was looked at, and CPU seconds by then
+    _began_s: float = 0.0
+
+    async def keep_running(self) -> None:
+        """Run it until it is told to stop."""
+        pause_s = PAUSE_S[0]
+        while not self.stopping.is_set():
+            began_s = time.monotonic()
+            code = await self._run_once()
+            if self.stopping.is_set():
+                return
+            self.restarts += 1
+            lost = self._abandon()
+            self.tell("worker-died", code=code, requests=lost)
+            if time.monotonic() - began_s >= HEALTHY_S:
+                pause_s = PAUSE_S[0]
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self.stopping.wait()
+            pause_s = min(pause_s * 2, PAUSE_S[1])
+
+    async def stop(self) -> int:
+        """Tell it to take nobody in any more; return how many requests are on their way."""
+        self.stopping.set()
+        self.listener.close()
+        if self._channel is None:
+            return 0
+        under_way = await self._channel.answer(self._channel.ask("stop"), STOP_S)
+        return under_way or 0
+
+    def stop_at_once(self) -> None:
+        """Tell it to cut off what is on its way."""
+        if self._channel is not None:
+            self._channel.tell("stop_at_once")
+
+    def kill(self) -> None:
+        """End its process, whatever it does."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    @property
+    def refused(self) -> int:
+        """Connections that it told to come back later."""
+        return self._refused + (self._desk.refused if self._desk else 0)
+
+    def status(self) -> dict[str, Any]:
+        """Return how it fares, for /slowtok/status."""
+        desk, process = self._desk, self._process
+        return {
+            "pid": process.pid if process else None,
+            "restarts": self.restarts,
+            "requests": desk.requests if desk else 0,
+            "in_flight": desk.in_flight if desk else 0,
+            "loop_lag": dict(desk.loop_lag) if desk else {},
+            **(self._cost(process.pid) if process else {}),
+        }
+
+    async def _run_once(self) -> int | None:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                descriptors = (theirs.fileno(), self.listener.fileno())
+                self._process = await asyncio.create_subprocess_exec(
+                    *COMMAND,
+                    *map(str, descriptors),
+                    pass_fds=descriptors,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    env=self.environment,
+                )
+        except OSError:
+            ours.close()
+            return None
+        self._began_s, self._usage, self._told = time.monotonic(), None, None
+        self._desk = desk = self.make_desk()
+        process = self._process
+        try:
+            await self._speak(ours, desk)
+            return await _ended(process)
+        finally:
+            self.kill()
+            await process.wait()
+            self._process = self._channel = None
+
+    async def _speak(self, ours: socket.socket, desk: Desk) -> None:
+        """Answer the process until it closes its end."""
+        loop = asyncio.get_running_loop()
+        handlers: Handlers = {
+            **desk.handlers(),
+            "ready": self.is_ready.set,
+            "drained": self._note_drained,
+        }
+        channel = Channel(handlers, self.failed)
+        await loop.create_unix_connection(lambda: channel, sock=ours)
+        self._channel = channel
+        self._told = desk.directory()
+        channel.tell(
+            "start",
+            Start(settings=self.settings, pages_path=self.pages_path, directory=self._told),
+        )
+        if self.stopping.is_set():
+            channel.tell("stop")
+        try:
+            while not channel.ended.done():
+                await asyncio.wait((channel.ended,), timeout=TICK_S)
+                self._tell_of_engines(channel, desk)
+        finally:
+            channel.close()
+
+    def _tell_of_engines(self, channel: Channel, desk: Desk) -> None:
+        """Tell what is new of the engines."""
+        known = desk.directory()
+        if known != self._told:
+            self._told = known
+            channel.tell("directory", known)
+
+    def _note_drained(self, cut_off: int) -> None:
+        self.cut_off = cut_off
+
+    def _abandon(self) -> int:
+        """End what a process that died was at; returns how many requests that were."""
+        desk, self._desk = self._desk, None
+        if desk is None:
+            return 0
+        self._refused += desk.refused
+        return desk.abandon()
+
+    def _cost(self, pid: int) -> dict[str, float]:
+        """Return its CPU as a share of one core since the last look, and its memory."""
+        try:
+            process = psutil.Process(pid)
+            times, resident = process.cpu_times(), process.memory_info().rss
+        except psutil.Error:
+            return {}
+        now = (time.monotonic(), times.user + times.system)
+        before, self._usage = self._usage or (self._began_s, 0.0), now
+        ratio = (now[1] - before[1]) / max(now[0] - before[0], 1e-3)
+        return {"cpu_ratio": round(ratio, 4), "resident_bytes": resident}
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int | None:
+    """Return the exit code of a process that has said its last word; None where it hangs."""
+    try:
+        async with asyncio.timeout(END_S):
+            return await process.wait()
+    except TimeoutError:
+        return None
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of all workers.
+
+    They take prints of prompts, which are compared with each other's: so they share the key of
+    Python's `hash`, drawn here.
+    """
+    return {**os.environ, "PYTHONHASHSEED": str(1 + int.from_bytes(os.urandom(4)) % (2**32 - 1))}

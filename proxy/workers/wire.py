@@ -1,0 +1,130 @@
+"""What goes between the processes, as plain values: an exchange, how far it is, and an engine."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.relay_needs import Place
+from slowtok.proxy.running import RECENT_S
+from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.stream.meter import Meter
+
+TICK_S = 0.25
+"""Between two words of a worker on how far its requests are. No published source."""
+
+# found again by the path, or made in the main process
+_KEPT_APART = ("api", "prompt", "prefix", "slot", "guess")
+_FIELDS = tuple(f.name for f in fields(Exchange) if f.name not in _KEPT_APART)
+
+Packed = tuple[Any, ...]
+
+
+class Progress(NamedTuple):
+    """How far one request is; `reads` counts the reads that carried tokens."""
+
+    request_id: str
+    status: int | None
+    stream: bool
+    headers_at_s: float | None
+    first_at_s: float | None
+    last_at_s: float | None
+    token_events: int
+    reads: int
+
+
+class Pulse(NamedTuple):
+    """What a worker tells every `TICK_S`: its requests, and how it fares itself."""
+
+    progress: list[Progress]
+    failures: Mapping[str, int]
+    refused: int
+    loop_lag: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarPlace:
+    """An engine as a worker knows it."""
+
+    name: str
+    url: str
+    kind: str
+    sleeping: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarDirectory:
+    """What a worker knows of the engines by itself. `only`: the one there is, while it answers."""
+
+    several: bool
+    looked_at: str
+    only: FarPlace | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """All that a new worker is told; the main process serves its own pages at `pages_path`."""
+
+    settings: Settings
+    pages_path: str
+    directory: FarDirectory
+
+
+class FarMeter(Meter):
+    """A reply's meter that another process feeds: of its reads, only their number is told."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(api, "")
+        self._told: deque[tuple[float, int]] = deque(maxlen=round(RECENT_S / TICK_S) + 2)
+
+    def note(self, progress: Progress, at_s: float) -> None:
+        """Take note of how far the reply was at `at_s`."""
+        self.first_at_s, self.last_at_s = progress.first_at_s, progress.last_at_s
+        self.token_events = progress.token_events
+        self._told.append((at_s, progress.reads))
+
+    def reads_since(self, from_s: float) -> int:
+        """Return how many reads after `from_s` carried tokens, as far as it was told."""
+        if not self._told:
+            return 0
+        before = [reads for at_s, reads in self._told if at_s <= from_s]
+        return self._told[-1][1] - (before[-1] if before else 0)
+
+
+def packed(exchange: Exchange) -> Packed:
+    """Return an exchange as it goes to the main process."""
+    return tuple(getattr(exchange, name) for name in _FIELDS)
+
+
+def unpacked(values: Packed) -> Exchange:
+    """Return the exchange that was packed, without its prompt's print."""
+    given = dict(zip(_FIELDS, values, strict=True))
+    return Exchange(**given, api=find_api(given["method"], given["path"]))
+
+
+def update(copy: Exchange, values: Packed) -> None:
+    """Bring a copy up to date; what the main process added to it stays."""
+    for name, value in zip(_FIELDS, values, strict=True):
+        setattr(copy, name, value)
+
+
+def progress_of(exchange: Exchange) -> Progress:
+    """Return how far an exchange is."""
+    meter = exchange.meter
+    return Progress(
+        exchange.request_id,
+        exchange.status,
+        exchange.stream,
+        exchange.headers_at_s,
+        meter.first_at_s if meter else None,
+        meter.last_at_s if meter else None,
+        meter.token_events if meter else 0,
+        meter.reads_since(float("-inf")) if meter else 0,
+    )
+
+
+def place_of(engine: Place) -> FarPlace:
+    """Return what a worker is told of an engine."""
+    return FarPlace(name=engine.name, url=engine.url, kind=engine.kind, sleeping=engine.sleeping)

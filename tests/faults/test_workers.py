@@ -1,0 +1,186 @@
+"""Several workers: one that dies, or a main process that dies or is stopped, harms nobody else."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fakes.bystander import STOP, begin, next_request_works, pass_on
+from fakes.client import Client
+from fakes.commands import Running, served
+from fakes.upstream import Arrival, Upstream
+from fakes.wire import LAST_CHUNK, chunk, until
+from slowtok.proxy.door import MAX_REFUSALS, OWN_DESCRIPTORS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
+
+Connect = Callable[..., Awaitable[Client]]
+Streams = list[tuple[Arrival, Client]]
+
+DESCRIPTORS = 160
+LIMITED = ("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh")
+STREAMS = 16  # all of them at one of two workers: once in 32,768 runs
+
+
+@asynccontextmanager
+async def working(
+    engine: Upstream, state_dir: Path, within: Sequence[str] = ()
+) -> AsyncIterator[tuple[Running, int]]:
+    """Two workers; gives the port at which they take clients in."""
+    arguments = ("--upstream", engine.url, "--workers", "2")
+    async with served(state_dir, *arguments, within=within) as running:
+        yield running, int((await running.address()).rpartition(":")[2])
+
+
+async def own(connect: Connect, port: int, page: str) -> Any:
+    client = await connect(port)
+    await client.ask("GET", f"/slowtok/{page}")
+    head, body = await client.reply()
+    client.close()
+    assert head.status == 200, (page, body)
+    return json.loads(body)
+
+
+async def opened(engine: Upstream, connect: Connect, port: int) -> Streams:
+    """Streams at both workers."""
+    streams = []
+    for _ in range(STREAMS):
+        client = await connect(port)
+        streams.append((await begin(engine, client), client))
+    return streams
+
+
+async def finish(streams: Streams) -> None:
+    """Let streams go on to their end."""
+    for arrived, client in streams:
+        await pass_on(arrived, client, 1)
+        await arrived.send(chunk(STOP) + LAST_CHUNK)
+        assert [await client.chunk(), await client.chunk()] == [STOP, b""]
+        arrived.over.set()
+
+
+async def broken_off(streams: Streams) -> Streams:
+    """Those whose engine is left: their worker is gone."""
+    left = []
+    for arrived, client in streams:
+        await arrived.send(chunk(b": still there\n\n"))
+        try:
+            async with asyncio.timeout(5):
+                await client.chunk()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            left.append((arrived, client))
+    return left
+
+
+def entries(state_dir: Path, event: str) -> list[dict[str, Any]]:
+    lines = (state_dir / "log.jsonl").read_text().splitlines()
+    return [entry for line in lines if (entry := json.loads(line))["event"] == event]
+
+
+async def test_worker_that_is_killed(engine: Upstream, tmp_path: Path, connect: Connect) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        streams = await opened(engine, connect, port)
+        before = (await own(connect, port, "status"))["workers"]
+        assert [worker["in_flight"] > 0 for worker in before] == [True, True]
+        os.kill(before[0]["pid"], signal.SIGKILL)
+
+        lost = await broken_off(streams)
+        assert len(lost) == before[0]["in_flight"]
+        for arrived, _ in lost:
+            await arrived.gone()
+        await finish([stream for stream in streams if stream not in lost])
+
+        for _ in range(STREAMS):  # some of them at the new one, which the port waits for
+            await next_request_works(engine, await connect(port))
+        status = await own(connect, port, "status")
+        assert [worker["restarts"] for worker in status["workers"]] == [1, 0]
+        assert status["counts"]["in_flight"] == 0
+        assert await running.end() == 0
+        assert running.err == [""]
+    (died,) = entries(tmp_path, "worker-died")
+    assert (died["code"], died["requests"]) == (-signal.SIGKILL, len(lost))
+    endings = [entry["ended"] for entry in entries(tmp_path, "request")]
+    assert endings.count("proxy-stopped") == len(lost)
+    assert endings.count("stop") == 2 * STREAMS - len(lost)
+
+
+async def test_main_process_that_is_killed_takes_its_workers_along(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        streams = await opened(engine, connect, port)
+        workers = [w["pid"] for w in (await own(connect, port, "status"))["workers"]]
+        running.process.kill()
+
+        await finish(streams)  # what is on its way may end
+
+        await until(lambda: not any(psutil.pid_exists(pid) for pid in workers))
+        with pytest.raises(ConnectionError):
+            await connect(port)
+
+
+async def test_main_process_that_is_stopped_costs_only_what_it_would_have_told(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        client = await connect(port)
+        await next_request_works(engine, client)
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            await next_request_works(engine, client)
+            await finish([(await begin(engine, client), client)])
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+
+        await next_request_works(engine, client)
+        assert await running.end() == 0
+    assert [entry["ended"] for entry in entries(tmp_path, "request")] == ["stop"] * 4
+
+
+async def test_ctrl_c_is_for_the_main_process(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        workers = [w["pid"] for w in (await own(connect, port, "status"))["workers"]]
+
+        assert await running.end(signal.SIGINT, group=True) == 0
+
+        assert running.err == [""]
+        assert not any(psutil.pid_exists(pid) for pid in workers)
+    assert entries(tmp_path, "worker-died") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors, and so connections")
+async def test_each_worker_takes_no_more_than_it_can_serve(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    most = (DESCRIPTORS - OWN_DESCRIPTORS - MAX_REFUSALS) // 2
+    async with working(engine, tmp_path, within=LIMITED) as (running, port):
+        statuses, kept = [], []
+        for _ in range(3 * most):
+            client = await connect(port)
+            await client.ask("GET", "/slowtok/health")
+            statuses.append((await client.reply())[0].status)
+            if statuses[-1] == 200:
+                kept.append(client)
+            else:
+                client.close()
+        assert len(kept) <= 2 * most
+        assert set(statuses) == {200, 503}
+
+        refused = 0
+        while refused < statuses.count(503):  # it is told four times a second
+            await kept[0].ask("GET", "/slowtok/status")
+            refused = json.loads((await kept[0].reply())[1])["counts"]["connections_refused"]
+        assert refused == statuses.count(503)
+        await next_request_works(engine, kept[-1])
+        assert await running.end() == 0
+        assert running.err == [""]

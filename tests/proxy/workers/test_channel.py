@@ -1,0 +1,112 @@
+"""Messages between two processes; both ends are in this one here."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from slowtok.proxy.workers.channel import Channel, Handlers
+
+LONG_S = 30.0  # nothing takes nearly as long
+
+
+async def late() -> None:
+    await asyncio.Event().wait()
+
+
+async def said_later(what: str) -> str:
+    await asyncio.sleep(0)
+    return what
+
+
+def broken() -> None:
+    raise RuntimeError("broken")
+
+
+class Pair:
+    """Two ends, of which the far one answers."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+        self.failed: list[str] = []
+
+    async def connect(self) -> None:
+        answers: Handlers = {
+            "hear": lambda *said: self.heard.append(said),
+            "same": lambda said: said,
+            "later": said_later,
+            "never": late,
+            "broken": broken,
+        }
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        self.near, self.far = Channel({}, self.failed.append), Channel(answers, self.failed.append)
+        await loop.create_unix_connection(lambda: self.near, sock=near)
+        await loop.create_unix_connection(lambda: self.far, sock=far)
+
+    async def ask(self, name: str, *said: object, timeout_s: float = LONG_S) -> object:
+        return await self.near.answer(self.near.ask(name, *said), timeout_s)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    made = Pair()
+    await made.connect()
+    yield made
+    made.near.close()
+    made.far.close()
+
+
+async def test_what_is_told_arrives_in_order(pair: Pair) -> None:
+    for number in range(100):
+        pair.near.tell("hear", number, b"x" * number * 1000)
+
+    await pair.ask("same", 0)
+
+    assert [said[0] for said in pair.heard] == list(range(100))
+
+
+async def test_questions_find_their_answers(pair: Pair) -> None:
+    asked = [pair.near.ask("later", str(n)) for n in range(50)]
+    asked.append(pair.near.ask("same", "at once"))
+
+    found = [await pair.near.answer(each, LONG_S) for each in asked]
+
+    assert found == [*map(str, range(50)), "at once"]
+
+
+async def test_handler_that_breaks_costs_its_message_only(pair: Pair) -> None:
+    pair.near.tell("unknown")
+
+    assert await pair.ask("broken") is None
+    assert await pair.ask("same", 1) == 1
+    assert pair.failed == ["unknown", "broken"]
+
+
+async def test_answer_that_is_late_is_not_waited_for(pair: Pair) -> None:
+    assert await pair.ask("never", timeout_s=0.01) is None
+    assert pair.near.is_silent
+
+    assert await pair.ask("same", 1) == 1
+    assert not pair.near.is_silent
+
+
+async def test_whoever_waits_is_told_when_the_other_end_is_gone(pair: Pair) -> None:
+    asked = pair.near.ask("never")
+    pair.far.close()
+
+    assert await pair.near.answer(asked, LONG_S) is None
+    await pair.near.ended
+    assert pair.near.is_full
+    assert await pair.ask("same", 1) is None
+    pair.near.tell("hear", 1)
+
+
+async def test_end_that_does_not_read_fills_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slowtok.proxy.workers.channel.MAX_UNREAD_BYTES", 1 << 20)
+    assert not pair.near.is_full
+    pair.near.tell("hear", b"x" * (8 << 20))
+
+    assert pair.near.is_full
+    assert await pair.ask("same", 1) is None

@@ -1,0 +1,119 @@
+"""What goes between the processes: all of an exchange that a case is made of, and no text."""
+
+import pickle
+from dataclasses import fields
+
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.running import running_entry
+from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.workers.wire import FarMeter, Progress, packed, progress_of, unpacked, update
+
+PATH = "/v1/chat/completions"
+SECRET = b"the moon is made of"
+
+
+def token(text: bytes) -> bytes:
+    return b'data: {"model":"small","choices":[{"delta":{"content":"%s"}}]}\n\n' % text
+
+
+END = (
+    b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"timings":{"prompt_n":9,'
+    b'"cache_n":1,"prompt_ms":5.0,"predicted_n":3,"predicted_ms":40.0}}\n\ndata: [DONE]\n\n'
+)
+
+
+def begun() -> Exchange:
+    """A stream with three tokens, one of which is not complete yet."""
+    exchange = Exchange(
+        request_id="a",
+        method="POST",
+        path=PATH,
+        started_unix_s=1.7e9,
+        accepted_at_s=10.0,
+        api=find_api("POST", PATH),
+        stream=True,
+        model="small",
+        engine_name="engine",
+        status=200,
+        sent_at_s=10.1,
+        headers_at_s=10.2,
+    )
+    assert exchange.api is not None
+    exchange.meter = Meter(exchange.api, "text/event-stream")
+    for number in range(3):
+        exchange.observe(token(SECRET), 10.3 + number / 10)
+    exchange.observe(token(SECRET)[:-9], 10.6)
+    return exchange
+
+
+def finished() -> Exchange:
+    exchange = begun()
+    exchange.observe(token(b"")[-9:] + END, 10.7)
+    exchange.last_byte_at_s = exchange.delivered_at_s = 10.7
+    exchange.loop_lag_s = 0.003
+    exchange.end(None, 10.8)
+    return exchange
+
+
+def sent(exchange: Exchange) -> Exchange:
+    """The exchange as it arrives in the other process."""
+    return unpacked(pickle.loads(pickle.dumps(packed(exchange))))
+
+
+def test_nothing_of_a_reply_goes_along() -> None:
+    assert SECRET not in pickle.dumps(packed(begun()))
+    assert SECRET not in pickle.dumps(packed(finished()))
+
+
+def test_a_case_is_made_of_the_same_times_and_counts() -> None:
+    there = sent(finished())
+
+    assert there.timeline() == finished().timeline()
+    assert there.timeline().ended == "stop"
+    assert there.timeline().loop_lag_s == 0.003
+    assert there.api == finished().api
+
+
+def test_a_copy_can_be_made_at_any_time() -> None:
+    assert running_entry(sent(begun()), 11.0) == running_entry(begun(), 11.0)
+
+
+def test_what_the_main_process_added_stays() -> None:
+    copy = sent(begun())
+    copy.prompt = printed = print_prompt({"prompt": "a b c"})
+
+    update(copy, packed(finished()))
+
+    assert copy.prompt is printed is not None
+    same = [f.name for f in fields(Exchange) if f.name not in ("prompt", "meter")]
+    assert [getattr(copy, n) for n in same] == [getattr(finished(), n) for n in same]
+
+
+def test_rate_of_the_last_seconds_is_known_from_a_few_words() -> None:
+    api = find_api("POST", PATH)
+    assert api is not None
+    meter = FarMeter(api)
+    for tick in range(40):  # ten seconds at 100 tokens/s, then 20
+        reads = 25 * tick if tick < 20 else 475 + 5 * (tick - 19)
+        meter.note(Progress("a", 200, True, 0.0, 0.0, tick / 4, reads, reads), tick / 4)
+
+    assert meter.token_events == meter.reads_since(-1.0) == 575
+    assert meter.reads_since(6.75) == 60
+    assert meter.reads_since(9.75) == 0
+
+
+def test_meter_that_is_far_away_claims_no_times_between_tokens() -> None:
+    exchange = begun()
+    assert exchange.api is not None
+    meter = FarMeter(exchange.api)
+    meter.note(progress_of(exchange), 10.7)
+    exchange.meter = meter
+    exchange.end("proxy-stopped", 11.0)
+
+    timeline = exchange.timeline()
+
+    assert (timeline.first_token_at_s, timeline.last_token_at_s) == (10.3, 10.5)
+    assert (timeline.ended, timeline.token_at_s, timeline.itl_p50_s) == ("proxy-stopped", (), None)
+    assert timeline.tokens.completion is None
