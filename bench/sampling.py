@@ -2,11 +2,11 @@
 
     PYTHONPATH=tests python bench/sampling.py [--seconds S] [--rounds N]
 
-Three machines, idle and with a request there, interleaved: one without a GPU, one with the
-stand-in for NVML (its calls cost nothing: what is left is slowtok's own cost), and one whose calls
-take as long as was published for an RTX 5090. A busy process with twenty threads stands for the
-engine. The stand-in looks its answers up in a text, so the last two are somewhat too dear. Medians
-over the rounds.
+Machines, idle and with a request there, interleaved: without a GPU, and with one or eight that the
+stand-in for NVML plays; its calls cost nothing (what is left is slowtok's own cost), or take as
+long as was published for an RTX 5090. A process with twenty threads stands for the engine. What a
+request costs is measured after `SETTLE_S`, when sampling has found its pace; how far it had to slow
+down for that is printed too. Medians over the rounds.
 """
 
 import argparse
@@ -58,6 +58,9 @@ PUBLISHED_US = {
 """Microseconds per call on an RTX 5090, driver 610 ("Reproducing nvtop 3.2 for the RTX 5090")."""
 
 WARM_S = 2.0
+SETTLE_S = 12.0
+
+MANY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +74,23 @@ class Machine:
 def machines(folder: Path) -> list[Machine]:
     """Return the machines; the stand-in is built once."""
     library = str(stand_in.library().parent)
-    free = Script(folder / "free.txt", RTX_4090)
-    dear = Script(folder / "dear.txt", {**RTX_4090, **_spinning()})
 
-    def with_script(script: Script) -> dict[str, str]:
-        return {
+    def with_gpus(name: str, count: int, answers: dict[str, str]) -> Machine:
+        gpus = [RTX_4090 | {"UUID": f"GPU-{index}"} | answers for index in range(count)]
+        script = Script(folder / f"{len(answers)}-{count}.txt", *gpus)
+        variables = {
             "LD_LIBRARY_PATH": library,
             "NVML_STAND_IN": str(script.path),
             "NVML_STAND_IN_ONCE": "1",
         }
+        return Machine(name=name, variables=variables)
 
     return [
         Machine(name="no GPU", variables={}),
-        Machine(name="GPU, free calls", variables=with_script(free)),
-        Machine(name="GPU, calls as published", variables=with_script(dear)),
+        with_gpus("GPU, free calls", 1, {}),
+        with_gpus("GPU, calls as published", 1, _spinning()),
+        with_gpus(f"{MANY} GPUs, free calls", MANY, {}),
+        with_gpus(f"{MANY} GPUs, calls as published", MANY, _spinning()),
     ]
 
 
@@ -119,7 +125,7 @@ async def measure(machine: Machine, port: int, seconds: float) -> tuple[float, f
         [process] = [p for p in psutil.Process().children() if "sampling" in " ".join(p.cmdline())]
         idle = await _share(process, seconds)
         sampler.set_active(True)
-        await asyncio.sleep(WARM_S)
+        await asyncio.sleep(SETTLE_S)
         active = await _share(process, seconds)
     finally:
         await sampler.stop()

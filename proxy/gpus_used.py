@@ -23,6 +23,7 @@ VARIABLES = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
 }
+GIVEN = "NVIDIA_VISIBLE_DEVICES"  # set for a container, by hand or by Kubernetes' device plugin
 UUIDS = ("GPU-", "MIG-")
 
 
@@ -95,17 +96,29 @@ def _without_contexts(held: Mapping[int, int | None]) -> tuple[int, ...]:
 
 def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
     """Say of each GPU whether the environment names it; None where it does not say."""
-    allowed: dict[int, bool | None] = dict.fromkeys(gpu.index for gpu in gpus)
+    allowed = _given(gpus, environment)
     for vendor, variables in VARIABLES.items():
         own = [gpu for gpu in gpus if (gpu.vendor or "nvidia") == vendor]
         numbered = _in_order_of_numbers(own, environment)
         said = [_named(environment[v], own, numbered) for v in variables if v in environment]
+        is_only = sum(allowed[gpu.index] is True for gpu in own) == 1
         for gpu in own:
             if any(named is not None and gpu.index not in named for named in said):
                 allowed[gpu.index] = False
-            elif said and None not in said:
-                allowed[gpu.index] = True
+            elif said and allowed[gpu.index] is not False:
+                allowed[gpu.index] = None if None in said and not is_only else True
     return allowed
+
+
+def _given(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
+    """Say of each GPU whether the server's container was given it; numbers are nvidia-smi's.
+
+    Source: NVIDIA Container Toolkit, "Specialized Configurations with Docker". "all" says nothing.
+    """
+    own = [gpu for gpu in gpus if (gpu.vendor or "nvidia") == "nvidia"]
+    named = _named(environment.get(GIVEN, "all"), own, sorted(own, key=lambda gpu: gpu.index))
+    said = {gpu.index: gpu.index in named for gpu in own} if named else {}
+    return {gpu.index: said.get(gpu.index) for gpu in gpus}
 
 
 def _in_order_of_numbers(
@@ -116,7 +129,7 @@ def _in_order_of_numbers(
         return gpus
     by_address = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     # in a container that was given only some of them, the numbers count those alone
-    given_all = environment.get("NVIDIA_VISIBLE_DEVICES", "all") == "all"
+    given_all = environment.get(GIVEN, "all") == "all"
     sliced = any(gpu.partition_of for gpu in gpus)
     if not by_address or not given_all or sliced or not all(gpu.pci_bus_id for gpu in gpus):
         return ()

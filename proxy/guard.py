@@ -58,7 +58,7 @@ def refuse(
                 "pages of other sites may not use it; add theirs with allow_origin if they should"
             )
         return None
-    if origin in allowed or _is_local_origin(origin):
+    if origin in allowed or _is_local_origin(origin) or _is_same(origin, host):
         return None
     return f"Origin {_show(origin)} is not allowed; add it with allow_origin if it should be"
 
@@ -83,6 +83,11 @@ def _is_local_name(name: str, *, is_local: bool) -> bool:
     except ValueError:
         return False
     return True  # an address cannot be rebound
+
+
+def _is_same(origin: str, host: str | None) -> bool:
+    """Say whether a page came through the proxy itself, as llama-server's own does."""
+    return bool(host) and origin.partition("://")[2].lower() == host.lower()
 
 
 def _is_local_origin(origin: str) -> bool:

@@ -57,10 +57,10 @@ def stage(exchange: Exchange) -> Stage:
         return "receiving"
     if exchange.meter is not None and exchange.meter.first_at_s is not None and exchange.stream:
         return "decode"
-    if not exchange.stream:
-        return "whole"
     if isinstance(exchange.slot, Queued):
         return "queue"
+    if not exchange.stream:
+        return "whole"
     return "waiting" if exchange.slot is None else "prefill"
 
 

@@ -31,13 +31,13 @@ class SlotOwners:
         self._owners = {t: owner for t, owner in self._owners.items() if t in working}
         self._match(list(working.values()), asked)
         tasks = {owner: task for task, owner in self._owners.items()}
-        unread = [s for s in self._unowned(working.values()) if not s.decoded_tokens]
-        is_full = look.working is not None and look.busy >= look.slots and not unread
+        unowned = self._unowned(working.values())
+        is_full = look.working is not None and look.busy >= look.slots
         for exchange in asked:
             task = tasks.get(exchange.request_id)
             if task is not None:
                 exchange.slot = self._told(exchange, working[task], at_s)
-            elif is_full and exchange.stream and _has_no_token(exchange):
+            elif is_full and _has_no_token(exchange) and not _may_be_its(unowned, exchange):
                 exchange.slot = Queued(slots=look.slots)
                 self._queued_to_s[exchange.request_id] = at_s
             else:
@@ -77,6 +77,11 @@ def _has_no_token(exchange: Exchange) -> bool:
     if exchange.sent_at_s is None:
         return False
     return not exchange.stream or exchange.meter is None or exchange.meter.first_at_s is None
+
+
+def _may_be_its(unowned: Iterable[WorkingSlot], exchange: Exchange) -> bool:
+    """Say whether one of the slots may work for it: of a stream an answer would have been seen."""
+    return any(not slot.decoded_tokens or not exchange.stream for slot in unowned)
 
 
 def _next(before: SlotTold, slot: WorkingSlot, at_s: float) -> SlotTold:

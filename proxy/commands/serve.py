@@ -162,7 +162,9 @@ async def _serve(
         front = proxy.front = _front(proxy, runner, listeners)
         await front.open()
         if workers := front.workers():
-            screen.say(f"workers   {len(workers)} take clients in")
+            ready = sum(worker["ready"] for worker in workers)
+            of_all = "" if ready == len(workers) else f" of {len(workers)}"
+            screen.say(f"workers   {ready}{of_all} take clients in")
         await _greet(screen, listener, proxy.engines)
         _warn_of_others(settings, screen, tell)
         await stop.asked.wait()

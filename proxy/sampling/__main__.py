@@ -11,6 +11,7 @@ Lines: `host_facts`, `gpus`, `process`, `host`, `gpu`, `edge`, `overhead`, `fail
 Times are `time.monotonic()`, which all processes of a machine share.
 """
 
+import gc
 import json
 import os
 import queue
@@ -22,14 +23,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
+from slowtok.proxy.sampling.budget import Budget, slowed
+from slowtok.proxy.sampling.extras import ALL, Extras, ExtrasDue
 from slowtok.proxy.sampling.gpus import AllGpus, open_gpus
 from slowtok.proxy.sampling.machine import SHORTEST_SPAN_S, Machine, make_machine
-from slowtok.proxy.sampling.schedule import Every
+from slowtok.proxy.sampling.schedule import NEAR_S, Every
 
-HOST_S = 0.2
-"""Period of host samples while active: a decode of 2 s has ten, each of twenty clock ticks."""
-GPU_S = 0.1
-DEAR_S = 1.0
+HOST_DEAR_S = 1.0
+ACCOUNT_S = 1.0
 IDLE_S = 2.0
 OVERHEAD_S = 5.0
 FACTS_S = 15.0
@@ -37,13 +38,13 @@ FACTS_S = 15.0
 EDGE_S = 0.25
 """At a request's edges the counters are read as well, but no more often than this: the dear tier
 takes about 5 ms for each GPU, and many short requests have many edges. No published source."""
-NEAR_S = 0.01
-"""Grids that began together may differ by a rounding error: what is this near counts as due."""
 LAST_WORD_S = 2.0
 """How long the loop may take to end after stdin closed; a lost GPU can hang a call for good."""
 
 Line = dict[str, Any]
 Emit = Callable[[Iterable[Line]], None]
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Overhead:
@@ -74,21 +75,26 @@ class Overhead:
 
 
 class Loop:
-    """Takes each sample when it is due."""
+    """Takes each sample when it is due, and all of one moment go out together."""
 
     def __init__(self, machine: Machine, gpus: AllGpus, emit: Emit) -> None:
         self._machine = machine
         self._gpus = gpus
         self._emit = emit
+        self._said: list[Line] = []
         self._active = False
         self._failures: set[str] = set()
         self._overhead = Overhead()
+        self._budget = Budget()
         now_s = time.monotonic()
-        self._edge_at_s = self._dear_at_s = 0.0
+        self._accounted = (time.process_time(), now_s)
+        self._edge_at_s = self._counted_at_s = 0.0
         self._facts = Every(FACTS_S, now_s + FACTS_S)
-        self._report = Every(OVERHEAD_S, now_s + DEAR_S)
+        self._report = Every(OVERHEAD_S, now_s + HOST_DEAR_S)
+        self._account = Every(ACCOUNT_S, now_s)
         self._host, self._host_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
-        self._gpu, self._gpu_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
+        self._gpu, self._counters = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
+        self._extras = ExtrasDue(self._budget.pace, now_s)
 
     def next_at_s(self) -> float:
         """Return when the next thing is due; the dear tiers ride along with the cheap ones."""
@@ -101,13 +107,11 @@ class Loop:
             return
         if "ports" in command:
             self._machine.watch([int(port) for port in command["ports"]])
-        self._active = bool(command.get("active", self._active))
         now_s = time.monotonic()
-        dear_s = DEAR_S if self._active else IDLE_S
-        self._host.restart(HOST_S if self._active else IDLE_S, now_s)
-        self._host_dear.restart(dear_s, now_s)
-        self._gpu.restart(self._gpu_period_s(), now_s)
-        self._gpu_dear.restart(dear_s, now_s)
+        self._spend(now_s)
+        self._active = bool(command.get("active", self._active))
+        self._extras.begin(now_s)
+        self._restart(now_s)
 
     def tick(self) -> None:
         """Take whatever is due now."""
@@ -115,57 +119,85 @@ class Loop:
         now_s = time.monotonic()
         host_due, gpu_due = self._host.due(now_s), self._gpu.due(now_s)
         if host_due:
-            self._attempt("host", self._sample_host, self._host_dear.due(now_s + NEAR_S))
+            dear = self._host_dear.due(now_s + NEAR_S)
+            self._attempt("host", lambda: self._sample_host(dear=dear))
         if gpu_due:
-            self._attempt("gpu", self._sample_gpus, self._gpu_dear.due(now_s + NEAR_S))
+            counters = self._counters.due(now_s + NEAR_S)
+            extras = self._extras.take(now_s, dear=counters) if self._active else ALL
+            self._attempt("gpu", lambda: self._sample_gpus(counters, extras))
         if self._facts.due(now_s):
-            self._attempt("facts", self._tell_facts, True)
+            self._attempt("facts", self._tell_facts)
         if host_due or gpu_due:
             self._overhead.add(time.perf_counter() - begun_s)
         if self._report.due(now_s):
-            missed = self._host.missed + self._gpu.missed
-            self._emit([self._overhead.line(missed) | self._gpus.counts()])
+            self._said.append(self._cost())
+        if self._account.due(now_s) and self._spend(now_s):
+            self._extras.keep_to(self._budget.pace, now_s)
+            self._restart(now_s)
+        self._tell()
+
+    def _cost(self) -> Line:
+        line = self._overhead.line(self._host.missed + self._gpu.missed) | self._gpus.counts()
+        return line | {"slowed": slowed(self._budget.pace)}
+
+    def _spend(self, now_s: float) -> bool:
+        """Account for the time since the last call; say whether the pace has changed."""
+        cpu_s, (cpu_before_s, before_s) = time.process_time(), self._accounted
+        self._accounted = (cpu_s, now_s)
+        return self._active and self._budget.spend(cpu_s - cpu_before_s, now_s - before_s)
+
+    def _restart(self, now_s: float) -> None:
+        pace = self._budget.pace
+        self._host.restart(pace.host_s if self._active else IDLE_S, now_s)
+        self._host_dear.restart(HOST_DEAR_S if self._active else IDLE_S, now_s)
+        self._gpu.restart(self._gpu_period_s(), now_s)
+        self._counters.restart(pace.counters_s if self._active else IDLE_S, now_s)
 
     def _sample_edge(self) -> None:
         now_s = time.monotonic()
         if now_s - self._edge_at_s > SHORTEST_SPAN_S:
             self._edge_at_s = now_s
-            self._attempt("gpu", self._sample_gpus, now_s - self._dear_at_s > EDGE_S)
+            counters = now_s - self._counted_at_s > EDGE_S
+            extras = (
+                self._extras.at_edge(now_s) if counters else self._extras.take(now_s, dear=False)
+            )
+            self._attempt("gpu", lambda: self._sample_gpus(counters, extras))
             since_last_s = self._machine.since_last_s()
             if since_last_s is None or since_last_s > SHORTEST_SPAN_S:
-                self._attempt("host", self._sample_host, False)
-        self._emit([{"kind": "edge", "at_s": self._edge_at_s}])
+                self._attempt("host", lambda: self._sample_host(dear=False))
+        self._said.append({"kind": "edge", "at_s": self._edge_at_s})
+        self._tell()
 
     def _gpu_period_s(self) -> float:
         # without a GPU to look at there is no reason to wake up ten times a second
-        return GPU_S if self._active and len(self._gpus) > 0 else IDLE_S
+        return self._budget.pace.gpu_s if self._active and len(self._gpus) > 0 else IDLE_S
 
-    def _tell_facts(self, _dear: bool) -> None:
+    def _tell_facts(self) -> None:
         news = self._machine.news()
         if news is not None:
-            self._emit([news])
+            self._said.append(news)
 
-    def _sample_host(self, dear: bool) -> None:
-        self._emit(self._machine.sample(dear=dear))
+    def _sample_host(self, *, dear: bool) -> None:
+        self._said += self._machine.sample(dear=dear)
 
-    def _sample_gpus(self, dear: bool) -> None:
+    def _sample_gpus(self, counters: bool, extras: Extras) -> None:
         servers = self._machine.server_pids()
         if self._active:
-            self._dear_at_s = time.monotonic() if dear else self._dear_at_s
-            lines = self._gpus.sample(dear=dear, servers=servers)
+            self._counted_at_s = time.monotonic() if counters else self._counted_at_s
+            lines = self._gpus.sample(dear=counters, servers=servers, extras=extras)
         else:
             lines = self._gpus.sample_idle(servers)
         news = self._gpus.news()
         if news is not None:  # there may be GPUs now that there were not, or the other way round
             lines = [news, *lines]
-            self._gpu.restart(self._gpu_period_s(), time.monotonic() + GPU_S)
-        self._emit(lines)
+            now_s = time.monotonic()
+            self._gpu.restart(self._gpu_period_s(), now_s + self._budget.pace.gpu_s)
+            self._accounted = (time.process_time(), now_s)  # to open them is dear, but done once
+        self._said += lines
 
-    def _attempt(self, where: str, sample: Callable[[bool], None], dear: bool) -> None:
+    def _attempt(self, where: str, sample: Callable[[], None]) -> None:
         try:
-            sample(dear)
-        except BrokenPipeError:
-            raise
+            sample()
         except Exception as error:  # noqa: BLE001  one sensor's fault must not end the others
             self._fail(where, error)
 
@@ -173,14 +205,18 @@ class Loop:
         text = f"{type(error).__name__}: {error}"
         if text not in self._failures and len(self._failures) < 100:
             self._failures.add(text)
-            self._emit([{"kind": "failed", "where": where, "error": text}])
+            self._said.append({"kind": "failed", "where": where, "error": text})
+
+    def _tell(self) -> None:
+        lines, self._said = self._said, []
+        self._emit(lines)
 
 
 def make_emit(out: BinaryIO) -> Emit:
     """Return a function that writes lines at once; fields that are not known are left out."""
 
     def emit(lines: Iterable[Line]) -> None:
-        text = "".join(json.dumps(_compact(line), separators=(",", ":")) + "\n" for line in lines)
+        text = "".join(_encode(_compact(line)) + "\n" for line in lines)
         if text:
             out.write(text.encode())
             out.flush()
@@ -240,6 +276,7 @@ def main() -> None:
         facts = machine.news() or {}
         emit([facts])
         gpus = open_gpus(process_name, private_pids=facts.get("private_pids"))
+        gc.freeze()  # what is there now stays: not to be looked through again and again
         run(Loop(machine, gpus, emit), commands)
     except BrokenPipeError:
         pass  # the proxy has gone

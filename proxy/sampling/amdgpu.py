@@ -21,6 +21,7 @@ from slowtok.proxy.sampling.amdgpu_readings import (
     read_memory,
     read_power_limit,
 )
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.patient import PatientGpus
 from slowtok.proxy.sampling.procfs import ProcFiles
 
@@ -87,9 +88,7 @@ class Cards:
         """Return how many readings failed that had worked, and how many samples took too long."""
         return {"gpu_errors": self._files.failures, "gpu_samples_stalled": self._stalled}
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return one line for each GPU that is awake; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers.
@@ -100,7 +99,8 @@ class Cards:
             line = self._read(gpu, [*gpu.fast, *gpu.dear] if dear else gpu.fast)
             if dear:
                 gpu.limit = read_power_limit(gpu.card)
-                line["processes"] = self._processes(gpu, servers or set())
+                if extras.lists:
+                    line["processes"] = self._processes(gpu, servers or set())
             return line | gpu.limit
 
         return self._each(read)

@@ -2,6 +2,11 @@
 
 from typing import Literal, NamedTuple
 
+from slowtok.proxy.sampling.budget import Pace
+from slowtok.proxy.sampling.schedule import NEAR_S, Every
+
+Traffic = Literal["steady", "burst"]
+
 
 class Extras(NamedTuple):
     """Which of them are due.
@@ -14,7 +19,57 @@ class Extras(NamedTuple):
     energy: bool = True
     lists: bool = True
     shares: bool = True
-    traffic: Literal["steady", "burst"] | None = "steady"
+    traffic: Traffic | None = "steady"
 
 
 ALL = Extras()
+
+
+class ExtrasDue:
+    """Says when each is due, at some pace. Pure: time is data."""
+
+    def __init__(self, pace: Pace, now_s: float) -> None:
+        self._energy, self._lists = Every(pace.energy_s, now_s), Every(pace.lists_s, now_s)
+        self._shares, self._traffic = Every(pace.shares_s, now_s), Every(1.0, now_s)
+        self._pace = pace
+
+    def keep_to(self, pace: Pace, now_s: float) -> None:
+        """Change the pace; nothing is due at once."""
+        self._pace = pace
+        for every, period_s in self._periods():
+            every.restart(period_s, now_s + period_s)
+
+    def begin(self, now_s: float) -> None:
+        """Have all due at once, for a request that begins; but not the shares, the dearest."""
+        for every, period_s in self._periods():
+            if every is not self._shares:
+                every.restart(period_s, now_s)
+
+    def take(self, now_s: float, *, dear: bool) -> Extras:
+        """Return what is due now; `dear` says that this is a sample of the 1 Hz tier."""
+        near_s = now_s + NEAR_S
+        return Extras(
+            energy=dear and self._energy.due(near_s),
+            lists=dear and self._lists.due(near_s),
+            shares=dear and self._shares.due(near_s),
+            traffic=self._take_traffic(near_s),
+        )
+
+    def at_edge(self, now_s: float) -> Extras:
+        """Return what a request's edge has: its counters, exactly, and who holds memory."""
+        shares = self._shares.due(now_s + NEAR_S)
+        return Extras(shares=shares, traffic=None if self._pace.traffic_s else "steady")
+
+    def _take_traffic(self, near_s: float) -> Traffic | None:
+        if not self._pace.traffic_s:
+            return "steady"
+        return "burst" if self._traffic.due(near_s) else None
+
+    def _periods(self) -> tuple[tuple[Every, float], ...]:
+        pace = self._pace
+        return (
+            (self._energy, pace.energy_s),
+            (self._lists, pace.lists_s),
+            (self._shares, pace.shares_s),
+            (self._traffic, pace.traffic_s or 1.0),
+        )

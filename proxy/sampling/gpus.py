@@ -29,9 +29,7 @@ class GpuReader(Protocol):
     def news(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return the samples; `dear` adds those of the 1 Hz tier and the processes."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
@@ -55,9 +53,7 @@ class NoGpus:
         news, self._news = self._news, None
         return news
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return nothing."""
         return []
 
@@ -93,6 +89,7 @@ class AllGpus:
         self._errors: list[str | None] = [None] * len(makers)
         self._indices: dict[tuple[int, int], int] = {}
         self._told: Values | None = None
+        self._heard = False
         self._failures = 0
 
     def __len__(self) -> int:
@@ -100,6 +97,9 @@ class AllGpus:
 
     def news(self) -> Values | None:
         """Return the line about all GPUs, if it changed."""
+        if not self._heard:
+            return None
+        self._heard = False
         said = [line for line in self._said if line is not None]
         if not said and not any(self._errors):
             return None
@@ -111,9 +111,7 @@ class AllGpus:
         self._told = state
         return state
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers.
@@ -145,10 +143,13 @@ class AllGpus:
         lines = []
         for number, maker in enumerate(self._makers):
             try:
-                found, self._errors[number] = read(maker), None
+                found, fault = read(maker), None
             except Exception as error:  # noqa: BLE001  it is this maker's alone, and told as such
                 self._failures += 1
-                self._errors[number] = f"{type(error).__name__}: {error}"
+                found, fault = None, f"{type(error).__name__}: {error}"
+            self._heard = self._heard or fault != self._errors[number]
+            self._errors[number] = fault
+            if found is None:
                 continue
             self._hear(number, maker.reader.news())
             if self._said[number] is None:
@@ -161,12 +162,16 @@ class AllGpus:
     def _hear(self, number: int, news: Values | None) -> None:
         if news is None:
             return
+        self._heard = True
         gpus = news.get("gpus")
         if gpus is not None:
             gpus = [gpu | {"index": self._index(number, gpu["index"])} for gpu in gpus]
         self._said[number] = {**news, "gpus": gpus}
 
     def _index(self, number: int, own: int) -> int:
+        known = self._indices.get((number, own))
+        if known is not None:
+            return known
         taken = self._indices.values()
         free = own if own not in taken else max(taken) + 1
         return self._indices.setdefault((number, own), free)

@@ -105,19 +105,27 @@ class HostReader:
         self._stalls = {name: Rate() for name in ("cpu", "io", "memory")}
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._mhz: float | None = None
+        self._available_bytes: int | None = None
 
     def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; `dear` also looks at what changes slowly."""
-        memory = self._files.read("/proc/meminfo") or b""
-        swapped = parse_field(self._files.read("/proc/vmstat") or b"", b"pswpin ")
-        pages_per_s = self._swap_in.per_s(swapped, time.monotonic())
-        return self._read_cpu(dear) | {
-            "available_bytes": parse_kib(memory, b"MemAvailable"),
-            "swap_in_bytes_per_s": None if pages_per_s is None else pages_per_s * self._page_bytes,
+        """Return the fields as they are now; `dear` also looks at memory, swap and the clock."""
+        fields = self._read_cpu(dear)
+        if dear:
+            memory = self._files.read("/proc/meminfo") or b""
+            self._available_bytes = parse_kib(memory, b"MemAvailable")
+            fields["swap_in_bytes_per_s"] = self._swapped_per_s()
+        return fields | {
+            "available_bytes": self._available_bytes,
             "psi_cpu_some_ratio": self._stall_ratio("cpu", b"some"),
             "psi_io_full_ratio": self._stall_ratio("io", b"full"),
             "psi_memory_full_ratio": self._stall_ratio("memory", b"full"),
         }
+
+    def _swapped_per_s(self) -> float | None:
+        """Bytes per second since the last dear look; to find them in so long a file costs 20 us."""
+        swapped = parse_field(self._files.read("/proc/vmstat") or b"", b"pswpin ")
+        pages_per_s = self._swap_in.per_s(swapped, time.monotonic())
+        return None if pages_per_s is None else pages_per_s * self._page_bytes
 
     def _read_cpu(self, dear: bool) -> Fields:
         cores = parse_cpu_ticks(self._files.read("/proc/stat") or b"")

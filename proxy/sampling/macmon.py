@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TextIO, cast
 
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.macmon_lines import Values, parse_line, read_facts, read_sample
 
 PROGRAM = "macmon"
@@ -115,9 +116,7 @@ class Macmon:
         """Return how many lines could not be read, and how often the program went silent."""
         return {"gpu_errors": self._errors, "gpu_samples_stalled": 0, "gpu_hung": self._hung}
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return the samples that have come since the last call, all of them alike."""
         if self._facts is None:
             self._look()

@@ -72,7 +72,8 @@ class Device:
         Raises:
             GpuLost: the handle is worthless now.
         """
-        key = key or " ".join((name, *map(str, arguments)))
+        if key is None:
+            key = " ".join((name, *map(str, arguments))) if arguments else name
         return self.call(key, name, self.handle, *arguments)
 
     def call(self, key: str, name: str, *arguments: Any) -> Any:
@@ -84,14 +85,17 @@ class Device:
         if key in self.absent:
             return None
         try:
-            answer = self._call(name, *arguments)
+            answer = getattr(self.nvml, name)(*arguments)
         except self.nvml.NVMLError as error:
+            if error.value in LOST:
+                raise GpuLost(LOST[error.value]) from error
             self.note(key, error.value)
             return None
         except AttributeError:  # an older binding does not know the function
             self.absent[key] = FUNCTION_NOT_FOUND
             return None
-        self._unknown.pop(key, None)
+        if self._unknown:
+            self._unknown.pop(key, None)
         return answer
 
     def ask_fields(self, *ids: int) -> dict[int, int]:
@@ -100,12 +104,14 @@ class Device:
         Raises:
             GpuLost: the handle is worthless now.
         """
-        wanted = [field for field in ids if f"field {field}" not in self.absent]
+        # with its scope (0 is the GPU): pynvml tries that first, and an error for each takes longer
+        # than the call
+        wanted = [(field, 0) for field in ids if f"field {field}" not in self.absent]
         if not wanted:
             return {}
-        answers = self.ask("nvmlDeviceGetFieldValues", wanted, key=FIELD_VALUES)
+        answers = self.ask(FIELD_VALUES, wanted, key=FIELD_VALUES)
         if FIELD_VALUES in self.absent:
-            self.absent |= {f"field {field}": self.absent[FIELD_VALUES] for field in wanted}
+            self.absent |= {f"field {field}": self.absent[FIELD_VALUES] for field, _ in wanted}
         return {
             answer.fieldId: int(getattr(answer.value, VALUE_MEMBERS[answer.valueType]))
             for answer in answers or ()

@@ -94,6 +94,14 @@ class PcieTraffic:
             for field, name in PCIE_NAMES.items()
         }
 
+    def tell(self) -> Values:
+        """Bytes per second from the reading before to the last look, once; nothing if too short."""
+        span_s = self._last_at_s - self._since_s
+        if span_s < SHORTEST_S:
+            return {}
+        gained, self._gained = self._gained, {}
+        return {PCIE_NAMES[field]: counted / span_s for field, counted in gained.items()}
+
 
 def slowdown_ids(driver: str | None) -> tuple[int, ...]:
     """Return the field ids of `SLOWDOWN_NAMES`; none for a driver that may have either set.

@@ -61,9 +61,7 @@ class Devices:
         errors = self._past_errors + sum(gpu.errors() for gpu in self._watched)
         return {"gpu_errors": errors, "gpu_samples_stalled": self._stalled}
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return one line for each GPU or slice; `dear` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers; None where pids cannot be matched.
@@ -147,8 +145,9 @@ class Devices:
         """Renew the facts, unless all GPUs are lost: then the last ones stand."""
         for gpu in self._watched:
             gpu.refresh_absent()
-        if self._watched:
-            self.facts = [part.facts for gpu in self._watched for part in gpu.parts]
+        facts = [part.facts for gpu in self._watched for part in gpu.parts]
+        if facts and list(map(id, facts)) != list(map(id, self.facts or ())):
+            self.facts = facts  # another list only if there is news in it
 
     def _miss(self) -> None:
         missing = self._indices.missing({gpu.device.index for gpu in self._watched})

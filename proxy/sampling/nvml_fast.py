@@ -11,14 +11,16 @@ TEMPERATURE_DIE = 0
 PSTATE_UNKNOWN = 32
 
 UTILIZATION = "nvmlDeviceGetUtilizationRates"
+CLOCK = "nvmlDeviceGetClockInfo"
+CLOCK_SM_KEY, CLOCK_MEMORY_KEY = f"{CLOCK} {CLOCK_SM}", f"{CLOCK} {CLOCK_MEMORY}"
 MEMORY, MEMORY_V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
 
 FEEDS = {
     "busy_ratio": (UTILIZATION,),
     "memory_busy_ratio": (UTILIZATION,),
     "power_w": (f"field {POWER_INSTANT}", "nvmlDeviceGetPowerUsage"),
-    "sm_clock_mhz": (f"nvmlDeviceGetClockInfo {CLOCK_SM}",),
-    "memory_clock_mhz": (f"nvmlDeviceGetClockInfo {CLOCK_MEMORY}",),
+    "sm_clock_mhz": (CLOCK_SM_KEY,),
+    "memory_clock_mhz": (CLOCK_MEMORY_KEY,),
     "pstate": ("nvmlDeviceGetPerformanceState",),
     "reasons": (
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -58,8 +60,8 @@ def read_power(device: Device) -> Values:
 def read_clocks(device: Device) -> Values:
     """Clocks in MHz as they are now."""
     return {
-        "sm_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
-        "memory_clock_mhz": device.ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+        "sm_clock_mhz": device.ask(CLOCK, CLOCK_SM, key=CLOCK_SM_KEY),
+        "memory_clock_mhz": device.ask(CLOCK, CLOCK_MEMORY, key=CLOCK_MEMORY_KEY),
     }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from slowtok.proxy.sampling.nvml_calls import DEAR_S, Device, Values, cost_s
+from slowtok.proxy.sampling.extras import Extras
+from slowtok.proxy.sampling.nvml_calls import Device, Values
 from slowtok.proxy.sampling.nvml_facts import read_slice_facts, read_uuid
 from slowtok.proxy.sampling.nvml_fast import read_memory
 from slowtok.proxy.sampling.nvml_gpm import DramBusy
@@ -32,25 +33,29 @@ class Part:
         self.facts = facts
         self._naming = naming
         self._dram = DramBusy(device, parent)
-        self._is_memory_dear = cost_s(read_memory, device) > DEAR_S
+        self._memory = read_memory(device)
         self._dram.read(device)  # the first sample, so that the next reading has a share
         if not naming.is_hidden:
             read_processes(device)  # once, to know whether there is an answer
 
-    def read(self, *, dear: bool, servers: set[int] | None) -> Values:
-        """Return memory, and with `dear` the processes and the memory's traffic too."""
+    def read(self, *, dear: bool, servers: set[int] | None, extras: Extras) -> Values:
+        """Return memory; with `dear` it is asked anew, and the memory's traffic and processes too.
+
+        Processes are `extras`.
+        """
         line: Values = {"index": self.facts["index"]}
-        if dear or not self._is_memory_dear:
-            line |= read_memory(self.device)
         if dear:
+            self._memory = read_memory(self.device)
             line |= self._dram.read(self.device)
-            line["processes"] = self._processes(servers, busy=True)
-        return line
+        if dear and extras.lists:
+            line["processes"] = self._processes(servers, busy=extras.shares)
+        return line | self._memory
 
     def read_idle(self, servers: set[int] | None) -> Values:
         """Return memory and processes alone."""
         processes = self._processes(servers, busy=False)
-        return {"index": self.facts["index"], **read_memory(self.device), "processes": processes}
+        self._memory = read_memory(self.device)
+        return {"index": self.facts["index"], **self._memory, "processes": processes}
 
     def close(self) -> None:
         """Give back what the driver keeps for it."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from slowtok.proxy.sampling import nvml_fast
+from slowtok.proxy.sampling.extras import Extras
 from slowtok.proxy.sampling.nvml_absent import absent_fields, rule_out
 from slowtok.proxy.sampling.nvml_calls import DEAR_S, Device, GpuLost, Values, cost_s
 from slowtok.proxy.sampling.nvml_counters import (
@@ -29,18 +30,17 @@ FAST_READINGS: tuple[Reading, ...] = (
     nvml_fast.read_clocks,
     nvml_fast.read_pstate,
     nvml_fast.read_reasons,
-    nvml_fast.read_temperature,
-    nvml_fast.read_margin,
 )
 """Those of every GPU; `read_busy` and the traffic on the link are not known of slices."""
 
+LEVEL_READINGS: tuple[Reading, ...] = (
+    nvml_fast.read_temperature,
+    nvml_fast.read_margin,
+    read_power_limit,
+)
+"""What moves slowly enough to be asked at 1 Hz and told with every sample, as memory is."""
+
 DEAR_TICK_S = 1.0
-
-EDGE_TICK_S = (0.9, 1.1)
-"""A dear sample that comes sooner or later after the last one stands at a request's edge."""
-
-ENERGY_S = 5.0
-"""Energy costs 2.6 ms (RTX 5090) and is wanted at a request's edges; between them it may be old."""
 
 
 class Watched:
@@ -53,12 +53,14 @@ class Watched:
         self.parts = parts
         self._xids = xids
         self._is_whole = parts[0].device is device
+        self._asked = (device,) if self._is_whole else (device, *(part.device for part in parts))
         self._health = Health(is_virtual=facts["virtual"])
-        self._limit: Values = {}
+        self._levels: Values = {}
         self._fast: list[Reading] = []
         self._dear: list[Reading] = [make_read_throttled(facts["driver"])]
-        self._dear_at_s = self._energy_at_s = float("-inf")
         self._traffic: PcieTraffic | None = None
+        self._is_burst = self._is_counting = False
+        self._absent_seen = -1
         self._ruled_out = [rule_out(part.facts, is_wsl=is_wsl) for part in parts]
         for read in (nvml_fast.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
             self._add(read)
@@ -66,8 +68,9 @@ class Watched:
             self._dear.append(read_link)
             if self._is_whole:
                 self._add_traffic(facts)
-        for read in (*self._dear, read_energy, self._health.read, read_power_limit):
+        for read in (*self._dear, read_energy, self._health.read):
             read(device)  # once, to know what is absent
+        self._read_levels()
 
     def _add(self, read: Reading) -> bool:
         is_dear = cost_s(read, self.device) > DEAR_S
@@ -77,24 +80,27 @@ class Watched:
     def _add_traffic(self, facts: Values) -> None:
         traffic = PcieTraffic(facts["max_pcie_generation"], facts["max_pcie_width"])
         is_dear = cost_s(traffic.look, self.device) > DEAR_S
-        (self._dear if is_dear else self._fast).append(traffic.read)
-        self._traffic = traffic if traffic.needs_look() and not is_dear else None
+        if is_dear:
+            self._dear.append(traffic.read)
+        else:
+            self._traffic = traffic
         self._ruled_out[0] |= traffic.ruled_out(DEAR_TICK_S if is_dear else FAST_TICK_S)
 
     @property
     def needs_look(self) -> bool:
         """Whether its link must be looked at between samples too."""
-        return self._traffic is not None
+        return self._is_counting
 
     def look(self) -> None:
         """Look at the counters that wrap faster than samples are taken."""
-        if self._traffic is not None:
+        if self._traffic is not None and self._is_counting:
+            self._is_counting = self._traffic.needs_look() and not self._is_burst
             # a lost GPU is for the next sample to find, which reports it
             with contextlib.suppress(GpuLost):
                 self._traffic.look(self.device)
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Values]:
-        """Return one line for each part; `dear` adds the 1 Hz tier, the processes and health.
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras) -> list[Values]:
+        """Return one line for each part; `dear` adds the 1 Hz tier, `extras` and health.
 
         Raises:
             GpuLost: it must be opened again.
@@ -102,13 +108,15 @@ class Watched:
         line = self._begin()
         for read in (*self._fast, *self._dear) if dear else self._fast:
             line |= read(self.device)
+        line |= self._count_traffic(extras)
         if dear:
-            self._limit = read_power_limit(self.device)
-            line |= self._read_energy()
+            self._read_levels()
+            if extras.energy:
+                line |= read_energy(self.device)
             self._check_slices()
             line |= self._health.read(self.device) | self._xids.read(self.device)
-        line |= self._limit
-        return [line | part.read(dear=dear, servers=servers) for part in self.parts]
+        line |= self._levels
+        return [line | p.read(dear=dear, servers=servers, extras=extras) for p in self.parts]
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone.
@@ -121,6 +129,10 @@ class Watched:
 
     def refresh_absent(self) -> None:
         """Put what turned out not to be there into the facts."""
+        seen = sum(len(device.absent) for device in self._asked)
+        if seen == self._absent_seen:
+            return
+        self._absent_seen = seen
         for part, ruled_out in zip(self.parts, self._ruled_out, strict=True):
             absent = absent_fields(self.device, part.device, part.facts) | ruled_out
             if absent != part.facts.get("absent"):
@@ -128,22 +140,28 @@ class Watched:
 
     def errors(self) -> int:
         """Return how many calls failed in a way that is neither absence nor loss."""
-        devices = {id(device): device for device in (self.device, *(p.device for p in self.parts))}
-        return sum(sum(device.errors.values()) for device in devices.values())
+        return sum(device.errors.total() for device in self._asked)
 
     def close(self) -> None:
         """Give back what the driver keeps for it; call this before NVML is shut down."""
         for part in self.parts:
             part.close()
 
-    def _read_energy(self) -> Values:
-        now_s = time.monotonic()
-        on_grid = EDGE_TICK_S[0] <= now_s - self._dear_at_s <= EDGE_TICK_S[1]
-        self._dear_at_s = now_s
-        if on_grid and now_s - self._energy_at_s < ENERGY_S:
+    def _read_levels(self) -> None:
+        for read in LEVEL_READINGS:
+            self._levels |= read(self.device)
+
+    def _count_traffic(self, extras: Extras) -> Values:
+        if self._traffic is None:
             return {}
-        self._energy_at_s = now_s
-        return read_energy(self.device)
+        if extras.traffic == "steady":
+            self._is_burst, self._is_counting = False, self._traffic.needs_look()
+            return self._traffic.read(self.device)
+        told = self._traffic.tell() if self._is_burst else {}
+        if extras.traffic == "burst":
+            self._is_burst = self._is_counting = True
+            return self._traffic.read(self.device) | told
+        return told
 
     def _begin(self) -> Values:
         return {"kind": "gpu", "at_s": time.monotonic()}

@@ -34,9 +34,7 @@ class Devices(Protocol):
     def __len__(self) -> int:
         """Return how many GPUs there are."""
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return one line for each GPU."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
@@ -68,6 +66,7 @@ class PatientGpus:
         self._waiting_since_s: float | None = None
         self._count = 0
         self._counts = devices.counts()
+        self._facts: Sequence[Values] | None = None
         self._state: Values | None = None
         self._told: Values | None = None
         threading.Thread(target=self._work, name="gpus", daemon=True).start()
@@ -80,7 +79,7 @@ class PatientGpus:
         state = self._state
         if self._is_hung():
             state = {"kind": "gpus", "gpus": None, **(state or {}), "reason": self._hung_reason}
-        if state == self._told:
+        if state is self._told or state == self._told:
             return None
         self._told = state
         return state
@@ -89,9 +88,7 @@ class PatientGpus:
         """Return how many readings failed, and how many did not return in time."""
         return {**self._counts, "gpu_hung": self._hung + self._is_hung()}
 
-    def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
-    ) -> list[Values]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
         """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes."""
         return self._do(lambda: self._devices.sample(dear=dear, servers=servers, extras=extras))
 
@@ -131,11 +128,10 @@ class PatientGpus:
         # only now has the thread no job: it changes what is read here
         self._count, self._counts = len(self._devices), self._devices.counts()
         facts, reason = self._devices.facts, self._devices.reason
-        self._state = {
-            "kind": "gpus",
-            "gpus": None if facts is None else list(facts),
-            "reason": reason,
-        }
+        if self._state is None or facts is not self._facts or reason != self._state["reason"]:
+            self._facts = facts
+            gpus = None if facts is None else list(facts)
+            self._state = {"kind": "gpus", "gpus": gpus, "reason": reason}
         if isinstance(answer, Exception):
             raise answer
         return answer

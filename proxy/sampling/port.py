@@ -10,7 +10,7 @@ from slowtok.proxy.sampling.listener import Listener, Socket, find_listener, fin
 from slowtok.proxy.sampling.process import TreeReader
 from slowtok.proxy.sampling.procfs import ProcFiles
 
-VERIFY_S = 30.0
+VERIFY_S = 120.0
 LOOK_S = 5.0
 """How often the socket table is read, with and without a known listener. The kernel walks its
 whole table of connections for that: 10 ms were measured on an idle machine with 24 GiB. The end of

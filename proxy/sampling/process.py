@@ -22,6 +22,9 @@ MANY_THREADS = 64
 vLLM has some hundreds."""
 
 
+MEMORY_LINES = {"anon": b"RssAnon", "file": b"RssFile"}
+
+
 class ProcessStat(NamedTuple):
     """What /proc/<pid>/stat says; `started_ticks` is counted from boot and identifies the pid."""
 
@@ -91,23 +94,28 @@ class ThreadReader:
         before, self._last = self._last, now
         before_at_s, self._last_at_s = self._last_at_s, time.monotonic()
         for ended in before.keys() - now.keys():
-            self._files.drop(f"{self._folder}/{ended}/schedstat")
+            self._files.drop(self._path(ended))
         if before_at_s is None or not any(ran_ns for ran_ns, _ in now.values()):
             return None
         return thread_use(before, now, self._last_at_s - before_at_s)
 
     def _read_threads(self) -> dict[str, tuple[int, int]]:
-        try:
-            threads = os.listdir(self._folder)
-        except OSError:
-            return {}
         now = {}
-        for thread in threads:
-            text = self._files.read(f"{self._folder}/{thread}/schedstat")
+        for thread in self._list_threads():
+            text = self._files.read(self._path(thread))
             values = parse_schedstat(text) if text else None
             if values is not None:
                 now[thread] = values
         return now
+
+    def _list_threads(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except OSError:
+            return []
+
+    def _path(self, thread: str) -> str:
+        return f"{self._folder}/{thread}/schedstat"
 
 
 def thread_use(
@@ -137,24 +145,28 @@ class ProcessReader:
         self.threads = ThreadReader(files, pid)
         self.stat: ProcessStat | None = None
         self.rates: Fields = {}
+        self._memory: Fields = {}
 
-    def read(self) -> bool:
-        """Take a reading; False when the process has ended (its pid may be another's now)."""
+    def read(self, *, dear: bool) -> bool:
+        """Take a reading; False when the process has ended (its pid may be another's now).
+
+        `dear` also looks at its memory.
+        """
         stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"")
         at_s = time.monotonic()
         if stat is None or stat.started_ticks != self._started_ticks:
             self._files.drop_below(self._folder)
             self.stat = None
             return False
-        status = self._files.read(f"{self._folder}/status") or b""
         read_bytes = parse_read_bytes(self._files.read(f"{self._folder}/io") or b"")
         self.stat = stat
-        self.rates = {
+        if dear or not self._memory:
+            status = self._files.read(f"{self._folder}/status") or b""
+            self._memory = {f: parse_kib(status, n) for f, n in MEMORY_LINES.items()}
+        self.rates = self._memory | {
             "cpu": self._cpu.per_s(stat.cpu_s, at_s),
             "faults": self._faults.per_s(stat.major_faults, at_s),
             "reads": self._reads.per_s(read_bytes, time.monotonic()),
-            "anon": parse_kib(status, b"RssAnon"),
-            "file": parse_kib(status, b"RssFile"),
         }
         return True
 
@@ -193,7 +205,9 @@ class TreeReader:
         """Return the server's fields, or None when its root process has ended."""
         if dear:
             self._find_members()
-        self.members = {pid: member for pid, member in self.members.items() if member.read()}
+        self.members = {
+            pid: member for pid, member in self.members.items() if member.read(dear=dear)
+        }
         if self._root not in self.members:
             return None
         stats = [member.stat for member in self.members.values() if member.stat]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.proxy.sampling.budget import WHY, hidden
 from slowtok.proxy.sampling.ring import Ring
 from slowtok.proxy.sampling.wire import (
     BadLine,
@@ -100,6 +101,11 @@ class Readings:
         """Return what is known about the process behind a port; None before the first look."""
         return self._processes.get(port)
 
+    def not_visible(self) -> list[dict[str, str]]:
+        """Return what sampling that had to be slowed does not see, and why."""
+        facts = hidden(self._overhead.slowed) if self._overhead else []
+        return [{"fact": fact, "how_to_enable": WHY} for fact in facts]
+
     def status(self) -> dict[str, Any]:
         """Return what the user should know about the sampling itself."""
         overhead = self._overhead
@@ -112,6 +118,7 @@ class Readings:
             "gpu_errors": overhead.gpu_errors if overhead else None,
             "gpu_samples_stalled": overhead.gpu_samples_stalled if overhead else None,
             "gpu_hung": overhead.gpu_hung if overhead else None,
+            "slowed": dict(overhead.slowed) if overhead else {},
             "failed": dict(self._failures),
             "unreadable_lines": self._bad_lines,
             "last_unreadable": self._last_bad_line,

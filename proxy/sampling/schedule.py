@@ -1,5 +1,8 @@
 """Fixed rates without drift: what is due now, and when something is due next. Pure."""
 
+NEAR_S = 0.01
+"""Grids that began together may differ by a rounding error: what is this near counts as due."""
+
 
 class Every:
     """Something due every `period_s` seconds, counted from where it was started.

@@ -152,6 +152,10 @@ class Sampler:
         """Return what is known about the process behind a port; None before the first look."""
         return self._readings.process(port)
 
+    def not_visible(self) -> list[dict[str, str]]:
+        """Return what sampling that had to be slowed does not see, and why."""
+        return self._readings.not_visible()
+
     def status(self) -> dict[str, Any]:
         """Return how sampling itself fares: alive, restarts, cost, unreadable lines, no-GPU."""
         return {

@@ -72,7 +72,8 @@ class OverheadLine:
     """What sampling costs: `cpu_ratio` of one core, time per tick, ticks left out so far.
 
     Of GPUs: how many readings failed, how many samples took too long to be of one moment, and how
-    many readings did not return in time; all since sampling began.
+    many readings did not return in time; all since sampling began. `slowed` is what is sampled less
+    often than wished, with its period in seconds, by the names of `budget.Pace`.
     """
 
     cpu_ratio: float
@@ -82,6 +83,7 @@ class OverheadLine:
     gpu_errors: int = 0
     gpu_samples_stalled: int = 0
     gpu_hung: int = 0
+    slowed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,8 +71,17 @@ def state_of(entry: Facts, band: tuple[float, float] | None) -> tuple[str, str]:
     if entry.get("phase") == "decode" and silent_s is not None and silent_s >= STUCK_S:
         return f"nothing for {silent_s:.0f} s", "bold red"
     if rate is None or band is None:
-        return "", ""
+        return _prefill(entry.get("prefill") or {}), ""
     return ("below", "bold red") if rate < band[0] else ("in band", "green")
+
+
+def _prefill(told: Facts) -> str:
+    """Return how far a prefill is, and about how long it still takes."""
+    eta = f"~{told['eta_s']:.0f} s to go" if told.get("eta_s") else ""
+    if not told.get("about_tokens") or "tokens" not in told:
+        return eta
+    share = f"~{told['tokens'] / told['about_tokens']:.0%}"
+    return f"{share}, {eta}" if eta else share
 
 
 def _head(status: Facts, keys: str) -> Text:

@@ -53,7 +53,7 @@ class Worker:
         }
         self._channel = Channel(handlers, self._count_failure)
         self._observer = FarObserver(self._channel, self._lag.most_since)
-        self._engines: FarEngines | None = None
+        self._engines = FarEngines(self._channel)
         self._door: Door | None = None
         self._under_way: Callable[[], int] = lambda: 0
 
@@ -68,12 +68,11 @@ class Worker:
 
     async def _serve(self, start: Start, listener: socket.socket) -> None:
         settings, loop = start.settings, asyncio.get_running_loop()
-        engines = self._engines = FarEngines(self._channel, start.directory)
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(make_session(settings.connect_timeout_s))
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
-            relay = make_relay(settings, session, engines, self._observer)
+            relay = make_relay(settings, session, self._engines, self._observer)
             edge = make_edge(
                 make_entrance(settings, relay.handle, lambda: self._door),
                 relay.handle,
@@ -132,8 +131,7 @@ class Worker:
         self._channel.tell("pulse", Pulse(progress, failures, refused, self._lag.summary()))
 
     def _know(self, directory: FarDirectory) -> None:
-        if self._engines is not None:
-            self._engines.known = directory
+        self._engines.known = directory
 
     def _stop_taking_in(self) -> int:
         """Begin to end; returns how many requests are on their way."""

@@ -65,13 +65,13 @@ class Crew:
         return [worker.status() for worker in self._workers]
 
     async def open(self) -> None:
-        """Start them, and wait until each one takes clients in."""
+        """Start them, and wait until each one takes clients in, or has failed to."""
         most_connections(self._settings.max_connections)  # pages may need as many descriptors here
         await web.UnixSite(self._runner, str(self._folder / "pages")).start()
         for worker in self._workers:
             self._running.append(asyncio.create_task(worker.keep_running()))
-        ready = [asyncio.create_task(worker.is_ready.wait()) for worker in self._workers]
-        _, late = await asyncio.wait(ready, timeout=START_S)
+        tried = [asyncio.create_task(worker.has_tried.wait()) for worker in self._workers]
+        _, late = await asyncio.wait(tried, timeout=START_S)
         for waiting in late:
             waiting.cancel()
 

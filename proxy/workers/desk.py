@@ -1,7 +1,7 @@
 """What the main process does for one worker: copies of its exchanges are shown to the observer."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from slowtok.proxy.engines import Engines
@@ -29,6 +29,7 @@ class Desk:
         self._engines = engines
         self._tell = tell
         self._copies: dict[str, Exchange] = {}
+        self._told: FarDirectory | None = None
         self.requests = 0
         self.refused = 0
         self.loop_lag: Mapping[str, float | None] = {}
@@ -67,15 +68,19 @@ class Desk:
                 self._observer.failures["end"] += 1
         return len(lost)
 
-    def directory(self) -> FarDirectory:
-        """Return what the worker shall know of the engines."""
+    def news(self) -> FarDirectory | None:
+        """Return what the worker shall know of the engines; None where it was told already."""
         every = self._engines.all
         is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()
-        return FarDirectory(
+        known = FarDirectory(
             several=self._engines.several,
             looked_at=self._engines.looked_at,
             only=place_of(every[0]) if is_only else None,
         )
+        if known == self._told:
+            return None
+        self._told = known
+        return known
 
     def _begin(self, values: Packed) -> None:
         exchange = unpacked(values)
@@ -86,10 +91,16 @@ class Desk:
     def _sent(self, values: Packed) -> None:
         self._observer.sent(self._updated(values))
 
-    async def _sent_stream(self, values: Packed) -> str | None:
+    # Where an answer takes time, note is taken at once all the same: more of the exchange may be
+    # told before its turn comes.
+
+    def _sent_stream(self, values: Packed) -> Awaitable[str | None]:
         """Take note, and return what the head of the stream will say of the request before."""
         exchange = self._updated(values)
         self._observer.sent(exchange)
+        return self._previous(exchange)
+
+    async def _previous(self, exchange: Exchange) -> str | None:
         return (await self._observer.stream_headers(exchange)).get("slowtok-previous")
 
     def _printed(self, request_id: str, printed: PromptPrint) -> None:
@@ -101,13 +112,17 @@ class Desk:
         exchange.last_byte_at_s = at_s
         self._observer.arrived(exchange)
 
-    async def _diagnose(self, values: Packed) -> dict[str, str]:
-        exchange = self._updated(values)
+    def _diagnose(self, values: Packed) -> Awaitable[dict[str, str]]:
+        return self._diagnosed(self._updated(values))
+
+    async def _diagnosed(self, exchange: Exchange) -> dict[str, str]:
         await self._observer.counted(exchange)
+        if exchange.request_id not in self._copies:  # nobody waits any more: it is concluded
+            return {}
         return await self._observer.diagnosis_headers(exchange)
 
-    async def _record_so_far(self, values: Packed) -> dict[str, Any] | None:
-        return await self._observer.record_so_far(self._updated(values))
+    def _record_so_far(self, values: Packed) -> Awaitable[dict[str, Any] | None]:
+        return self._observer.record_so_far(self._updated(values))
 
     def _end(self, values: Packed) -> None:
         self._close(self._updated(values))
@@ -144,6 +159,7 @@ class Desk:
         return None if engine is None else place_of(engine)
 
     def _lose(self, name: str) -> None:
+        self._told = None  # the worker has forgotten it
         engine = self._engines.find(name)
         if engine is not None:
             self._engines.lose(engine)

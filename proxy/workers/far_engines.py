@@ -21,9 +21,9 @@ class FarEngines:
     What it chose last stands where it does not answer.
     """
 
-    def __init__(self, channel: Channel, known: FarDirectory) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.known = known
+        self.known = FarDirectory()  # until it is told
         self._chosen: OrderedDict[tuple[str | None, str], FarPlace] = OrderedDict()
 
     @property

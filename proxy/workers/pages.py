@@ -17,7 +17,7 @@ class Pages:
 
     def __init__(self, path: str) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(path),
+            connector=aiohttp.UnixConnector(path, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -37,7 +37,7 @@ class Pages:
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         """Ask the main process, which judges host, origin and key once more. No page has a body."""
-        target = URL("http://slowtok" + target_of(request), encoded=True)
+        target = URL("http://localhost" + target_of(request), encoded=True)
         fields = headers.to_own_page(request.headers)
         try:
             reply = await self._session.request(

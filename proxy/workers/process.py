@@ -15,7 +15,7 @@ import psutil
 from slowtok.config.settings import Settings
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.desk import Desk
-from slowtok.proxy.workers.wire import TICK_S, FarDirectory, Start
+from slowtok.proxy.workers.wire import TICK_S, Start
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 """-P: as for sampling, a json.py in the folder that the proxy was started in must not be ours."""
@@ -43,7 +43,8 @@ class WorkerProcess:
     make_desk: Callable[[], Desk]
     tell: Callable[..., None]
     failed: Callable[[str], None]
-    is_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    has_tried: asyncio.Event = field(default_factory=asyncio.Event)  # it is ready, or died before
+    is_ready: bool = False  # takes clients in
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     cut_off: int = 0
     restarts: int = 0
@@ -51,7 +52,6 @@ class WorkerProcess:
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
     _process: asyncio.subprocess.Process | None = None
-    _told: FarDirectory | None = None
     _usage: tuple[float, float] | None = None  # when it was looked at, and CPU seconds by then
     _began_s: float = 0.0
 
@@ -61,10 +61,12 @@ class WorkerProcess:
         while not self.stopping.is_set():
             began_s = time.monotonic()
             code = await self._run_once()
+            self._note_ready(is_ready=False)
+            lost = self._abandon()
             if self.stopping.is_set():
+                self.cut_off += lost  # what it had no time to cut off itself
                 return
             self.restarts += 1
-            lost = self._abandon()
             self.tell("worker-died", code=code, requests=lost)
             if time.monotonic() - began_s >= HEALTHY_S:
                 pause_s = PAUSE_S[0]
@@ -104,6 +106,7 @@ class WorkerProcess:
         desk, process = self._desk, self._process
         return {
             "pid": process.pid if process else None,
+            "ready": self.is_ready,
             "restarts": self.restarts,
             "requests": desk.requests if desk else 0,
             "in_flight": desk.in_flight if desk else 0,
@@ -127,7 +130,7 @@ class WorkerProcess:
         except OSError:
             ours.close()
             return None
-        self._began_s, self._usage, self._told = time.monotonic(), None, None
+        self._began_s, self._usage = time.monotonic(), None
         self._desk = desk = self.make_desk()
         process = self._process
         try:
@@ -143,32 +146,26 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         handlers: Handlers = {
             **desk.handlers(),
-            "ready": self.is_ready.set,
+            "ready": self._note_ready,
             "drained": self._note_drained,
         }
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
-        self._told = desk.directory()
-        channel.tell(
-            "start",
-            Start(settings=self.settings, pages_path=self.pages_path, directory=self._told),
-        )
+        _tell_news(channel, desk)
+        channel.tell("start", Start(settings=self.settings, pages_path=self.pages_path))
         if self.stopping.is_set():
             channel.tell("stop")
         try:
             while not channel.ended.done():
                 await asyncio.wait((channel.ended,), timeout=TICK_S)
-                self._tell_of_engines(channel, desk)
+                _tell_news(channel, desk)
         finally:
             channel.close()
 
-    def _tell_of_engines(self, channel: Channel, desk: Desk) -> None:
-        """Tell what is new of the engines."""
-        known = desk.directory()
-        if known != self._told:
-            self._told = known
-            channel.tell("directory", known)
+    def _note_ready(self, *, is_ready: bool = True) -> None:
+        self.is_ready = is_ready
+        self.has_tried.set()
 
     def _note_drained(self, cut_off: int) -> None:
         self.cut_off = cut_off
@@ -192,6 +189,12 @@ class WorkerProcess:
         before, self._usage = self._usage or (self._began_s, 0.0), now
         ratio = (now[1] - before[1]) / max(now[0] - before[0], 1e-3)
         return {"cpu_ratio": round(ratio, 4), "resident_bytes": resident}
+
+
+def _tell_news(channel: Channel, desk: Desk) -> None:
+    """Tell what is new of the engines."""
+    if (news := desk.news()) is not None:
+        channel.tell("directory", news)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> int | None:

@@ -58,9 +58,9 @@ class FarPlace:
 class FarDirectory:
     """What a worker knows of the engines by itself. `only`: the one there is, while it answers."""
 
-    several: bool
-    looked_at: str
-    only: FarPlace | None
+    several: bool = False
+    looked_at: str = ""
+    only: FarPlace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,6 @@ class Start:
 
     settings: Settings
     pages_path: str
-    directory: FarDirectory
 
 
 class FarMeter(Meter):

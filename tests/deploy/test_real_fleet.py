@@ -111,7 +111,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Central]:
             stages[host] = stack.enter_context(
                 page_stage(folder / host, change=lambda p: setattr(p, "sampler", machine))
             )
-        options = ("--web.enable-remote-write-receiver", "--enable-feature=exemplar-storage")
+        options = (
+            "--web.enable-remote-write-receiver",
+            "--enable-feature=exemplar-storage",
+            "--storage.tsdb.path=kept",
+        )
         address, said = stack.enter_context(
             prometheus(folder / "central", central_config(), *options)
         )

@@ -18,6 +18,7 @@ from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.machine import DeviceFacts, GpuSample
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.sampling.wire import ProcessFacts
 
 CALL_S = 20.0
 T = TypeVar("T")
@@ -33,6 +34,11 @@ class MachineOf(NoSamples):
 
     def device(self) -> DeviceFacts:
         return self._case.device
+
+    def process(self, port: int) -> ProcessFacts:
+        """Let the engine be the server in the case."""
+        held = [process for sample in self._case.gpu for process in sample.processes or ()]
+        return ProcessFacts(port=port, pid=next((p.pid for p in held if p.is_server), None))
 
     def gpu_window(self, begin_s: float, end_s: float) -> tuple[GpuSample, ...]:
         return tuple(replace(sample, at_s=end_s) for sample in self._case.gpu[-40:])

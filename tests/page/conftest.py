@@ -29,8 +29,9 @@ def browser(opened: Browser) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(opened: Browser, tmp_path: Path) -> Iterator[Stage]:
     """A proxy on a machine with a GPU that gets hot."""
     machine = MachineOf(simulated("thermal-throttle"))
     with page_stage(tmp_path, change=lambda proxy: setattr(proxy, "sampler", machine)) as running:
         yield running
+        opened.driver.get("about:blank")  # else the page asks on while the proxy goes

@@ -17,6 +17,7 @@ DECODING = {
     "recent_tps": 25.0,
     "told_at_ms": 1000,
 }
+READING = {"tokens": 4096, "about_tokens": 12000, "tps": 500.0, "eta_s": 15.8, "source": "slots"}
 STATES: list[tuple[str, dict[str, Any], dict[str, float] | None, int]] = [
     ("normal", {}, BAND, 1000),
     ("normal", {"recent_tps": 20.0}, BAND, 1000),
@@ -31,13 +32,26 @@ STATES: list[tuple[str, dict[str, Any], dict[str, float] | None, int]] = [
     ("stuck", {"silent_s": 0.1}, BAND, 6000),  # told five seconds ago, and nothing since
     ("waiting", {"phase": "waiting", "silent_s": 0.0}, BAND, 99_000),
     ("delivery", {"phase": "delivery", "silent_s": 9.0}, BAND, 1000),
-    ("whole", {"phase": "whole"}, BAND, 99_000),
+    ("whole", {"phase": "whole", "tokens": None}, BAND, 99_000),
+    ("slow", {"phase": "whole", "recent_tps": None, "decode_tps": 2.0}, BAND, 1000),
+    ("whole", {"phase": "whole", "recent_tps": None, "decode_tps": 2.0}, None, 1000),
+    ("stuck", {"phase": "whole", "recent_tps": None, "silent_s": 30.0}, BAND, 1000),
+    ("queue", {"phase": "queue", "silent_s": None}, BAND, 99_000),
+    # a slow prefill is not stuck: half a minute is few of its steps
+    ("prefill", {"phase": "prefill", "prefill": {**READING, "silent_s": 30, "step_s": 4}}, BAND, 1),
+    ("prefill", {"phase": "prefill", "prefill": {**READING, "silent_s": 300}}, BAND, 1000),
+    ("stuck", {"phase": "prefill", "prefill": {**READING, "silent_s": 41, "step_s": 4}}, BAND, 1),
+    ("stuck", {"phase": "whole", "prefill": {**READING, "silent_s": 9, "step_s": 0.1}}, BAND, 1),
+    ("waiting", {"phase": "waiting", "prefill": {"eta_s": 0.0}}, BAND, 99_000),
 ]
 
 
 @pytest.fixture(scope="module")
 def judged(opened: Browser, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    cases = [[{**DECODING, **change}, band, now] for _, change, band, now in STATES]
+    cases = [
+        [{k: v for k, v in (DECODING | change).items() if v is not None}, band, now]
+        for _, change, band, now in STATES
+    ]
     with page_stage(tmp_path_factory.mktemp("state")) as stage:
         opened.open(stage.page)
         found: list[dict[str, Any]] = opened.module(
@@ -78,6 +92,66 @@ def test_slow_and_stuck_do_not_look_alike(browser: Browser, stage: Stage) -> Non
         " Boolean(c.querySelector('.gauge-rate'))])"
     )
     assert widths == [["slow", "solid", True], ["stuck", "dashed", False]]
+
+
+WAITING: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"phase": "prefill", "prefill": {**READING, "silent_s": 1.0, "step_s": 4.0}},
+        ["4,096 of about 12,000 prompt tokens read", "at 500 tok/s: about 16 s to go"],
+    ),
+    (
+        {"phase": "prefill", "prefill": {**READING, "silent_s": 99.0, "step_s": 4.0}},
+        ["its prompt is not read on", "nothing more for 99", "a step took 4.00 s before"],
+    ),
+    (
+        {"phase": "prefill", "prefill": {**READING, "eta_s": 0.0, "silent_s": 9.0, "step_s": 4.0}},
+        ["longer than that by now"],
+    ),
+    (
+        {"phase": "prefill", "prefill": {"tokens": 0, "silent_s": 1.0, "source": "estimate"}},
+        ["0 prompt tokens read", "too early for a rate", "not known yet"],
+    ),
+    (
+        {"phase": "waiting", "prefill": {"about_tokens": 900, "tps": 90.0, "eta_s": 9.5}},
+        ["about 10 s to go", "Estimate: about 900 prompt tokens, at 90 tok/s"],
+    ),
+    (
+        {"phase": "queue", "queue_slots": 4, "prefill": {"about_tokens": 900, "tps": 90.0}},
+        ["waiting for a slot", "All 4 slots of the engine work", "about 10 s (estimate)"],
+    ),
+    (
+        {"phase": "whole", "tokens": 40, "remaining_tokens": 60, "decode_tps": 25.0,
+         "silent_s": 0.1},
+        ["25 tok/s so far", "40 tokens, at most 60 to come"],
+    ),
+    ({"phase": "waiting"}, ["waiting for 12"]),
+]  # fmt: skip
+
+
+def test_what_a_request_is_at_is_said_in_words(browser: Browser, stage: Stage) -> None:
+    browser.open(stage.page)
+    browser.says("#link-state", "live")
+    given = [
+        {"id": str(i), "model": "m", "engine": "e", "since_s": 12.0, "sent_s": 12.0, **entry}
+        for i, (entry, _) in enumerate(WAITING)
+    ]
+    browser.module(
+        "running",
+        "it.renderRunning(document.getElementById('recent'), {"
+        " running: new Map(given[0].map(e => [e.id, {...e, told_at_ms: performance.now()}])),"
+        " records: new Map(), status: null })",
+        given,
+    )
+
+    cards = [card.text for card in browser.all("#recent .card")]
+    missing = [
+        (words, card)
+        for card, (_, wanted) in zip(cards, WAITING, strict=True)
+        for words in wanted
+        if words not in card
+    ]
+    assert missing == []
+    assert browser.overflow() == []
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,38 @@ def test_engines_and_gpus(browser: Browser, stage: Stage) -> None:
     assert "[object" not in seen
 
 
+def test_it_says_what_fits_and_what_does_not(browser: Browser, stage: Stage) -> None:
+    [engine] = stage.served.proxy.engines.all
+    model = simulated("model-too-big").model
+    engine.models = {"big": replace(model, name="big")}
+    engine.probe = replace(engine.probe, context_tokens=8192, slots=2)
+    browser.open(f"{stage.page}#machine")
+    browser.says("#view-machine .fit", "Fit: big")
+
+    seen = browser.text("#view-machine .fit")
+    [fit] = httpx.get(f"{stage.url}/slowtok/status").json()["engines"][0]["fit"]
+    assert fit["said"].removeprefix("big: ") in seen
+    assert "weights 30.2 GiB, KV cache 1.5 GiB of 15.7 GiB VRAM: 16 GiB more than there is" in seen
+
+
+def test_an_engine_that_is_gone_looks_gone(browser: Browser, stage: Stage) -> None:
+    browser.open(stage.page)
+    browser.says("#running", "Nothing is running")
+    [engine] = stage.served.proxy.engines.all
+
+    async def lose() -> None:
+        stage.engine.looks.clear()  # the next look finds nothing there, either
+        stage.served.proxy.engines.lose(engine)
+
+    stage.call(lose())
+
+    browser.says("#running", f"gone {engine.url} has not answered since")
+    assert "No engine answers any more" in browser.text("#running")
+    browser.open(f"{stage.page}#machine")
+    browser.says("#view-machine", "It has not answered since")
+    assert browser.run("return document.querySelector('.card').dataset.state") == "down"
+
+
 def test_trends_over_days(browser: Browser, stage: Stage) -> None:
     now_s = time.time()
     days = [dated(simulated("long-context"), now_s - 86400 * back) for back in (3, 2, 1)]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -204,6 +205,18 @@ async def test_facts_of_an_engine_and_its_only_model(engine: Upstream, tmp_path:
         assert (server.kind, server.url, server.slots) == ("llama-server", engine.url, 1)
         assert server.local is True
         assert model == ModelFacts(name="small")
+
+
+async def test_facts_follow_what_is_told(engine: Upstream, tmp_path: Path) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        [found] = engines.all
+        before, _ = engines.facts(found.name, "small")
+        found.probe = replace(found.probe, slots=7, sleeping=True)
+        later, _ = engines.facts(found.name, "small", slept=False, gpu_indices=(1,))
+
+        assert before.slots == 1
+        assert (later.slots, later.slept, later.gpu_indices) == (7, False, (1,))
+        assert engines.facts(found.name, "small")[0].slept is True
 
 
 async def test_facts_of_nobody(tmp_path: Path) -> None:

@@ -134,14 +134,14 @@ def test_a_card_that_tells_nothing_is_idle_beside_one_that_is_used() -> None:
         ({"CUDA_VISIBLE_DEVICES": ""}, ()),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ()),
         ({"HIP_VISIBLE_DEVICES": "0"}, None),
-        (
-            {
-                "CUDA_VISIBLE_DEVICES": "0",
-                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                "NVIDIA_VISIBLE_DEVICES": "2",
-            },
-            None,
-        ),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "1"}, (1,)),
+        ({"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[0]},{UUIDS[2]}"}, (0, 2)),
+        ({"NVIDIA_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "0"}, (2,)),
+        ({"NVIDIA_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "0"}, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": UUIDS[2]}, (2,)),
+        ({"NVIDIA_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": ""}, ()),
     ],
 )
 def test_environment_tells_where_the_driver_does_not(

@@ -100,6 +100,16 @@ def test_a_full_engine_that_reads_nothing_of_ours_lets_it_wait() -> None:
     assert running_entry(waiting, 3.0)["phase"] == "prefill"
 
 
+def test_a_whole_reply_waits_where_all_slots_are_known_to_be_others() -> None:
+    owners, first, whole = SlotOwners(), request("a", 1.0), request("b", 5.0, stream=False)
+    owners.note(look(slot(1, 0), slots=1), [first], 2.0)
+    owners.note(look(slot(1, 2048), slots=1), [first, whole], 6.0)
+    assert running_entry(whole, 6.0)["phase"] == "queue"
+
+    owners.note(look(slot(2, 0), slots=1), [whole], 7.0)
+    assert (running_entry(whole, 7.0)["phase"], task_of(whole)) == ("whole", 2)
+
+
 def reading(*computed_at: tuple[int, float], guess: PromptGuess | None = None) -> Exchange:
     owners, one = SlotOwners(), request("a", 0.0, guess=guess)
     for computed, at_s in computed_at:

@@ -49,7 +49,7 @@ function asCell(cell, head, i) {
 /** A list of names and values; entries without a value are left out. */
 export function facts(entries) {
   const known = entries.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return el("dl", { class: "facts" }, known.map(([name, value]) => el("div", { class: String(value).length > 48 ? "long" : null }, el("dt", {}, name), el("dd", {}, value))));
+  return el("dl", { class: "facts" }, known.map(([name, value]) => el("div", { class: String(value).length > 48 ? "long" : String(value).length > 20 ? "wide" : null }, el("dt", {}, name), el("dd", {}, value))));
 }
 
 /** Copy text; where the browser gives no clipboard (plain HTTP from elsewhere), by a selection. */

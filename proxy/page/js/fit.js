@@ -1,7 +1,7 @@
 // Whether a model fits where it was loaded: what it needs against what is there.
 
 import { el, facts, sized } from "./dom.js";
-import { bytes, count, percent } from "./format.js";
+import { bytes, count } from "./format.js";
 
 const WORDS = { ok: "fits", note: "as it was asked for", warn: "costs speed", unknown: "not known" };
 const LOOKS = { ok: "normal", note: "", warn: "slow", unknown: "" };
@@ -20,7 +20,6 @@ export function renderFit(engine) {
       fit.said ? el("p", {}, `${fit.said.replace(`${fit.model}: `, "")}.`) : null,
       fit.advice ? el("p", { class: "advice" }, `${fit.state === "unknown" ? "To see it" : "What to do"}: ${fit.advice}`) : null,
       facts([
-        ["Not on the GPU", fit.cpu_ratio ? percent(fit.cpu_ratio) : null],
         ["Context that fits for sure", fit.most_context_tokens === undefined ? null : mostContext(fit)],
       ]),
     );

@@ -31,13 +31,17 @@ export function renderRunning(place, source) {
 /** Engines that were there and do not answer any more. */
 function gone(source) {
   const lost = (source.status?.engines ?? []).filter((engine) => !engine.answers && engine.gone_since);
-  return lost.map((engine) => el("p", { class: "notice" }, el("span", { class: "pill stuck" }, "gone"), ` ${engine.name ?? engine.kind} at ${engine.url} has not answered since ${clock(engine.gone_since)}.`));
+  return lost.map((engine) => el("p", { class: "notice" }, el("span", { class: "pill stuck" }, "gone"), ` ${whereOf(engine)} has not answered since ${clock(engine.gone_since)}.`));
 }
+
+/** Its name and address; one that was given no name is called by its address. */
+const whereOf = ({ name, kind, url }) => (name && url.includes(name) ? url : `${name ?? kind} at ${url}`);
 
 function idleText(source) {
   if (source.link === "offline") return "The proxy does not answer: what runs is not known.";
   if (!source.status) return "Asking the proxy.";
   const up = source.status.engines.filter((engine) => engine.answers);
+  if (source.status.engines.some((engine) => engine.gone_since) && !up.length) return "No engine answers any more; slowtok keeps looking.";
   if (!up.length) return "No engine answers yet. Start llama-server, Ollama or vLLM: slowtok keeps looking.";
   const base = `${location.origin}/v1`;
   return `Nothing is running. Point a client at ${base} to see its requests here.`;
@@ -88,7 +92,7 @@ function gauge(entry, seen, expected) {
   if (expected && tps !== null && !stuck) scale.append(sized(el("span", { class: "gauge-rate" }), { width: (100 * tps) / most }));
   const said = stuck
     ? `no token for ${seconds(seen.silent_s)}; before that ${rate(entry.decode_tps)}`
-    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} now`}${entry.recent_tps === undefined ? "" : `, ${rate(entry.decode_tps)} on the mean`}`;
+    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} ${entry.recent_tps === undefined ? "so far" : "now"}`}${entry.recent_tps === undefined ? "" : `, ${rate(entry.decode_tps)} on the mean`}`;
   const against = expected ? `expected ${band(expected)}, as of this model's last request` : "no band for this model yet";
   return el("div", {}, scale, el("p", { class: "reading" }, said), el("p", { class: "muted" }, against));
 }

@@ -103,6 +103,41 @@ def test_writing_goes_on_when_it_can_again() -> None:
     assert writer.failed == 1
 
 
+def test_lines_that_come_together_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "GATHER_S", 0.0)
+    written: list[int] = []
+    flushed_at: list[int] = []
+    began, may_go = threading.Event(), threading.Event()
+
+    def write(item: int) -> None:
+        written.append(item)
+        began.set()
+        may_go.wait(10)
+
+    writer = Writer(write, flush=lambda: flushed_at.append(len(written)))
+    writer.write(0)
+    assert began.wait(10)
+    for i in range(1, 5):
+        writer.write(i)
+    may_go.set()
+    writer.close()
+
+    assert written == [0, 1, 2, 3, 4]
+    assert flushed_at == [5]
+
+
+def test_lines_that_are_lost_together_are_all_counted() -> None:
+    def flush() -> None:
+        raise OSError("disk full")
+
+    writer = Writer[int](lambda _item: None, flush=flush)
+    for i in range(3):
+        writer.write(i)
+    writer.close()
+
+    assert writer.failed == 3
+
+
 def test_stuck_writer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "CLOSE_S", 0.05)
     began, may_go = threading.Event(), threading.Event()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.gpus import AllGpus, Maker, NoGpus, has_nvidia_card
 
 Line = dict[str, Any]
@@ -31,7 +32,7 @@ class Reader:
         self._told = line
         return line
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Line]:
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Line]:
         self.asked += 1
         self.servers = servers
         if self.error is not None:

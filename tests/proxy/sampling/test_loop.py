@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from slowtok.proxy.sampling.__main__ import FACTS_S, IDLE_S, Loop
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.gpus import AllGpus, Maker
 from slowtok.proxy.sampling.machine import Machine
 
@@ -22,8 +23,8 @@ class Gpu:
     def news(self) -> Line | None:
         return {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[Line]:
-        return [{"kind": "dear" if dear else "cheap", "index": 0}]
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Line]:
+        return [{"kind": "dear" if dear else "cheap", "index": 0, "extras": extras}]
 
     def sample_idle(self, servers: set[int] | None) -> list[Line]:
         return [{"kind": "idle", "index": 0}]
@@ -47,6 +48,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.cpu_s = 0.0
         self.conditions: dict[str, bool | str | None] = {}
         self._lines: list[Line] = []
 
@@ -55,15 +57,22 @@ class Stage:
         machine.news()
         self.loop = Loop(machine, AllGpus([Maker(Gpu())]), self._lines.extend)
 
-    def run(self, until_s: float) -> None:
+    def run(self, until_s: float, cpu_ratio: float = 0.0) -> None:
         """Tick whenever the loop wants to, and stop at `until_s` after the beginning."""
         while self.loop.next_at_s() <= 1000.0 + until_s:
-            self.now_s = max(self.now_s, self.loop.next_at_s())
+            step_s = max(self.loop.next_at_s() - self.now_s, 0.0)
+            self.now_s += step_s
+            self.cpu_s += step_s * cpu_ratio
             self.loop.tick()
         self.now_s = 1000.0 + until_s
 
     def tell(self, **command: Any) -> None:
         self.loop.obey(command)
+
+    def gpus(self) -> list[Line]:
+        """Take the GPUs' samples that were written since the last time."""
+        lines, self._lines[:] = list(self._lines), []
+        return [line for line in lines if line["kind"] in ("cheap", "dear")]
 
     def lines(self, *kinds: str) -> list[str]:
         """Take what was written since the last time, of these kinds."""
@@ -76,6 +85,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage()
     clock: Callable[[], float] = lambda: made.now_s  # noqa: E731
     monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(time, "process_time", lambda: made.cpu_s)
     made.begin()
     return made
 
@@ -162,3 +172,57 @@ def test_the_report_has_the_gpus_counts(stage: Stage) -> None:
     (overhead,) = [line for line in written if line["kind"] == "overhead"]
 
     assert (overhead["gpu_errors"], overhead["gpu_hung"]) == (4, 0)
+
+
+def test_sampling_that_costs_too_much_is_slowed_and_says_so(stage: Stage) -> None:
+    written: list[Line] = []
+    stage.tell(ports=[], active=True)
+    stage.run(30.0, cpu_ratio=0.05)
+    stage.gpus()
+    stage.loop._emit = written.extend
+    stage.run(40.0)
+
+    samples = [line for line in written if line["kind"] in ("cheap", "dear")]
+    assert len(samples) <= 10.0 / 0.4 + 1
+    assert sum(line["kind"] == "dear" for line in samples) <= 3
+    slowed = [line["slowed"] for line in written if line["kind"] == "overhead"]
+    assert slowed[-1]["gpu_s"] == 0.4
+
+
+def test_what_an_idle_machine_costs_slows_nothing(stage: Stage) -> None:
+    stage.tell(ports=[], active=False)
+    stage.run(60.0, cpu_ratio=0.05)
+    stage.lines()
+    stage.tell(active=True)
+    stage.run(61.05)
+
+    assert len(stage.gpus()) >= 10
+
+
+def test_room_brings_the_rates_back(stage: Stage) -> None:
+    stage.tell(ports=[], active=True)
+    stage.run(30.0, cpu_ratio=0.05)
+    stage.run(300.0)
+    stage.gpus()
+    stage.run(302.0)
+
+    assert len(stage.gpus()) >= 19
+
+
+def test_slowed_sampling_still_has_all_counters_at_both_ends_of_a_request(stage: Stage) -> None:
+    stage.tell(ports=[], active=True)
+    stage.run(30.0, cpu_ratio=0.05)
+    stage.tell(active=False)
+    stage.run(33.0)
+    stage.gpus()
+    stage.tell(active=True)
+    stage.run(33.0)
+    (first,) = stage.gpus()
+    stage.run(34.3)
+    stage.gpus()
+    stage.tell(now=True)
+    (last,) = stage.gpus()
+
+    assert first["kind"] == last["kind"] == "dear"
+    assert first["extras"].energy
+    assert last["extras"].energy

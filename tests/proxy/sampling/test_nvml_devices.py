@@ -12,6 +12,8 @@ from fakes.nvml.cards import MIB, RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling import nvml_calls
+from slowtok.proxy.sampling.extras import Extras
+from slowtok.proxy.sampling.nvml_counters import LOOK_S
 from slowtok.proxy.sampling.nvml_devices import Devices
 
 NAMES = {7: "llama-server", 8: "Xorg"}
@@ -163,9 +165,8 @@ def test_no_processes_is_known(script: Script) -> None:
     assert sample(devices(), dear=True)["processes"] == []
 
 
-def test_cheap_samples_have_the_fast_tier_and_the_last_limit(script: Script) -> None:
+def test_cheap_samples_have_the_fast_tier_and_the_last_levels(script: Script) -> None:
     gpus = devices()
-    assert "power_limit_w" not in sample(gpus)
     sample(gpus, dear=True)
     line = sample(gpus)
 
@@ -193,6 +194,45 @@ def test_pcie_rates_come_with_the_second_sample(script: Script, clock: Clock) ->
 
     assert line["pcie_tx_bytes_per_s"] == pytest.approx(5e6)
     assert line["pcie_rx_bytes_per_s"] == pytest.approx(10e9)
+
+
+def test_a_burst_of_traffic_is_told_once_with_the_next_sample(script: Script, clock: Clock) -> None:
+    gpus = devices()
+    gpus.sample(dear=False, servers=set(), extras=Extras(traffic="burst"))
+    assert gpus.look_s() == LOOK_S
+    clock.now_s += LOOK_S
+    script.gpu(0, {"Field197": 1_500_000, "Field198": 502_000_000})
+    gpus.look()
+    assert gpus.look_s() is None
+    clock.now_s += 0.35  # much longer than the counters may wrap in
+    script.gpu(0, {"Field197": 7, "Field198": 8})
+    first, second = (
+        gpus.sample(dear=False, servers=set(), extras=Extras(traffic=None))[0] for _ in range(2)
+    )
+
+    assert first["pcie_tx_bytes_per_s"] == pytest.approx(10e6)
+    assert first["pcie_rx_bytes_per_s"] == pytest.approx(10e9)
+    assert "pcie_rx_bytes_per_s" not in second
+
+
+def test_a_burst_that_was_not_looked_at_yet_tells_nothing(script: Script, clock: Clock) -> None:
+    gpus = devices()
+    gpus.sample(dear=False, servers=set(), extras=Extras(traffic="burst"))
+    clock.now_s += 0.01
+    (line,) = gpus.sample(dear=True, servers=set(), extras=Extras(traffic=None))
+
+    assert line.get("pcie_rx_bytes_per_s") is None
+
+
+def test_what_is_not_due_is_not_asked(script: Script) -> None:
+    gpus = devices()
+    nothing = Extras(energy=False, lists=False, shares=False, traffic=None)
+    (line,) = gpus.sample(dear=True, servers={7}, extras=nothing)
+    (listed,) = gpus.sample(dear=True, servers={7}, extras=nothing._replace(lists=True))
+
+    assert not {"energy_j", "processes", "pcie_rx_bytes_per_s"} & set(line)
+    assert line["throttled_power_ns"] == 7_000_000_000
+    assert not any("busy_ratio" in process for process in listed["processes"])
 
 
 def test_unified_memory_has_no_link_and_no_traffic(script: Script, clock: Clock) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from slowtok.proxy.sampling import patient
+from slowtok.proxy.sampling.extras import ALL, Extras
 from slowtok.proxy.sampling.patient import PatientGpus
 
 
@@ -25,7 +26,9 @@ class Devices:
     def __len__(self) -> int:
         return 1
 
-    def sample(self, *, dear: bool, servers: set[int] | None) -> list[dict[str, Any]]:
+    def sample(
+        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[dict[str, Any]]:
         self.free.wait(10)
         self.done.set()
         if self.error is not None:

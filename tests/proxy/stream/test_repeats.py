@@ -252,6 +252,31 @@ def test_what_is_no_plain_text_is_not_taken_for_it(inside: bytes) -> None:
     assert not repeats.hold(data_of(event(inside)))
 
 
+@pytest.mark.parametrize(
+    "insides",
+    [
+        pytest.param([b"a\\", b"nb"], id="half an escape each"),
+        pytest.param([b"a\xc3", b"\xa9b"], id="half a letter each"),
+        pytest.param([b"a", b"", b"b"], id="nothing between two words"),
+    ],
+)
+def test_what_is_text_only_together_is_not_taken_for_it(insides: list[bytes]) -> None:
+    repeats = Repeats(FRAME)
+    repeats.learn(data_of(event(b"word")))
+
+    assert repeats.count(b"".join(map(event, insides))) == 0
+
+
+def test_events_of_a_read_count_though_it_begins_and_ends_within_one() -> None:
+    meter = Meter(api("/v1/chat/completions"), SSE)
+    whole = event(b"word") * 50
+    meter.feed(whole[:100], 1.0)
+    meter.feed(whole[100:-10], 2.0)
+
+    assert meter.token_events == 49
+    assert meter.token_at_s == (1.0, 2.0)
+
+
 def test_escapes_and_other_scripts_are_text() -> None:
     repeats = Repeats(FRAME)
     repeats.learn(data_of(event(b"word")))

@@ -106,6 +106,22 @@ def test_it_fits(width: int) -> None:
     assert "now/s" in said
 
 
+@pytest.mark.parametrize(
+    ("prefill", "word"),
+    [
+        ({"tokens": 4096, "about_tokens": 12000, "eta_s": 15.8}, "~34%, ~16 s to go"),
+        ({"tokens": 4096, "about_tokens": 12000}, "~34%"),
+        ({"about_tokens": 900, "eta_s": 9.5}, "~10 s to go"),
+        ({"tokens": 4096}, ""),
+    ],
+)
+def test_how_far_a_prefill_is(prefill: dict[str, Any], word: str) -> None:
+    entry = {"model": "m", "phase": "prefill", "since_s": 4.0, "prefill": prefill}
+
+    assert state_of(entry, (20.0, 30.0)) == (word, "")
+    assert word in shown(status(running=[entry]))
+
+
 def test_nothing_runs() -> None:
     assert "nothing runs now" in shown(status())
     assert "llama-server does not answer" in shown(
