@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ PUBLISHED_US = {
 """Microseconds per call on an RTX 5090, driver 610 ("Reproducing nvtop 3.2 for the RTX 5090")."""
 
 WARM_S = 2.0
-SETTLE_S = 12.0
+SETTLE_S = 25.0
 
 MANY = 8
 
@@ -114,8 +115,23 @@ def engine() -> Iterator[int]:
         process.communicate()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Shares of a core that the sampling process took, and what it had to slow down for that."""
+
+    idle: float
+    active: float
+    slowed: dict[str, float]
+
+
 async def measure(machine: Machine, port: int, seconds: float) -> tuple[float, float]:
     """Return the shares of a core that the sampling process took, idle and with a request."""
+    cost = await cost_of(machine, port, seconds)
+    return cost.idle, cost.active
+
+
+async def cost_of(machine: Machine, port: int, seconds: float) -> Cost:
+    """Return what sampling one machine costs."""
     os.environ.update(machine.variables)
     sampler = Sampler()
     await sampler.start()
@@ -123,22 +139,27 @@ async def measure(machine: Machine, port: int, seconds: float) -> tuple[float, f
         sampler.watch([port])
         await asyncio.sleep(WARM_S)
         [process] = [p for p in psutil.Process().children() if "sampling" in " ".join(p.cmdline())]
-        idle = await _share(process, seconds)
+        idle = await _share(process.pid, seconds)
         sampler.set_active(True)
         await asyncio.sleep(SETTLE_S)
-        active = await _share(process, seconds)
+        active = await _share(process.pid, seconds)
+        return Cost(idle=idle, active=active, slowed=sampler.status()["slowed"])
     finally:
         await sampler.stop()
         for name in machine.variables:
             del os.environ[name]
-    return idle, active
 
 
-async def _share(process: psutil.Process, seconds: float) -> float:
-    before = process.cpu_times()
+async def _share(pid: int, seconds: float) -> float:
+    before_s, begun_s = _cpu_s(pid), time.monotonic()
     await asyncio.sleep(seconds)
-    after = process.cpu_times()
-    return (after.user + after.system - before.user - before.system) / seconds
+    return (_cpu_s(pid) - before_s) / (time.monotonic() - begun_s)
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of all threads, by the scheduler's own clock; /proc/PID/stat has ticks of 10 ms."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_bytes().split()[0]) for thread in threads) / 1e9
 
 
 async def main() -> None:
@@ -147,16 +168,17 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, list[Cost]] = {}
     with tempfile.TemporaryDirectory() as folder, engine() as port:
         for _ in range(asked.rounds):
             for machine in machines(Path(folder)):
-                shares = await measure(machine, port, asked.seconds)
-                found.setdefault(machine.name, []).append(shares)
-    print(f"{'machine':26} {'idle':>9} {'request there':>14}   % of one core, medians")
-    for name, rounds in found.items():
-        idle, active = (100 * statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"{name:26} {idle:8.2f}% {active:13.2f}%")
+                cost = await cost_of(machine, port, asked.seconds)
+                found.setdefault(machine.name, []).append(cost)
+    print(f"{'machine':28} {'idle':>9} {'request there':>14}   % of one core, medians; slowed to")
+    for name, costs in found.items():
+        idle = 100 * statistics.median(cost.idle for cost in costs)
+        active = 100 * statistics.median(cost.active for cost in costs)
+        print(f"{name:28} {idle:8.2f}% {active:13.2f}%   {costs[-1].slowed or ''}")
 
 
 if __name__ == "__main__":

@@ -174,6 +174,7 @@ class Proxy:
             "host": host_now(hosts),
             "not_visible": [
                 *gpus_not_visible(device, gpu_samples),
+                *self.sampler.not_visible(),
                 *_ram_not_visible(device, self.ram.failure),
                 *_learned_not_kept(self.kept.failure),
                 *_peers_not_visible(self.peers),

@@ -142,7 +142,7 @@ def most_connections(wanted: int) -> int:
 def open_ports(
     host: str, port: int, client_timeout_s: float, count: int
 ) -> tuple[socket.socket, ...]:
-    """Return sockets that listen at one port, over which Linux spreads its connections.
+    """Return sockets that are bound to one port, over which Linux spreads its connections.
 
     Elsewhere they are one socket, at which whoever is free takes the next connection.
 
@@ -176,12 +176,12 @@ def leave_no_core() -> None:
 def open_port(
     host: str, port: int, client_timeout_s: float, *, shared: bool = False
 ) -> socket.socket:
-    """Return the socket. Its connections end when a client takes nothing for so long.
+    """Return the bound socket. Its connections end when a client takes nothing for so long.
 
     Only Linux can be told that. A client that was stopped would else hold its engine for ever.
-    It listens already: a port that is only bound can be bound once more, by another slowtok.
 
-    `shared`: others of this user that say so, too, may have the same port.
+    `shared`: others of this user that say so, too, may bind the same port. Such a socket listens
+    at once: until then another slowtok would find the port free.
 
     Raises:
         OSError: the address cannot be used.
@@ -199,7 +199,8 @@ def open_port(
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        if shared:
+            listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise

@@ -62,7 +62,7 @@ class Evidence:
             choices=exchange.meter.reply.choices if exchange.meter else 1,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
-            alone=not in_flight_at(exchange.engine_name, exchange.sent_at_s or 0.0, stays),
+            alone=_alone(exchange, stays, activity),
             counted=_counted(activity),
         )
         neighbours = self._neighbours(exchange, phases, stays)
@@ -137,6 +137,19 @@ def _with_estimate(case: Case, exchange: Exchange) -> Case:
         decode_tps=case.baseline.decode_tps or case.envelope.expected_tps,
     )
     return case if estimated is case.phases else replace(case, phases=estimated)
+
+
+def _alone(exchange: Exchange, stays: list[Stay], activity: EngineActivity | None) -> bool:
+    """Say whether nobody is known to have been at the engine when the request was sent.
+
+    Others that the engine counted and that did not come through here were there at a time that
+    nobody knows.
+    """
+    name = exchange.engine_name
+    if in_flight_at(name, exchange.sent_at_s or 0.0, stays):
+        return False
+    met = any(stay.engine_name == name for stay in stays)
+    return met or activity is None or activity.alone is not False
 
 
 def _counted(activity: EngineActivity | None) -> EngineTimings | None:

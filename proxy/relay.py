@@ -366,7 +366,8 @@ class Relay:
         with self._unharmed("engine counters"):
             await self._observer.counted(exchange)
         exchange.end(None, arrived_at_s)
-        passed.extend(await self._observer.diagnosis_headers(exchange))
+        with self._unharmed("diagnosis headers"):
+            passed.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status
         reason = headers.without_controls(reply.reason or "") if status == reply.status else None
         response = web.Response(status=status, reason=reason, headers=passed, body=body)

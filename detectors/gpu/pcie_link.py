@@ -63,7 +63,8 @@ def _is_slow(link: Link) -> bool:
 
 def _much_crosses(case: Case, indices: list[int]) -> bool:
     """Say whether a link that was not seen at work, short as the request was, can matter at all."""
-    rates = [s.pcie_rx_bytes_per_s or 0.0 for s in case.gpu if s.index in indices]
+    read = [s.pcie_rx_bytes_per_s for s in case.gpu if s.index in indices]
+    rates = [rate for rate in read if rate is not None]
     return bool(rates) and sum(rates) / len(rates) >= MIN_SHARE * STARVED_BYTES_PER_S
 
 

@@ -31,7 +31,8 @@ def holder_of(port: int) -> str | None:
             return None
         process = psutil.Process(pid)
         words = {os.path.basename(word) for word in process.cmdline()}  # noqa: PTH119 - bare text
-        is_slowtok = "slowtok" in words or "slowtok.proxy" in words
+        own = ("slowtok", "slowtok.proxy", "slowtok.proxy.workers")
+        is_slowtok = not words.isdisjoint(own)
         return f"{'another slowtok' if is_slowtok else process.name()} (process {pid})"
     except (psutil.Error, OSError):
         return None

@@ -194,8 +194,8 @@ def _unified_memory(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found 
     return "unified-memory", "warn", said, "unset it, and take a smaller context or fewer layers"
 
 
-def _eager(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
-    if not serving.server.eager:
+def _eager(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+    if not serving.server.eager or computes_on_cpu(seen, serving):
         return None
     said = "--enforce-eager: no CUDA graphs, so each step waits for Python to launch its kernels"
     return "eager", "warn", said, "leave it out; it saves memory only"

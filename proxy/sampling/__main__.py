@@ -108,7 +108,8 @@ class Loop:
         if "ports" in command:
             self._machine.watch([int(port) for port in command["ports"]])
         now_s = time.monotonic()
-        self._spend(now_s)
+        if self._spend(now_s):
+            self._extras.keep_to(self._budget.pace, now_s)
         self._active = bool(command.get("active", self._active))
         self._extras.begin(now_s)
         self._restart(now_s)

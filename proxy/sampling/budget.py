@@ -16,7 +16,7 @@ ROOM_RATIO = 0.6
 """Of the limit: below this it may go faster. One level costs up to 1.7 times the next one. No
 published source."""
 
-BURST_S = 0.03
+BURST_S = 0.02
 """CPU time above the share that is let pass: the counters of eight GPUs take 0.02 s at an edge."""
 
 FIRST_PATIENCE_S, MOST_PATIENCE_S = 15.0, 600.0

@@ -104,7 +104,7 @@ class Readings:
     def not_visible(self) -> list[dict[str, str]]:
         """Return what sampling that had to be slowed does not see, and why."""
         facts = hidden(self._overhead.slowed) if self._overhead else []
-        return [{"fact": fact, "how_to_enable": WHY} for fact in facts]
+        return [{"fact": fact, "why": WHY} for fact in facts]
 
     def status(self) -> dict[str, Any]:
         """Return what the user should know about the sampling itself."""

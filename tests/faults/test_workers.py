@@ -18,7 +18,7 @@ from fakes.client import Client
 from fakes.commands import Running, served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import LAST_CHUNK, chunk, until
-from slowtok.proxy.door import MAX_REFUSALS, OWN_DESCRIPTORS
+from slowtok.proxy.door import MAX_REFUSALS, OWN_DESCRIPTORS, open_ports
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
 
@@ -110,6 +110,58 @@ async def test_worker_that_is_killed(engine: Upstream, tmp_path: Path, connect: 
     endings = [entry["ended"] for entry in entries(tmp_path, "request")]
     assert endings.count("proxy-stopped") == len(lost)
     assert endings.count("stop") == 2 * STREAMS - len(lost)
+
+
+async def test_worker_that_is_killed_while_the_proxy_stops(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        streams = await opened(engine, connect, port)
+        workers = (await own(connect, port, "status"))["workers"]
+        running.process.send_signal(signal.SIGTERM)
+        while not (await running.line()).startswith("stopping  "):
+            pass
+        os.kill(workers[0]["pid"], signal.SIGKILL)
+
+        lost = await broken_off(streams)
+        await finish([stream for stream in streams if stream not in lost])
+
+        assert await running.ended() == 0
+        assert running.err == [""]
+    endings = [entry["ended"] for entry in entries(tmp_path, "request")]
+    assert endings.count("proxy-stopped") == len(lost) == workers[0]["in_flight"]
+    assert endings.count("stop") == STREAMS - len(lost)
+    (cut_off,) = entries(tmp_path, "cut-off")
+    assert cut_off["requests"] == len(lost)
+
+
+async def test_workers_that_die_as_they_start(engine: Upstream, tmp_path: Path) -> None:
+    """They are started again and again, ever more seldom; the proxy can be stopped meanwhile."""
+    broken = 'import sys\nif "slowtok.proxy.workers" in sys.orig_argv: sys.exit("broken")\n'
+    (tmp_path / "sitecustomize.py").write_text(broken)
+    arguments = ("--upstream", engine.url, "--workers", "2")
+    env = {"PYTHONPATH": str(tmp_path)}
+    async with served(tmp_path, *arguments, env=env) as running:
+        await running.address()
+
+        assert await running.end() == 0
+
+    assert "workers   0 of 2 take clients in\n" in running.out
+    died = entries(tmp_path, "worker-died")
+    assert len(died) >= 2
+    assert {entry["requests"] for entry in died} == {0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are one socket")
+def test_second_proxy_does_not_get_half_of_the_connections() -> None:
+    """Not even one that is started before the workers of the first one are ready."""
+    ports = open_ports("127.0.0.1", 0, 600, 2)
+    try:
+        with pytest.raises(OSError, match="in use"):
+            open_ports("127.0.0.1", int(ports[0].getsockname()[1]), 600, 2)
+    finally:
+        for port in ports:
+            port.close()
 
 
 async def test_main_process_that_is_killed_takes_its_workers_along(

@@ -98,6 +98,17 @@ def test_other_pages_do_not(origin: str) -> None:
     assert "allow_origin" in said
 
 
+@pytest.mark.parametrize("host", ["192.168.1.7:4141", "[fe80::7]:4141", "box.example.com"])
+def test_pages_that_came_through_the_proxy_pass(host: str) -> None:
+    own = ("box.example.com",)
+
+    assert refused(host.upper(), f"http://{host}", own_hosts=own) is None
+    assert refused(host, f"https://{host}", own_hosts=own) is None
+    for other in (f"http://{host}:80", "http://192.168.1.7", "http://192.168.1.8:4141"):
+        assert refused(host, other, own_hosts=own) is not None
+    assert refused("evil.example.com", "http://evil.example.com", own_hosts=own) is not None
+
+
 def test_pages_that_were_allowed_pass() -> None:
     assert refused(origin="https://example.com", allowed=("https://example.com",)) is None
     assert refused(origin="https://example.com", allowed=("*",)) is None

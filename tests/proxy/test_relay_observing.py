@@ -100,6 +100,7 @@ async def test_detector_that_raises(
     "place",
     [
         "slowtok.proxy.observer.diagnose",
+        "slowtok.proxy.observer.Observer.diagnosis_headers",
         "slowtok.proxy.evidence.with_expectation",
         "slowtok.proxy.evidence.split",
         "slowtok.proxy.observer.make_record",

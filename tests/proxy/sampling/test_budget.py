@@ -45,7 +45,7 @@ def test_a_short_burst_is_let_pass() -> None:
         assert after(budget, 9, 0.004) == 0
 
 
-@pytest.mark.parametrize(("ratio", "seconds"), [(0.0104, 22), (0.02, 3), (0.05, 1)])
+@pytest.mark.parametrize(("ratio", "seconds"), [(0.0104, 15), (0.02, 2), (0.05, 1)])
 def test_the_dearer_the_sooner_it_is_slowed(ratio: float, seconds: int) -> None:
     budget = Budget()
 
@@ -54,7 +54,7 @@ def test_the_dearer_the_sooner_it_is_slowed(ratio: float, seconds: int) -> None:
 
 
 def test_much_too_dear_skips_levels() -> None:
-    assert after(Budget(), 1, 0.1) == 3
+    assert after(Budget(), 1, 0.1) == 4
 
 
 def test_what_never_fits_stays_at_the_slowest() -> None:
@@ -65,7 +65,7 @@ def test_room_brings_back_one_level_at_a_time() -> None:
     budget = Budget()
     after(budget, 1, 0.1)
 
-    assert [after(budget, 15, 0.003) for _ in range(4)] == [2, 1, 0, 0]
+    assert [after(budget, 15, 0.003) for _ in range(5)] == [3, 2, 1, 0, 0]
 
 
 def test_little_room_changes_nothing() -> None:

@@ -99,3 +99,15 @@ def test_what_went_wrong_on_gpus_is_in_the_status() -> None:
     status = readings.status()
 
     assert (status["gpu_errors"], status["gpu_samples_stalled"], status["gpu_hung"]) == (2, 3, 1)
+
+
+def test_what_slowed_sampling_takes_away_is_not_visible() -> None:
+    readings = Readings()
+    assert readings.not_visible() == []
+    readings.take(
+        b'{"kind":"overhead","cpu_ratio":0.009,"slowed":{"shares_s":5.0,"traffic_s":1.0}}'
+    )
+
+    (hidden,) = readings.not_visible()
+    assert hidden["fact"] == "GPU use of each process during short requests"
+    assert readings.status()["slowed"] == {"shares_s": 5.0, "traffic_s": 1.0}

@@ -168,6 +168,8 @@ async def test_key_and_host_are_judged_by_each_worker(engine: Upstream, tmp_path
         client = await proxy.connect()
         await client.ask("GET", "/slowtok/nothing", SHOWN)
         assert (await client.reply())[0].status == 404
+        await client.send(b"GET /slowtok/health HTTP/1.0\r\n\r\n")  # as HAProxy asks
+        assert (await client.reply())[0].status == 200
         stream = await begin_with_key(engine, proxy)
         await finish(*stream)
 

@@ -1,0 +1,78 @@
+"""What the main process makes of a worker's words, however many of them come at once."""
+
+import asyncio
+import time
+from typing import Any
+
+from fakes.proxy import Served
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.wire import packed
+
+PATH = "/v1/chat/completions"
+
+
+def begun(proxy: Served, *, stream: bool) -> Exchange:
+    now_s = time.monotonic()
+    return Exchange(
+        request_id="a",
+        method="POST",
+        path=PATH,
+        started_unix_s=1.7e9,
+        accepted_at_s=now_s,
+        api=find_api("POST", PATH),
+        stream=stream,
+        model="small",
+        engine_name=proxy.proxy.engines.all[0].name,
+        sent_at_s=now_s,
+    )
+
+
+def desk_of(proxy: Served) -> tuple[Desk, dict[str, Any]]:
+    desk = Desk(proxy.proxy.observer, proxy.proxy.engines, lambda event, **facts: None)
+    return desk, dict(desk.handlers())
+
+
+async def test_note_is_taken_in_the_order_in_which_it_was_told(proxy: Served) -> None:
+    _, tell = desk_of(proxy)
+    exchange = begun(proxy, stream=True)
+    tell["begin"](packed(exchange))
+
+    asked = tell["sent_stream"](packed(exchange))  # the answer is not awaited yet
+    tell["arrived"]("a", exchange.accepted_at_s)
+    (copy,) = proxy.proxy.observer._live.values()
+    assert copy.last_byte_at_s == exchange.accepted_at_s
+    tell["end"](packed(exchange))
+
+    await asked
+    assert (await proxy.record("a"))["id"] == "a"
+    assert proxy.proxy.observer.failures == {}
+
+
+async def test_diagnosis_that_nobody_waits_for_any_more_is_not_kept(proxy: Served) -> None:
+    _, tell = desk_of(proxy)
+    exchange = begun(proxy, stream=False)
+    tell["begin"](packed(exchange))
+
+    asked = tell["diagnose"](packed(exchange))
+    tell["end"](packed(exchange))
+
+    assert await asked == {}
+    assert (await proxy.record("a"))["id"] == "a"
+    assert proxy.proxy.observer._concluded == {}
+    assert proxy.proxy.observer.diagnosed == 1
+
+
+async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:
+    desk, tell = desk_of(proxy)
+    known = desk.news()
+    assert known is not None
+    assert known.only is not None
+    assert desk.news() is None
+
+    tell["lose"](known.only.name)
+    await proxy.proxy.engines.choose(None)  # it is back before the worker was told
+    await asyncio.sleep(0)
+
+    assert desk.news() == known
