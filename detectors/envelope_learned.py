@@ -10,7 +10,7 @@ from slowtok.detectors.case import Baseline, Envelope, Range
 REFINE_AFTER = 5  # healthy requests; no published source
 REFINE_HIGH_RATIO = 1.25  # no published source
 LEARNED_RATIO = 0.85  # of the setup's own healthy median; no published source
-MIN_LEARNED_RATIO = 0.70  # however noisy the setup; no published source
+MIN_LEARNED_RATIO = 0.70  # however noisy the setup, and of peers' median; no published source
 NOISE_RATIO = 0.95  # below what one healthy request in ten gave is noise no more; no source
 
 
@@ -44,11 +44,14 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
 def learned_low_tps(baseline: Baseline) -> float | None:
     """Return the rate below which this setup was never healthy; None until enough was seen.
 
-    0.85 of the median, lower on a setup whose healthy requests spread wider than that.
+    0.85 of the median, lower on a setup whose healthy requests spread wider than that. What other
+    machines gave says less of this one, whose CPU, slot and cooling may be others: there it is 0.70.
     """
     median = baseline.decode_tps
     if median is None or baseline.count < REFINE_AFTER:
         return None
+    if baseline.peers:
+        return MIN_LEARNED_RATIO * median
     edge = LEARNED_RATIO * median
     if baseline.decode_p10_tps is not None:
         edge = min(edge, NOISE_RATIO * baseline.decode_p10_tps)

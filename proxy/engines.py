@@ -197,11 +197,6 @@ class Engines:
         """Return the engine of that name."""
         return next((engine for engine in self.all if engine.name == name), None)
 
-    def port_of(self, name: str | None) -> int | None:
-        """Return the port of the engine of that name on this machine; None for one elsewhere."""
-        engine = self.find(name)
-        return None if engine is None or engine.local is False else engine.port
-
     def facts(
         self, name: str | None, model: str | None, **seen: Any
     ) -> tuple[ServerFacts, ModelFacts]:

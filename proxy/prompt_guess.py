@@ -5,10 +5,13 @@ many of them made a token, and how many tokens a second were read, earlier reque
 """
 
 from collections import OrderedDict, deque
+from typing import TypeVar
 
 from slowtok.detectors.case import Case
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.how_far import PromptGuess
+
+T = TypeVar("T")
 
 KEEP_PER_MODEL = 8  # the newest: what a client sends changes. No published source.
 KEEP_MODELS = 64
@@ -22,23 +25,21 @@ class PromptGuesses:
 
     def __init__(self) -> None:
         self._sizes: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
-        self._tps: dict[str, float] = {}
+        self._tps: OrderedDict[str, float] = OrderedDict()
 
     def learn(self, exchange: Exchange, case: Case) -> None:
         """Keep what a finished request showed of its model."""
         served_by, tokens = _served_by(exchange), case.timeline.tokens
         if exchange.prompt is not None and (tokens.prompt or 0) >= MIN_TOKENS:
-            sizes = self._sizes.setdefault(served_by, deque(maxlen=KEEP_PER_MODEL))
+            sizes = self._sizes.get(served_by) or deque(maxlen=KEEP_PER_MODEL)
             sizes.append((exchange.prompt.chars, tokens.prompt or 0))
-            self._sizes.move_to_end(served_by)
+            _keep(self._sizes, served_by, sizes)
         if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
-            self._tps[served_by] = case.phases.prefill_tps
-        while len(self._sizes) > KEEP_MODELS:
-            self._tps.pop(self._sizes.popitem(last=False)[0], None)
+            _keep(self._tps, served_by, case.phases.prefill_tps)
 
     def guess(self, exchange: Exchange) -> PromptGuess | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
-        sizes = self._sizes.get(_served_by(exchange))
+        sizes = tuple(self._sizes.get(_served_by(exchange), ()))  # of a long one in a thread
         if not sizes or exchange.prompt is None:
             return None
         per_char = sum(tokens for _, tokens in sizes) / sum(chars for chars, _ in sizes)
@@ -49,6 +50,14 @@ class PromptGuesses:
             new_tokens=max(tokens - round(same * per_char), 0),
             tps=self._tps.get(_served_by(exchange)),
         )
+
+
+def _keep(kept: OrderedDict[str, T], served_by: str, value: T) -> None:
+    """Put it in, at the end; the oldest make room."""
+    kept[served_by] = value
+    kept.move_to_end(served_by)
+    while len(kept) > KEEP_MODELS:
+        kept.popitem(last=False)
 
 
 def _served_by(exchange: Exchange) -> str:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,13 @@ def test_a_history_narrows_the_band_around_itself() -> None:
     assert refined.expected_tps == 140.0
     assert refined.ceiling_tps == FIRST.ceiling_tps
     assert any("first principles" in note for note in refined.because)
+
+
+def test_what_other_machines_gave_narrows_it_less() -> None:
+    gave = Baseline(count=12, decode_tps=140.0, decode_p10_tps=139.0, peers=3)
+
+    assert band(refine(FIRST, gave)).low == pytest.approx(98.0)
+    assert band(refine(FIRST, replace(gave, peers=0))).low == pytest.approx(119.0)
 
 
 @given(usual=st.floats(1, 1000))

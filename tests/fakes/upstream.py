@@ -101,9 +101,9 @@ class Arrival:
 
     def reset(self) -> None:
         """Break the connection off at once."""
-        self._writer.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )
+        line = self._writer.get_extra_info("socket")
+        if line is not None:  # else the proxy was first
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
         self.over.set()
 

@@ -42,7 +42,7 @@ def looks(kind: str) -> Looks:
 
 
 def page(gained: int) -> bytes:
-    """A vLLM's counters before its request (0) and after it (1)."""
+    """A vLLM's counters after so many requests."""
     counts = {"e2e_request_latency_seconds_count": 1.0, "request_params_n_count": 1.0}
     counts |= {f"request_{k}_time_seconds_sum": ms / 1000 for k, ms in GAINED_MS.items()}
     lines = [f"vllm:{name} {value * gained}" for name, value in counts.items()]
@@ -62,9 +62,12 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def drive(
-    row: Row, played: Played, state_dir: Path, *fields: str
+    row: Row, played: Played, state_dir: Path, *fields: str, gained: int = 1
 ) -> tuple[dict[str, Any], Timeline]:
-    """Send one request through the relay and play its reply; return its record and its times."""
+    """Send one request through the relay and play its reply; return its record and its times.
+
+    `gained` requests are in the engine's counters when it is alone here.
+    """
     kind = KINDS[row.engine]
     async with listening(kind if kind in ("llama-server", "vllm", "ollama") else "unknown") as at:
         at.looks |= looks(kind) if kind not in ("llama-server", "vllm", "ollama") else {}
@@ -79,7 +82,7 @@ async def drive(
             if row.alone:
                 name = served.proxy.engines.all[0].name
                 assert await served.proxy.engines.scraped(name, PATIENCE_S)
-                at.looks["/metrics"] = page(1)
+                at.looks["/metrics"] = page(gained)
             request_id = await answer(served, arrived, client, played, *fields)
             record = await served.newest()
             assert record["id"] == request_id
@@ -166,6 +169,17 @@ async def test_compressed_replies_are_measured_from_head_and_counters(
     assert timing["total_ms"] > 0
     told = (timing.get("source"), timing.get("prefill_ms"), timing.get("decode_ms"))
     assert told == (("metrics", 125.0, 375.0) if alone else (None, None, None))
+
+
+async def test_a_wait_beside_others_that_only_the_engine_saw_is_no_prefill(tmp_path: Path) -> None:
+    row = Row("/v1/chat/completions", "vLLM", True, True, {}, True)
+    played = play(row.path, row.engine, stream=True)
+
+    record, _ = await drive(row, played, tmp_path, gained=2)
+
+    assert record["timing"]["source"] == "stream"
+    assert "decode_ms" in record["timing"]
+    assert "prefill_ms" not in record["timing"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

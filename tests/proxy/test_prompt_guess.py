@@ -6,7 +6,7 @@ from fakes.cases import healthy, with_phases, with_tokens
 from slowtok.detectors.case import PromptPrefix
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.how_far import PromptGuess
-from slowtok.proxy.prompt_guess import PromptGuesses
+from slowtok.proxy.prompt_guess import KEEP_MODELS, PromptGuesses
 from slowtok.proxy.stream.call import print_prompt
 
 
@@ -69,3 +69,14 @@ def test_memory_is_bounded() -> None:
 
     assert guesses.guess(request(4000)) is None
     assert guesses.guess(request(4000, model="99")) is not None
+    assert max(len(guesses._sizes), len(guesses._tps)) == KEEP_MODELS
+
+
+def test_memory_is_bounded_for_prompts_that_were_not_looked_at() -> None:
+    guesses = PromptGuesses()
+    for n in range(100):
+        one = request(4000, model=str(n))
+        one.prompt = None
+        guesses.learn(one, with_tokens(healthy(), prompt=1000, cached=0))
+
+    assert len(guesses._tps) == KEEP_MODELS

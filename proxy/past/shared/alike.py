@@ -5,7 +5,9 @@ out and the kind of card put in. Both leave this machine as hashes only: no stor
 a path, an address or a prompt.
 
 Not shared is what would not compare: engines elsewhere, whose machine is not seen; CPUs, of which
-too little is known; slices of a GPU that a hypervisor hands out; models that are partly in RAM.
+too little is known; slices of a GPU that a hypervisor hands out; cards that do not tell what limits
+them, as many in laptops; models that are partly in RAM, or known by name alone; and what nobody
+has an expectation of, since nothing would bound what is believed.
 """
 
 import hashlib
@@ -38,12 +40,14 @@ def alike(case: Case, setup: Setup) -> Alike | None:
     uuids = sorted(gpu.uuid for gpu in gpus if gpu.uuid is not None)
     if case.server.local is False or case.server.gpu_indices == () or not case.server.version:
         return None
+    if case.envelope.decode is None or not (case.model.digest or case.model.file_bytes):
+        return None
     if not gpus or None in kinds or len(uuids) < len(gpus):
         return None
     device = "; ".join(sorted(kind for kind in kinds if kind is not None))
     same = replace(setup, device=device, model=_model(setup.model))
     return Alike(
-        setup=_hash(FORMAT, case.device.os, case.server.version, *astuple(same)),
+        setup=_hash(FORMAT, *_host(case), case.server.version, *astuple(same)),
         card=_hash(*uuids),
     )
 
@@ -56,17 +60,19 @@ def is_on_gpu(case: Case) -> bool:
         return True
 
 
+def _host(case: Case) -> tuple[str | None, int | None]:
+    """Tell hosts apart as far as can be seen: small models wait for the CPU as much as the GPU."""
+    return case.device.os, case.device.cpu_logical_cores
+
+
 def _kind(gpu: GpuFacts) -> str | None:
     """Name the kind of card: what limits a rate, and does not differ from card to card."""
-    if gpu.name is None or gpu.virtual:
+    size_bytes, limit_w = gpu.total_bytes, gpu.default_power_limit_w
+    bytes_per_s = gpu.bandwidth_bytes_per_s
+    if gpu.name is None or gpu.virtual or not (size_bytes and bytes_per_s and limit_w):
         return None
-    gib, gb_per_s = _rounded(gpu.total_bytes, 2**30), _rounded(gpu.bandwidth_bytes_per_s, 1e9)
-    limit_w = _rounded(gpu.default_power_limit_w, 1)
-    return f"{gpu.name}, {gib} GiB, {gb_per_s} GB/s, {limit_w} W"
-
-
-def _rounded(value: float | None, unit: float) -> int | None:
-    return None if value is None else round(value / unit)
+    gib, gb_per_s = round(size_bytes / 2**30), round(bytes_per_s / 1e9)
+    return f"{gpu.name}, {gib} GiB, {gb_per_s} GB/s, {round(limit_w)} W"
 
 
 def _model(name: str) -> str:

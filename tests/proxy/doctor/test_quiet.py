@@ -52,6 +52,9 @@ QUIET: dict[str, Seen] = {
     "flash attention off on cores": seen(
         server=replace(ON_CORES, flash_attention="off"), device=NO_GPU, gpu=()
     ),
+    "vLLM on cores, which have no CUDA graphs": seen(
+        server=replace(ON_CORES, kind="vllm", threads=None, eager=True), device=NO_GPU, gpu=()
+    ),
     "powersave of a driver that clocks up": seen(
         device=replace(DEVICE, cpu_governor="powersave"), cpu_driver="intel_pstate"
     ),

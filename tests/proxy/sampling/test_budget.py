@@ -45,7 +45,7 @@ def test_a_short_burst_is_let_pass() -> None:
         assert after(budget, 9, 0.004) == 0
 
 
-@pytest.mark.parametrize(("ratio", "seconds"), [(0.0104, 15), (0.02, 2), (0.05, 1)])
+@pytest.mark.parametrize(("ratio", "seconds"), [(0.0094, 15), (0.02, 2), (0.05, 1)])
 def test_the_dearer_the_sooner_it_is_slowed(ratio: float, seconds: int) -> None:
     budget = Budget()
 

@@ -37,6 +37,11 @@ def with_model(case: Case, **facts: object) -> Case:
         with_server(on("a"), local=False),
         with_server(on("a"), gpu_indices=()),
         with_server(on("a"), version=None),
+        with_device(on("a"), gpus=(replace(card("a"), total_bytes=None),)),
+        with_device(on("a"), gpus=(replace(card("a"), bandwidth_bytes_per_s=None),)),
+        with_device(on("a"), gpus=(replace(card("a"), default_power_limit_w=None),)),  # laptops
+        with_model(on("a"), digest=None, file_bytes=None, name="default"),
+        replace(on("a"), envelope=replace(on("a").envelope, decode=None)),
     ],
 )
 def test_nothing_is_shared_that_would_not_compare(other: Case) -> None:
@@ -51,7 +56,6 @@ def test_nothing_is_shared_that_would_not_compare(other: Case) -> None:
         lambda gpu: replace(gpu, total_bytes=16 * GIB),
         lambda gpu: replace(gpu, bandwidth_bytes_per_s=576e9),
         lambda gpu: replace(gpu, default_power_limit_w=150.0),
-        lambda gpu: replace(gpu, total_bytes=None),
     ],
 )
 def test_another_card_is_no_peer(change: Callable[[GpuFacts], GpuFacts]) -> None:
@@ -71,6 +75,7 @@ def test_another_card_is_no_peer(change: Callable[[GpuFacts], GpuFacts]) -> None
         with_server(on("b"), speculative=True),
         with_model(on("b"), digest="another"),
         with_device(on("b"), os="windows"),
+        with_device(on("b"), cpu_logical_cores=4),
         with_device(with_server(on("b"), gpu_indices=(0, 1)), gpus=(card("b"), card("c", index=1))),
     ],
 )
