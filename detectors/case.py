@@ -233,9 +233,9 @@ class History:
 
     The best clocks and power are the highest under load in requests that were normal.
 
-    `loads` are the newest first; `loads[0]` is the one that this request ran on. `slow_recently`
-    is how many of the `judged_recently` newest judged requests of this setup, this one left out,
-    were slow in the same way: their causes are in `causes_recently`, the newest first.
+    `loads` are the newest first; `loads[0]` is the one that this request ran on. `judged_recently`
+    is how many of the newest requests of this setup were judged, this one left out; their causes
+    are in `causes_recently`, the newest first.
     `best_decode_tps` is the 90th percentile of healthy rates of the last month, whatever the
     engine's version; `week_ago_decode_tps` the median of all rates from a day to two weeks ago.
     """
@@ -245,7 +245,6 @@ class History:
     best_memory_clock_mhz: int | None = None
     best_power_w: float | None = None
     judged_recently: int = 0
-    slow_recently: int = 0
     causes_recently: tuple[str, ...] = ()
     best_decode_tps: float | None = None
     best_prefill_tps: float | None = None

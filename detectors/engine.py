@@ -88,23 +88,19 @@ class EngineActivity:
     """What the engine's own counters gained over the `span_s` seconds around a request.
 
     They count every request of the engine: `alone` says that only this one was there.
-    `running_max`, `waiting_max` and `kv_used_max_ratio` are the highest readings seen. The
-    `*_s` sums are over the `finished` requests that ended in the span.
+    `running_max` and `kv_used_max_ratio` are the highest readings seen. The `*_s` sums are over the
+    requests that ended in the span.
     """
 
     span_s: float
     alone: bool | None = None
-    finished: int | None = None
     running_max: int | None = None
-    waiting_max: int | None = None
     kv_used_max_ratio: float | None = None
     preemptions: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    generated_tokens: int | None = None
     queue_s: float | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     drafted: int | None = None
     accepted: int | None = None
-    read_bytes_per_gpu: int | None = None

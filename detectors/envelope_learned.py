@@ -45,7 +45,7 @@ def learned_low_tps(baseline: Baseline) -> float | None:
     """Return the rate below which this setup was never healthy; None until enough was seen.
 
     0.85 of the median, lower on a setup whose healthy requests spread wider than that. What other
-    machines gave says less of this one, whose CPU, slot and cooling may be others: there it is 0.70.
+    machines gave says less of this one, whose CPU, slot and cooling may differ: there it is 0.70.
     """
     median = baseline.decode_tps
     if median is None or baseline.count < REFINE_AFTER:

@@ -26,7 +26,6 @@ _Configuration = tuple[object, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
     at_s: float
-    slow: bool
     causes: tuple[str, ...]
 
 
@@ -54,7 +53,6 @@ class Past:
             best_memory_clock_mhz=best.memory_clock_mhz,
             best_power_w=best.power_w,
             judged_recently=len(recent),
-            slow_recently=sum(judged.slow for judged in recent),
             causes_recently=tuple(cause for judged in recent for cause in judged.causes),
             best_decode_tps=earlier.best_decode_tps,
             best_prefill_tps=earlier.best_prefill_tps,
@@ -75,7 +73,6 @@ class Past:
         named = diagnosis.findings.items()
         judged = _Judged(
             at_s=case.timeline.accepted_at_s,
-            slow=diagnosis.verdict == "slow",
             causes=tuple(cause for cause, finding in named if not finding.informational),
         )
         key = _configuration(case)

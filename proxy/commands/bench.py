@@ -27,6 +27,7 @@ from slowtok.proxy.benchmark.protocol import STANDARD_RUNS, STANDARD_TOKENS, Pro
 from slowtok.proxy.benchmark.result import NOT_TOLD, BadResult, Result, read_result
 from slowtok.proxy.benchmark.setup import engine_of, setup_of
 from slowtok.proxy.benchmark.stage import BenchError, ModelError, NoEngine, pick_model, set_stage
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.demo.children import DemoError
 from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.examine import examine
@@ -76,13 +77,13 @@ def run_bench(settings: Settings, asked: Asked) -> int:
         _check_writable(asked.save)
         outcome = asyncio.run(_bench(settings, asked, protocol, before, screen))
     except (_Usage, ModelError) as error:
-        return _complain(str(error), USAGE)
+        return complain(str(error), USAGE)
     except NoEngine as error:
-        return _complain(str(error), NO_ENGINE)
+        return complain(str(error), NO_ENGINE)
     except (BenchError, DemoError) as error:
-        return _complain(str(error), FAILED)
+        return complain(str(error), FAILED)
     except KeyboardInterrupt:
-        return _complain("stopped; nothing was saved", FAILED)
+        return complain("stopped; nothing was saved", FAILED)
     return _finish(settings, asked, outcome)
 
 
@@ -203,7 +204,7 @@ def _finish(settings: Settings, asked: Asked, outcome: Outcome) -> int:
     try:
         replace_file(saved, orjson.dumps(whole, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
-        code = _complain(f"{saved} could not be written: {error.strerror}", FAILED)
+        code = complain(f"{saved} could not be written: {error.strerror}", FAILED)
     kept = saved if code == DONE else None
     command = again(saved, _options(settings, asked))
     if settings.json_lines:
@@ -257,8 +258,3 @@ def _options(settings: Settings, asked: Asked) -> list[tuple[str, str | None]]:
         ("--model", asked.model),
         ("--prompt", str(asked.prompt) if asked.prompt else None),
     ]
-
-
-def _complain(said: str, code: int) -> int:
-    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
-    return code

@@ -9,46 +9,48 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.commands.own_page import NotThere, read_page
-from slowtok.proxy.outputs.console import SHORT_ID_CHARS, plain
+from slowtok.proxy.outputs.console import SHORT_ID_CHARS
 from slowtok.proxy.outputs.explanation import explanation
 from slowtok.proxy.report.log_files import log_paths
 
 DONE, FAILED, NOWHERE = 0, 1, 3
+_ODD_SHAPE = (AttributeError, KeyError, TypeError, ValueError)
 ID_CHARS = 36
 
 
 def run_explain(settings: Settings, request_id: str | None) -> int:
     """Print one request, the newest diagnosed one where no id is given. Returns the exit code.
 
-    1 where there is no such request, 3 where neither a slowtok nor a log is there.
+    1 where there is no such request, or one that cannot be shown; 3 where neither a slowtok nor a
+    log is there.
     """
     try:
         record = _from_proxy(settings, request_id) or _from_log(settings, request_id)
     except Foreign as reason:
-        return _fail(str(reason), FAILED)
+        return complain(str(reason), FAILED)
     except _Nowhere as reason:
-        return _fail(str(reason), NOWHERE)
+        return complain(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
         log = log_and_whose(settings)[0] or "a log"
-        return _fail(f"{what}, neither at {settings.listen} nor in {log}", FAILED)
+        return complain(f"{what}, neither at {settings.listen} nor in {log}", FAILED)
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
-    else:
-        Console(highlight=False).print(explanation(record))
+        return DONE
+    try:
+        shown = explanation(record)
+    except _ODD_SHAPE:  # written by another version
+        return complain("this slowtok cannot explain that record; --json shows it", FAILED)
+    Console(highlight=False).print(shown)
     return DONE
 
 
 class _Nowhere(Exception):
     """There is nothing to look a request up in. The text says what to do."""
-
-
-def _fail(said: str, code: int) -> int:
-    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
-    return code
 
 
 def _from_proxy(settings: Settings, request_id: str | None) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.machine import DeviceFacts
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import running_at, with_state_of
 from slowtok.proxy.outlook.asked import Asked, AskError, question
 from slowtok.proxy.outlook.batch import MOST_LINE_BYTES, answers
@@ -25,8 +26,7 @@ def run_fit(settings: Settings, asked: Asked, claimed_tps: float | None) -> int:
     try:
         answer = outlook(question(asked, _present(settings, asked)), claimed_tps)
     except (AskError, ValueError) as reason:
-        sys.stderr.write(f"slowtok: {reason}\n")
-        return USAGE
+        return complain(str(reason), USAGE)
     if settings.json_lines:
         text = orjson.dumps(outlook_json(answer), option=orjson.OPT_INDENT_2).decode()
         sys.stdout.write(text + "\n")

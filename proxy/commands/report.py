@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.outputs.console import plain
@@ -43,17 +44,17 @@ def run_report(
         period = period_of(since, now or datetime.now().astimezone())
         with open_log(path) as files:
             if not files:
-                return _complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
+                return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
             report = make_report(files, period)
         return _put(report, "json" if settings.json_lines else form, output)
     except Foreign as error:
-        return _complain(str(error), FAILED)
+        return complain(str(error), FAILED)
     except BadPeriod as error:
-        return _complain(f"--since {error}", USAGE)
+        return complain(f"--since {error}", USAGE)
     except BrokenPipeError:  # the reader has seen enough; the command line ends quietly
         raise
     except OSError as error:
-        return _complain(f"{error.filename or path}: {error.strerror}", FAILED)
+        return complain(f"{error.filename or path}: {error.strerror}", FAILED)
 
 
 def make_report(files: Iterable[LogFile], period: Period) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _put(report: dict[str, Any], form: Format, output: Path | None) -> int:
     said = _formed(report, form)
     if output is not None:
         if not output.absolute().parent.is_dir():
-            return _complain(f"--output {output}: no such folder", USAGE)
+            return complain(f"--output {output}: no such folder", USAGE)
         replace_file(output, (said + "\n").encode("utf-8", "replace"))
         sys.stderr.write(f"slowtok: written to {plain(str(output))}\n")
     elif form == "text":
@@ -141,8 +142,3 @@ def _bar(total_bytes: int) -> Iterator[Callable[[int], None]]:
                 done = 0
 
         yield advance
-
-
-def _complain(said: str, code: int) -> int:
-    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
-    return code

@@ -6,8 +6,8 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.own_page import NotThere, not_slowtok, read_page
-from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.outputs.overview import overview
 
 
@@ -18,8 +18,7 @@ def run_status(settings: Settings) -> int:
         if not isinstance(status, dict) or "engines" not in status:
             raise NotThere(not_slowtok(settings))
     except NotThere as reason:
-        sys.stderr.write(plain(f"slowtok: {reason}") + "\n")
-        return 1
+        return complain(str(reason), 1)
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:

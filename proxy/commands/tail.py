@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 from rich.console import Console
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
 from slowtok.proxy.commands.log_entries import Foreign, Reading
-from slowtok.proxy.outputs.console import is_telling, plain, request_line
+from slowtok.proxy.outputs.console import is_telling, request_line
 
 POLL_S = 0.2
 DONE, FAILED, NO_LOG = 0, 1, 3
@@ -27,7 +28,7 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     """
     path = log_of(settings)
     if not path.exists():
-        return _fail(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
+        return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
         _print_all(path, last, follow=follow, json=settings.json_lines)
     except KeyboardInterrupt:
@@ -36,15 +37,10 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
-        return _fail(f"{path}: {error.strerror}", FAILED)
+        return complain(f"{path}: {error.strerror}", FAILED)
     except Foreign as reason:
-        return _fail(str(reason), FAILED)
+        return complain(str(reason), FAILED)
     return DONE
-
-
-def _fail(said: str, code: int) -> int:
-    sys.stderr.write(plain(f"slowtok: {said}") + "\n")
-    return code
 
 
 def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.topview.frame import MOST_RECENT, frame
@@ -37,8 +38,7 @@ def run_top(settings: Settings, *, once: bool, interval_s: float) -> int:
         else:
             _follow(settings, screen, interval_s)
     except NotThere as reason:
-        sys.stderr.write(plain(f"slowtok: {reason}") + "\n")
-        return FAILED
+        return complain(str(reason), FAILED)
     except KeyboardInterrupt:
         pass
     return DONE

@@ -17,7 +17,6 @@ from slowtok.proxy.outputs.console import (
     Record,
     band_words,
     named,
-    plain,
     seconds,
     tamed,
 )
@@ -48,7 +47,7 @@ def _rest(record: Record) -> Iterator[RenderableType]:
         shares = ", ".join(f"{cause} {ms:.2f}" for cause, ms in budget.items())
         yield Text()
         yield hanging("Lost per token (ms):", shares)
-    gpus = [plain(gpu_line(entry)) for entry in record.get("gpu", ())]
+    gpus = [gpu_line(entry) for entry in record.get("gpu", ())]
     if gpus:
         yield Text()
         for said in gpus:
@@ -57,7 +56,7 @@ def _rest(record: Record) -> Iterator[RenderableType]:
     if record.get("cleared"):
         yield hanging("Ruled out:", ", ".join(record["cleared"]), "dim")
     for hidden in record.get("not_visible", ()):
-        said = f"{hidden['fact']} ({plain(hidden['how_to_enable'])})"
+        said = f"{hidden['fact']} ({hidden['how_to_enable']})"
         yield hanging("Not visible:", said, "dim")
 
 
@@ -67,12 +66,12 @@ def _head(record: Record) -> Text:
     text = Text()
     text.append(word.upper(), VERDICT_STYLES.get(verdict, ""))
     if record.get("reason"):
-        text.append(f" ({plain(str(record['reason']))})")
+        text.append(f" ({record['reason']})")
     upstream = record.get("upstream", {})
     where = f"{upstream.get('kind', '?')} at {upstream.get('url', '?')}"
-    text.append(f"\n{plain(str(record.get('model') or '?'))} on {plain(where)}\n")
+    text.append(f"\n{record.get('model') or '?'} on {where}\n")
     when = datetime.fromisoformat(str(record["ts"])).astimezone()
-    text.append(f"{when:%Y-%m-%d %H:%M:%S}  {plain(str(record['path']))}  {record['id']}", "dim")
+    text.append(f"{when:%Y-%m-%d %H:%M:%S}  {record['path']}  {record['id']}", "dim")
     return text
 
 
@@ -112,20 +111,20 @@ def _per_second(rate: float | None) -> str:
 def _expectation(record: Record) -> Iterator[RenderableType]:
     expected = record["expected"]
     yield Text()
-    yield hanging("Expected:", plain(str(expected["basis"])), mark_style="bold")
+    yield hanging("Expected:", str(expected["basis"]), mark_style="bold")
     for reason in expected.get("because", ()):
-        yield _indented(Text(plain(str(reason)), "dim"), 2)
+        yield _indented(Text(str(reason), "dim"), 2)
 
 
 def _finding(finding: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text()
     yield Text(finding["cause"], "bold").append(f"  {_weight(finding)}", "not bold")
-    yield _indented(Text(plain(finding["summary"])), 2)
+    yield _indented(Text(finding["summary"]), 2)
     for e in finding.get("evidence", ()):
         limit = f" (limit {e['limit']:g})" if "limit" in e else ""
         said = f"{e['name']} = {e['value']:g} {e['unit']}".rstrip()
         yield _indented(Text(f"{said}{limit}", "dim"), 4)
-    yield hanging("  Remedy:", plain(finding["remedy"]))
+    yield hanging("  Remedy:", finding["remedy"])
 
 
 def _weight(finding: Mapping[str, Any]) -> str:

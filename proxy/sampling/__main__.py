@@ -1,8 +1,9 @@
 """The sampling process: commands come in on stdin, samples go out on stdout, as JSON lines.
 
 Strategy: a process of its own, because a thread beside a busy event loop waits for the
-interpreter at every call. It imports little, holds to fixed rates, measures what it costs itself,
-and ends when stdin closes, so that it never outlives the proxy.
+interpreter at every call. It imports little, holds to fixed rates, measures what it costs itself
+and slows down when that is too much (`budget`), and ends when stdin closes, so that it never
+outlives the proxy.
 
 Commands: `{"ports": [8080], "active": true}` sets what is watched and how often;
 `{"now": true}` asks for one sample at once: a request begins or ends.

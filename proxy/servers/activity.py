@@ -47,12 +47,15 @@ class ActivityLog:
         for first in range(last, -1, -1):
             scrape = self._scrapes[first]
             if scrape.asked_at_s <= begin_s + BEGIN_SLACK_S and scrape.answered_at_s <= by_s:
-                return activity(list(islice(self._scrapes, first, last + 1)))
+                return activity(list(islice(self._scrapes, first, last + 1)), begin_s)
         return None
 
 
-def activity(scrapes: Sequence[Scrape]) -> EngineActivity | None:
-    """Return what the last of the scrapes has more than the first; None over a restart."""
+def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineActivity | None:
+    """Return what the last of the scrapes has more than the first; None over a restart.
+
+    `begin_s` is when the request that they are about was sent.
+    """
     first, last = scrapes[0].counters, scrapes[-1].counters
     gains = gain(first, last)
     if gains is None:
@@ -60,28 +63,24 @@ def activity(scrapes: Sequence[Scrape]) -> EngineActivity | None:
     running_max = _highest(scrape.counters.running for scrape in scrapes)
     return EngineActivity(
         span_s=scrapes[-1].asked_at_s - scrapes[0].asked_at_s,
-        alone=_alone(gains, last, running_max),
-        finished=_count(gains["finished"]),
+        alone=_alone(gains, last, running_max, met=_met(scrapes[0], begin_s)),
         running_max=_count(running_max),
-        waiting_max=_count(_highest(scrape.counters.waiting for scrape in scrapes)),
         kv_used_max_ratio=_highest(scrape.counters.kv_used_ratio for scrape in scrapes),
         preemptions=_count(gains["preemptions"]),
         prompt_tokens=_count(gains["prompt_tokens"]),
         cached_tokens=_count(gains["cached_tokens"]),
-        generated_tokens=_count(gains["generated_tokens"]),
         queue_s=gains["queue_s"],
         prefill_s=gains["prefill_s"],
         decode_s=gains["decode_s"],
         drafted=_count(gains["drafted"]),
         accepted=_count(gains["accepted"]),
-        read_bytes_per_gpu=_count(gains["read_bytes_per_gpu"]),
     )
 
 
 def _alone(
-    gains: dict[str, float | None], last: Counters, running_max: float | None
+    gains: dict[str, float | None], last: Counters, running_max: float | None, *, met: bool
 ) -> bool | None:
-    """Say whether one request alone was there.
+    """Say whether one request alone was there; `met` says that others were before it.
 
     Whoever was there has finished or is still there: one that finished and an engine that is empty
     at the end are proof. An engine that is not may have been given the next request meanwhile.
@@ -92,7 +91,16 @@ def _alone(
     here = gains["finished"]  # a request for n answers runs n times
     if running_max is not None and running_max > max(here or 0, 1):
         return False
-    return True if requests == 1 and last.running == 0 and last.waiting == 0 else None
+    if requests == 1 and last.running == 0 and last.waiting == 0:
+        return True
+    return False if met else None
+
+
+def _met(first: Scrape, begin_s: float | None) -> bool:
+    """Say whether the engine was busy just before the request came."""
+    if begin_s is None or first.answered_at_s > begin_s + BEGIN_SLACK_S:
+        return False
+    return bool(first.counters.running or first.counters.waiting)
 
 
 def _highest(readings: Iterable[float | None]) -> float | None:

@@ -32,13 +32,11 @@ class Counters:
     preemptions: float | None = None
     prompt_tokens: float | None = None
     cached_tokens: float | None = None
-    generated_tokens: float | None = None
     queue_s: float | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     drafted: float | None = None
     accepted: float | None = None
-    read_bytes_per_gpu: float | None = None
 
 
 GAUGES: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +57,6 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
         "vllm:prompt_tokens_cached", "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits",
         "llamacpp:prompt_tokens_cached",
     ),
-    "generated_tokens": ("vllm:generation_tokens", "llamacpp:tokens_predicted"),
     "queue_s": ("vllm:request_queue_time_seconds_sum",),
     "prefill_s": ("vllm:request_prefill_time_seconds_sum", "llamacpp:prompt_seconds"),
     "decode_s": ("vllm:request_decode_time_seconds_sum", "llamacpp:tokens_predicted_seconds"),
@@ -69,10 +66,9 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
     "accepted": (
         "vllm:spec_decode_num_accepted_tokens", "llamacpp:spec_decode_num_accepted_tokens",
     ),
-    "read_bytes_per_gpu": ("vllm:estimated_read_bytes_per_gpu",),
 }  # fmt: skip
 COMPUTED_TOKENS = "llamacpp:prompt_tokens"  # llama-server's prompt tokens leave the cached ones out
-HIGHEST = frozenset({"kv_used_ratio", "read_bytes_per_gpu"})  # of several engines; others are sums
+HIGHEST = frozenset({"kv_used_ratio", "started_unix_s"})  # of several engines; others are sums
 CACHE_CONFIG = "vllm:cache_config_info"
 
 _WANTED = {
@@ -101,8 +97,6 @@ def read_counters(page: bytes) -> Counters | None:
     }
     if COMPUTED_TOKENS in values and found["cached_tokens"] is not None:
         found["prompt_tokens"] = sum(values[COMPUTED_TOKENS]) + found["cached_tokens"]
-    # It stays at zero unless the engine was started with --enable-mfu-metrics.
-    found["read_bytes_per_gpu"] = found["read_bytes_per_gpu"] or None
     return Counters(**found)
 
 
@@ -131,7 +125,7 @@ def gain(before: Counters, after: Counters) -> dict[str, float | None] | None:
 def _one(field: str, values: list[float] | None) -> float | None:
     if not values:
         return None
-    return max(values) if field in HIGHEST or field == "started_unix_s" else sum(values)
+    return max(values) if field in HIGHEST else sum(values)
 
 
 def _samples(page: bytes, wanted: Iterable[str]) -> Iterable[tuple[str, Mapping[str, str], float]]:

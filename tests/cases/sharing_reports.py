@@ -44,9 +44,7 @@ def _kv_full() -> Report:
     case = build(
         Asked(tps=30.0, completion=400, stall=(200, 20.0), told=False),
         kind="vllm",
-        activity=EngineActivity(
-            span_s=34.0, alone=False, running_max=8, waiting_max=0, kv_used_max_ratio=1.0
-        ),
+        activity=EngineActivity(span_s=34.0, alone=False, running_max=8, kv_used_max_ratio=1.0),
         baseline=Baseline(count=20, decode_tps=30.0),
     )
     return Report(

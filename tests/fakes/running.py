@@ -89,9 +89,11 @@ def running_proxy(
             assert process.wait(15) == 0, log.read_text()
 
 
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+def wait_until_healthy(
+    url: str, process: subprocess.Popen[bytes], start_s: float = START_S
+) -> None:
     """Wait until `url` answers 200; fail when its process ends before."""
-    deadline_s = time.monotonic() + START_S
+    deadline_s = time.monotonic() + start_s
     while time.monotonic() < deadline_s:
         assert process.poll() is None, f"ended with {process.returncode} before it listened"
         with contextlib.suppress(httpx.TransportError):

@@ -90,6 +90,15 @@ def test_unknown_fields_are_left_out_and_named_once() -> None:
     assert found.unknown == ("host[].moon", "server.colour", "weather")
 
 
+def test_fields_that_were_given_up_can_still_be_read() -> None:
+    older = orjson.loads(orjson.dumps(full_case()))
+    older["history"]["slow_recently"] = 1
+    found = parse_case(orjson.dumps(older))
+
+    assert found.case == full_case()
+    assert found.unknown == ("history.slow_recently",)
+
+
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [

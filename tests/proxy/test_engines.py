@@ -49,7 +49,6 @@ async def test_given_engine_is_told_by_its_replies(engine: Upstream, tmp_path: P
             ["small"],
         )
         assert found.name == urlsplit(engine.url).netloc
-        assert engines.port_of(found.name) == urlsplit(engine.url).port
         assert told == [
             (
                 "engine-found",
@@ -223,7 +222,6 @@ async def test_facts_of_nobody(tmp_path: Path) -> None:
     async with looking(tmp_path, REFUSED) as engines:
         assert engines.facts("nobody", "m")[0].kind == "unknown"
         assert engines.facts(None, "m")[1] == ModelFacts(name="m")
-        assert engines.port_of("nobody") is None
 
 
 @pytest.mark.parametrize(
@@ -253,15 +251,6 @@ async def test_a_name_without_a_tag_means_the_latest(engine: Upstream, tmp_path:
         engines.all[0].models = {"llama3:latest": ModelFacts(name="l"), "other": ModelFacts()}
 
         assert engines.facts(engines.all[0].name, "llama3")[1].name == "l"
-
-
-async def test_an_engine_elsewhere_has_no_port_here(engine: Upstream, tmp_path: Path) -> None:
-    async with looking(tmp_path, engine.url) as engines:
-        only = engines.all[0]
-        here = engines.port_of(only.name)
-        only.local = False
-
-        assert (here, engines.port_of(only.name)) == (only.port, None)
 
 
 async def test_an_engine_that_was_found_is_left_out_while_it_is_away(

@@ -47,7 +47,7 @@ def test_verdicts_of_this_configuration(past: Past) -> None:
 
     history = past.of(healthy())
 
-    assert (history.judged_recently, history.slow_recently) == (3, 2)
+    assert history.judged_recently == 3
     assert history.causes_recently[0] == "host-contention"
     assert history.causes_recently[-1] == "queued"
 
@@ -56,7 +56,7 @@ def test_only_the_last_ones_count(past: Past) -> None:
     note(past, *[FIRING["queued"]()] * 3, *[healthy()] * (RECENT - 1))
 
     history = past.of(healthy())
-    assert (history.judged_recently, history.slow_recently) == (RECENT, 1)
+    assert history.judged_recently == RECENT
     assert history.causes_recently == ("queued",)
 
 
@@ -89,7 +89,7 @@ def test_another_configuration_or_another_time_begins_anew(other: Case, past: Pa
     note(past, case(ms_per_token=40))
 
     assert past.of(other).judged_recently == 0
-    assert past.of(later(healthy(), 5 * 3600.0)).slow_recently == 1
+    assert past.of(later(healthy(), 5 * 3600.0)).judged_recently == 1
 
 
 def test_configurations_are_bounded(past: Past) -> None:

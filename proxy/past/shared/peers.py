@@ -24,7 +24,7 @@ from slowtok.proxy.past.shared.store import Store, extra_of, in_words, open_stor
 
 REFRESH_S = 60.0
 SHORTEST_WAIT_S = 0.05
-MOST_PLACES = 1000
+MOST_PLACES = 256
 CLOSE_S = 3.0  # at the end, a store that does not answer is left behind after this
 _NOT_ASKED = "not asked yet"
 _ANSWERS = "answers"

@@ -113,6 +113,20 @@ def test_file_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "is a slowtok record (2 lines read)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "odd", [{"ts": None}, {"findings": [{"cause": "queued"}]}, {"timing": {"total_ms": "long"}}]
+)
+def test_a_record_of_another_shape(
+    odd: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(record("odd") | odd) + "\n", "utf-8")
+
+    assert run_explain(settings(log), "odd") == 1
+    assert "--json shows it" in capsys.readouterr().err
+    assert run_explain(settings(log, json=True), "odd") == 0
+
+
 def test_one_by_the_end_of_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.jsonl"
     name = "0199f3c2-0000-7000-8000-0000deadbeef"

@@ -64,6 +64,9 @@ STREAMS = {  # counts, engine's timings, choices, first and last token, reads wi
     ),
     f"{VLLM}.chat-stream-logprobs": (Tokens(), None, 1, 11.111553, 11.112288, 2),
     f"{VLLM}.chat-stream-n2": (counts(34, 0, 16), None, 2, 0.054716, 0.172231, 16),
+    f"{VLLM}.chat-stream-tool-call": (  # held back until its name is known
+        Tokens(prompt=37, completion=48), None, 1, 0.400286, 0.637494, 4,
+    ),
     f"{VLLM}.completions-stream": (
         counts(2, 0, 8),
         ms(15.268351000031544, 100.97107899991897, 0.011627000276348554),
@@ -96,6 +99,7 @@ WHOLE = {  # counts, engine's timings, choices
         ms(34.00194699997883, 230.33628099983616, 0.017566000224178424),
         1,
     ),
+    f"{VLLM}.chat-tool-call": (Tokens(prompt=37, completion=48), None, 1),
     f"{VLLM}.completions": (
         counts(2, 0, 8),
         ms(15.094802000021446, 103.7465469999006, 0.01246800002263626),
@@ -116,6 +120,8 @@ READ_ONLY = {  # embeddings and reranking: nothing is generated
     f"{LLAMA}.embedding-native": Tokens(completion=0),
     f"{LLAMA}.rerank": Tokens(prompt=8, completion=0),
     f"{LLAMA}.reranking": Tokens(prompt=8, completion=0),
+    f"{VLLM}.embeddings": Tokens(prompt=5, completion=0),
+    f"{VLLM}.rerank": Tokens(prompt=7, completion=0),
 }
 REFUSED = [
     f"{LLAMA}.error-bad-messages",
@@ -169,7 +175,7 @@ def test_the_engines_numbers_come_out_in_any_pieces(name: str, way: str) -> None
     assert meter.reply.tokens() == tokens
     assert meter.reply.engine() == engine
     assert meter.reply.choices == choices
-    assert meter.reply.finish in ("length", "stop")
+    assert meter.reply.finish in ("length", "stop", "tool_calls")
     assert not meter.reply.failed
 
 
@@ -273,4 +279,4 @@ def test_the_recorded_requests_can_be_read(name: str) -> None:
 
     assert call is not None
     assert call.stream == (name in STREAMS)
-    assert call.model in ("x", "smollm2", None)
+    assert call.model in ("x", "smollm2", "smol", "tiny", None)

@@ -126,6 +126,7 @@ WITH_USAGE = [
     "vllm-0.32.chat-stream-usage",
     "vllm-0.32.chat-stream-long-prompt",
     "vllm-0.32.chat-stream-n2",
+    "vllm-0.32.chat-stream-tool-call",
     "vllm-0.32.completions-stream",
 ]
 WITHOUT_USAGE = [
