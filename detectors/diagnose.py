@@ -26,7 +26,6 @@ from slowtok.detectors.finding import (
     symptom,
 )
 from slowtok.detectors.phases import (
-    is_cut_short,
     is_error,
     judge_decode,
     losses,
@@ -34,7 +33,7 @@ from slowtok.detectors.phases import (
     unexplained_wait,
 )
 from slowtok.detectors.roots import SAME_LOSS, roots_of
-from slowtok.detectors.ruled_out import could_apply
+from slowtok.detectors.ruled_out import could_apply, ruled_out
 from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
@@ -84,7 +83,7 @@ def diagnose(
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s),
-        cleared=_ruled_out(case, examined.cleared),
+        cleared=ruled_out(case, verdict, examined.cleared),
         missing={c: fact for c, fact in examined.missing.items() if could_apply(case, c)},
         failed=examined.failed,
     )
@@ -107,12 +106,6 @@ def _measured(case: Case) -> Case:
 @lru_cache(maxsize=8)
 def _by_cause(catalog: tuple[Detector, ...]) -> Mapping[str, Detector]:
     return {cause_of(detector): detector for detector in catalog}
-
-
-def _ruled_out(case: Case, cleared: list[str]) -> tuple[str, ...]:
-    if is_cut_short(case):
-        cleared = [cause for cause in cleared if could_apply(case, cause)]
-    return tuple(cleared)
 
 
 def _examine(case: Case, detectors: Mapping[str, Detector]) -> _Examined:

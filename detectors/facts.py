@@ -116,11 +116,18 @@ FIELDS: Mapping[str, str] = {
 }
 """Facts that are a field of `GpuSample`, which a GPU may be unable to give, or all of it ("")."""
 
+_SAMPLED = frozenset(
+    fact for fact, words in HOW_TO_ENABLE.items() if words.startswith((_SAMPLES, _PROCESS, _GPU))
+)
+"""Facts that the sampling process reads."""
+
 
 def how_to_enable(fact: str, case: Case | None = None) -> str:
     """Return what the user can do to make `fact` visible; with a case, why it was not in that."""
     words = HOW_TO_ENABLE.get(fact, "nothing is known that would show it")
     field = FIELDS.get(fact)
+    if case is not None and case.device.sampling_failure and fact in _SAMPLED:
+        return case.device.sampling_failure
     if case is None or field is None:
         return words
     if not case.device.gpus:

@@ -13,11 +13,24 @@ PowerSource = Literal["ac", "battery", "undersized"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuUser:
+    """All processes of one name together; `pid` is the busiest one's."""
+
+    name: str
+    pid: int
+    cpu_cores: float
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
     CPU is counted in cores (1.0 is one core fully busy). `server_run_delay_cores` is the time the
-    server's threads were ready but had no core to run on, per second. Ratios are 0 to 1.
+    server's threads were ready but had no core to run on, per second. Ratios are 0 to 1. `others`
+    are the programs that used most of the CPU since the last look at them, the largest first,
+    neither the server nor slowtok; None in most samples: a look comes every few seconds, and only
+    while others use much.
     """
 
     at_s: float
@@ -44,6 +57,7 @@ class HostSample:
     server_quota_cores: float | None = None
     server_throttled_ratio: float | None = None
     server_throttled_s_per_s: float | None = None
+    others: tuple[CpuUser, ...] | None = None
 
     @property
     def others_cpu_cores(self) -> float | None:
@@ -161,13 +175,15 @@ class DeviceFacts:
 
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
-    `wsl` is Linux inside Windows, whose driver it uses. `on_battery`, `power_profile` and
+    `wsl` is Linux inside Windows, whose driver it uses. `sampling_failure` is why nothing of the
+    machine is read; None where it is. `on_battery`, `power_profile` and
     `cpu_governor` are what the operating system says.
     """
 
     gpus: tuple[GpuFacts, ...] | None = None
     os: Literal["linux", "wsl", "windows", "macos"] | None = None
     gpus_reason: str | None = None
+    sampling_failure: str | None = None
     private_pids: bool | None = None
     on_battery: bool | None = None
     power_profile: str | None = None

@@ -1,12 +1,14 @@
-"""Which causes can be ruled out at all: those of phases that a request has had.
+"""Which causes can be ruled out at all: those that could be looked at.
 
-One that was cut off before its first token had no prefill that could be seen and no decode; that
-its decode was not slowed is no news.
+A request that was cut off before its first token had no prefill that could be seen and no decode;
+that its decode was not slowed is no news. Where nobody read the machine, nothing in it was looked
+at. And where no verdict was possible, none can be on a cause.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.finding import Verdict
 from slowtok.detectors.phases import is_cut_short
 
 _PREFILL_OR_DECODE: tuple[Phase, ...] = ("prefill", "decode")
@@ -25,6 +27,37 @@ _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "proxy-lag": ("delivery",),
 }
 """Where each cause costs time; all others slow prefill, decode or both."""
+
+_IN_THE_EXCHANGE = frozenset(_PHASES) - {"host-bound"}
+"""Causes that times, tokens and the engine's own words show; all others lie in the machine."""
+
+GPU_CAUSES = frozenset(
+    {
+        "clocks-stuck",
+        "gpu-fault",
+        "gpu-shared",
+        "hardware-slowdown",
+        "multi-gpu-split",
+        "pcie-link",
+        "power-cap",
+        "thermal-throttle",
+        "vgpu-unlicensed",
+        "vram-spill",
+    }
+)
+"""Causes that only a machine with a GPU can have."""
+
+
+def ruled_out(case: Case, verdict: Verdict, cleared: Iterable[str]) -> tuple[str, ...]:
+    """Return the causes that are ruled out, of those whose detectors had nothing to say."""
+    if verdict == "unknown":
+        return ()
+    was_read = bool(case.host or case.gpu)
+    return tuple(
+        cause
+        for cause in cleared
+        if (was_read or cause in _IN_THE_EXCHANGE) and could_apply(case, cause)
+    )
 
 
 def could_apply(case: Case, cause: str) -> bool:

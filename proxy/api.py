@@ -19,9 +19,10 @@ from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.page.serve import Page
 
 MAX_LISTED = 500
+READING = ("GET", "HEAD")
 RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
 
-PAGES = ("requests", "events", "status", "metrics", "health")
+PAGES = ("", "requests", "events", "status", "metrics", "health")
 
 Status = Callable[[], dict[str, Any]]
 
@@ -101,8 +102,17 @@ class Api:
 
     async def unknown(self, request: web.Request) -> web.Response:
         """Answer a path that is not ours: it must never reach an engine."""
+        if allowed := [method for method in READING if await self._answers(method, request)]:
+            said = f"{request.path} is there for {' and '.join(allowed)} alone"
+            refused = error_response(405, said, "method-not-allowed")
+            refused.headers["Allow"] = ", ".join(allowed)
+            return refused
         known = ", ".join(f"/slowtok/{page}" for page in PAGES)
         return error_response(404, f"{request.path} is not here; there are {known}", "not-found")
+
+    async def _answers(self, method: str, request: web.Request) -> bool:
+        found = await request.app.router.resolve(request.clone(method=method))
+        return found.handler != self.unknown
 
 
 class OwnCost:

@@ -5,6 +5,7 @@ Everything outside `/slowtok` goes to the relay. Read relay.py next.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -36,7 +37,7 @@ from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.shared.peers import Peers, open_peers
-from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.ram import BESIDE_OTHERS, RamBandwidth
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.upstream import make_session
 from slowtok.proxy.utc import utc_text
@@ -57,7 +58,7 @@ class Proxy:
         self.settings = settings
         self.tell = tell
         self.lag = LoopLag()
-        self.sampler = Sampler()
+        self.sampler = Sampler(tell=lambda why: tell("sampling-down", why=why))
         self.store = Store(settings.keep_requests)
         self.kept = Kept(settings.state_path / "learned.sqlite3")
         self.peers = open_peers(settings)
@@ -72,6 +73,7 @@ class Proxy:
             **sinks,
         }
         self._own_cost = OwnCost()
+        self._broken: Counter[str] = Counter()  # what broke in showing, by its place
         self._device: tuple[object, DeviceFacts] | None = None  # as last told, put together
         self.door: Door | None = None  # where the proxy listens for others than tests
         self.front: Front | None = None  # the same, or the workers who do
@@ -105,6 +107,7 @@ class Proxy:
             settings.state_path / "ram.json",
             is_quiet=lambda: self.observer.in_flight == 0,
             is_idle=self._cores_are_idle,
+            tell=lambda number: self.tell("ram-measured-busy", bytes_per_s=round(number)),
         )
         if self.peers is not None:
             self.peers.start()
@@ -132,12 +135,14 @@ class Proxy:
 
     def device(self) -> DeviceFacts:
         """Return what is known of this machine."""
-        told = (self.sampler.device(), self.sampler.gpus_reason, self.ram.bytes_per_s)
+        sampler = self.sampler
+        told = (sampler.device(), sampler.gpus_reason, sampler.failure, self.ram.bytes_per_s)
         if self._device is None or self._device[0] != told:
-            device, reason, ram_bytes_per_s = told
+            device, reason, failure, ram_bytes_per_s = told
             facts = replace(
                 device,
                 gpus_reason=device.gpus_reason or reason,
+                sampling_failure=failure,
                 ram_bandwidth_bytes_per_s=ram_bytes_per_s,
             )
             self._device = (told, facts)
@@ -170,12 +175,13 @@ class Proxy:
             "workers": self.front.workers() if self.front else [],
             "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
-            "machine": {k: v for k, v in asdict(device).items() if k != "gpus"},
+            "machine": {k: v for k, v in asdict(device).items() if k != "gpus"}
+            | ({"ram_bandwidth_how": BESIDE_OTHERS} if self.ram.is_beside_others else {}),
             "host": host_now(hosts),
             "not_visible": [
                 *gpus_not_visible(device, gpu_samples),
                 *self.sampler.not_visible(),
-                *_ram_not_visible(device, self.ram.failure),
+                *_ram_not_visible(self.ram),
                 *_learned_not_kept(self.kept.failure),
                 *_peers_not_visible(self.peers),
             ],
@@ -232,6 +238,7 @@ class Proxy:
             "shared baselines": self.peers.failures if self.peers else 0,
             "scraping": sum(engine.scrape_failures for engine in self.engines.all),
         }
+        beside |= self._broken
         return {**self.observer.failures, **{name: n for name, n in beside.items() if n}}
 
     def _sample(self) -> dict[str, Any]:
@@ -248,15 +255,23 @@ class Proxy:
 
     def _engine_status(self, engine: Engine, seen: Seen) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
-        from_s = time.monotonic() - STATUS_WINDOW_S
-        looked = seen_engine(self.engines, engine, self.sampler, from_s, [])
         return {
             **known(asdict(server)),
             "answers": engine.identity is not None,
             **known({"gone_since": utc_text(engine.lost_unix_s)}),
             "models": [known(asdict(facts)) for facts in engine.models.values()],
-            "fit": fit_status(seen, looked) if looked.answers else [],
+            **known({"fit": self._fit(engine, seen)}),
         }
+
+    def _fit(self, engine: Engine, seen: Seen) -> list[dict[str, Any]] | None:
+        """Return whether its models fit; None where working that out broke."""
+        from_s = time.monotonic() - STATUS_WINDOW_S
+        try:
+            looked = seen_engine(self.engines, engine, self.sampler, from_s, [])
+            return fit_status(seen, looked) if looked.answers else []
+        except Exception:  # noqa: BLE001 - it must not take the rest of the status along
+            self._broken["fit"] += 1
+            return None
 
     def _log_name(self) -> str:
         path = self.settings.log_path
@@ -305,10 +320,13 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
     return app
 
 
-def _ram_not_visible(device: DeviceFacts, failure: str | None) -> list[dict[str, str]]:
-    if device.ram_bandwidth_bytes_per_s is not None:
+def _ram_not_visible(ram: RamBandwidth) -> list[dict[str, str]]:
+    if ram.is_beside_others:
+        why = f"{BESIDE_OTHERS}; measured again once they rest"
+        return [{"fact": "RAM bandwidth of a quiet machine", "why": why}]
+    if ram.bytes_per_s is not None:
         return []
-    why = failure or "not measured yet; it waits for a quiet second"
+    why = ram.failure or "not measured yet; it waits for a quiet second"
     return [{"fact": "RAM bandwidth", "why": why}]
 
 

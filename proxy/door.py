@@ -23,6 +23,7 @@ MAX_DESCRIPTORS = 65_536  # asked of the system; more would only cost memory in 
 OWN_DESCRIPTORS = 64  # files, pipes, looks at engines; counted: 25 to 40
 BACKLOG = 1024  # connections that the kernel keeps until they are accepted
 MAX_REFUSALS = 32  # that are being told so at the same time; what comes beyond is closed at once
+SILENT_KEPT = 64  # connections that may be gone by now, beside as many as are here
 REFUSAL_S = 2.0  # at most, until a refused client has read why
 KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client that is long gone
 
@@ -82,12 +83,12 @@ class Door:
                 protocol.force_close()
 
     def _forget_gone(self) -> None:
-        if len(self._silent_since_s) > 2 * self._most:  # most of them are gone
-            here = set(self._server.connections)
-            kept: dict[object, float] = {
-                p: since_s for p, since_s in self._silent_since_s.items() if p in here
+        """Let go of connections that ended before they asked; each one would hold its buffers."""
+        here = self._server.connections
+        if len(self._silent_since_s) > 2 * len(here) + SILENT_KEPT:
+            self._silent_since_s = {
+                p: self._silent_since_s[p] for p in here if p in self._silent_since_s
             }
-            self._silent_since_s = kept
 
 
 class _Refusal(asyncio.Protocol):

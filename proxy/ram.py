@@ -1,8 +1,8 @@
 """The bandwidth of this machine's RAM: measured once, kept in the state directory.
 
 The measurement takes all cores for a second, so it waits for a moment without requests, gives way
-as soon as one comes, and prefers idle cores: measured beside other work, the number is used but
-measured again at the next start.
+as soon as one comes, and prefers idle cores: measured beside other work, the number may be too
+low. It is used and told as such, but not kept, and measured again once the cores rest.
 """
 
 import asyncio
@@ -22,18 +22,30 @@ LIMIT_S = 20.0
 MAX_AGE_S = 90 * 86400.0  # memory gets exchanged
 PATIENCE_S = 30.0  # how long idle cores are waited for
 
+BESIDE_OTHERS = "measured while other programs used the cores"
+
 
 class RamBandwidth:
-    """Knows the bandwidth, or measures it when nobody is waiting."""
+    """Knows the bandwidth, or measures it when nobody is waiting.
+
+    `tell` is told the number where it was measured beside other work.
+    """
 
     def __init__(
-        self, path: Path, *, is_quiet: Callable[[], bool], is_idle: Callable[[], bool]
+        self,
+        path: Path,
+        *,
+        is_quiet: Callable[[], bool],
+        is_idle: Callable[[], bool],
+        tell: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._is_quiet = is_quiet  # no request is on its way
         self._is_idle = is_idle  # and nothing else keeps the cores busy
+        self._tell = tell
         self._task: asyncio.Task[None] | None = None
         self.bytes_per_s = _read(path)
+        self.is_beside_others = False  # the number is of a machine that others kept busy
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -49,12 +61,12 @@ class RamBandwidth:
 
     async def _measure(self) -> None:
         began_s = time.monotonic()
-        while True:
+        while self.bytes_per_s is None or self.is_beside_others:
             idle = self._is_idle()
-            if self._is_quiet() and (idle or time.monotonic() - began_s > PATIENCE_S):
+            out_of_patience = time.monotonic() - began_s > PATIENCE_S
+            if self._is_quiet() and (idle or (out_of_patience and self.bytes_per_s is None)):
                 line = await self._try_once()
-                if line is not None:
-                    self._take(line, keep=idle)
+                if line is not None and not self._take(line, beside_others=not idle):
                     return
             await asyncio.sleep(QUIET_CHECK_S)
 
@@ -84,17 +96,23 @@ class RamBandwidth:
                     process.kill()
             await asyncio.gather(reading, return_exceptions=True)
 
-    def _take(self, line: bytes, *, keep: bool) -> None:
+    def _take(self, line: bytes, *, beside_others: bool) -> bool:
+        """Use what was measured; False where it is no number."""
         try:
-            measured = orjson.loads(line).get("bytes_per_s")
-            self.bytes_per_s = float(measured)
+            measured = float(orjson.loads(line).get("bytes_per_s"))
         except (ValueError, TypeError, AttributeError):
             self.failure = "RAM bandwidth could not be measured"
-            return
-        if not keep:
-            return
+            return False
+        self.bytes_per_s, self.is_beside_others = measured, beside_others
+        if beside_others:
+            self._tell(measured)
+        else:
+            self._keep(measured)
+        return True
+
+    def _keep(self, measured: float) -> None:
         with suppress(OSError):  # measured again at the next start
-            kept = {"bytes_per_s": self.bytes_per_s, "measured_unix_s": time.time()}
+            kept = {"bytes_per_s": measured, "measured_unix_s": time.time()}
             replace_file(self._path, orjson.dumps(kept))
 
 

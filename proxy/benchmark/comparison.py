@@ -3,7 +3,7 @@
 The rule: two medians differ when the difference is more than the larger of 3 % of the first and
 twice the pooled spread of both. The median of three runs scatters by 0.67 of one run's standard
 deviation (normal errors), the difference of two such by 0.95 of it, so twice the spread is about
-two standard errors.
+two standard errors. Where each side has one run, nothing tells noise from change: no verdict then.
 """
 
 import math
@@ -18,23 +18,22 @@ LEAST_RATIO = 0.03
 
 SPREADS = 2.0
 
-Outcome = Literal["better", "same", "worse"]
+Outcome = Literal["better", "same", "worse", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One figure before and after. `limit` is what the difference had to pass, in its unit.
 
-    `spread_known` is False where neither side has two runs: then 3 % is all there is to go by.
+    It is None, and the outcome `unknown`, where neither side has two runs.
     """
 
     name: str
     unit: str
     before: float
     after: float
-    limit: float
+    limit: float | None
     outcome: Outcome
-    spread_known: bool
 
     @property
     def ratio(self) -> float:
@@ -79,10 +78,9 @@ def changes(before: Sequence[Figure], after: Sequence[Figure]) -> list[Change]:
 def change(before: Figure, after: Figure) -> Change:
     """Hold one figure against its earlier value by the rule above."""
     spread = pooled_spread(before, after)
-    limit = max(LEAST_RATIO * before.median, SPREADS * (spread or 0.0))
+    limit = None if spread is None else max(LEAST_RATIO * before.median, SPREADS * spread)
     gained = after.median - before.median
-    gained = gained if after.more_is_better else -gained
-    outcome: Outcome = "same" if abs(gained) <= limit else "better" if gained > 0 else "worse"
+    outcome = _outcome(gained if after.more_is_better else -gained, limit)
     return Change(
         name=after.name,
         unit=after.unit,
@@ -90,8 +88,13 @@ def change(before: Figure, after: Figure) -> Change:
         after=after.median,
         limit=limit,
         outcome=outcome,
-        spread_known=spread is not None,
     )
+
+
+def _outcome(gained: float, limit: float | None) -> Outcome:
+    if limit is None:
+        return "unknown"
+    return "same" if abs(gained) <= limit else "better" if gained > 0 else "worse"
 
 
 def pooled_spread(*figures: Figure) -> float | None:

@@ -14,7 +14,8 @@ from slowtok.proxy.benchmark.result import Result
 from slowtok.proxy.outputs.console import VERDICT_STYLES, number, plain, seconds
 from slowtok.proxy.outputs.hanging import hanging
 
-OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red"}
+OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red", "unknown": "yellow"}
+NO_NOISE = "one run each: what is noise is not known"
 NAMES = {
     "decode_tps": "decode",
     "prefill_tps": "prefill",
@@ -79,15 +80,19 @@ def comparison(
     parts: list[RenderableType] = [Text(f"\nAgainst {plain(file)} ({plain(before.at)})", "bold")]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for one in found:
-        noise = "" if one.spread_known else "; one run each, noise not known"
+        noise = NO_NOISE if one.limit is None else f"noise up to {number(one.limit)}"
         table.add_row(
             Text(one.outcome, OUTCOME_STYLES[one.outcome]),
             NAMES.get(one.name, one.name),
             f"{number(one.before)} -> {number(one.after)} {one.unit}",
             f"{one.ratio:+.1%}",
-            Text(f"noise up to {number(one.limit)}{noise}", "dim"),
+            Text(noise, "dim"),
         )
     parts.append(table if found else Text("They have no figure in common.", "yellow"))
+    if any(one.outcome == "unknown" for one in found):
+        parts.append(
+            Text("No verdict: --runs 3, the default, tells a change from noise.", "yellow")
+        )
     parts += [
         Text(plain(f"{word}: {', '.join(names)}"), style)
         for word, names, style in (

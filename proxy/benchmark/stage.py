@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.benchmark.traces import no_empty_traces
 from slowtok.proxy.commands.own_page import NotThere, own_address, read_page
 from slowtok.proxy.demo.children import free_port, last_words, run_child
 from slowtok.proxy.demo.client import Client
@@ -79,20 +80,29 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="slowtok-bench-") as scratch:
         log, listen = Path(scratch) / "proxy.log", f"127.0.0.1:{free_port()}"
         tell("starting slowtok for the time")
-        async with (
-            run_child(
-                "-m", "slowtok.proxy.demo.leash", *_serve(settings, listen), log=log
-            ) as child,
-            _session(os.environ.get("SLOWTOK_API_KEY", "")) as session,
-        ):
-            swallow = asyncio.create_task(_swallow(child))
-            try:
+        with no_empty_traces(settings):
+            async with (
+                _own(settings, listen, log) as child,
+                _session(os.environ.get("SLOWTOK_API_KEY", "")) as session,
+            ):
                 stage = Stage(url=f"http://{listen}", status={}, own=True, session=session)
                 await _until_healthy(stage, child, log)
                 yield await _ready(stage, tell)
-            finally:
-                swallow.cancel()
-                await asyncio.gather(swallow, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _own(
+    settings: Settings, listen: str, log: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a slowtok; what it says is read, so that it never waits for a reader."""
+    arguments = ("-m", "slowtok.proxy.demo.leash", *_serve(settings, listen))
+    async with run_child(*arguments, log=log) as child:
+        swallow = asyncio.create_task(_swallow(child))
+        try:
+            yield child
+        finally:
+            swallow.cancel()
+            await asyncio.gather(swallow, return_exceptions=True)
 
 
 async def pick_model(stage: Stage, wanted: str | None) -> str:

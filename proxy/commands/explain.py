@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.commands.complaint import complain
-from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose
+from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose, names_a_log
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.commands.own_page import NotThere, read_page
 from slowtok.proxy.outputs.console import SHORT_ID_CHARS
@@ -29,15 +29,14 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
     log is there.
     """
     try:
-        record = _from_proxy(settings, request_id) or _from_log(settings, request_id)
+        record = _found(settings, request_id)
     except Foreign as reason:
         return complain(str(reason), FAILED)
     except _Nowhere as reason:
         return complain(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        log = log_and_whose(settings)[0] or "a log"
-        return complain(f"{what}, neither at {settings.listen} nor in {log}", FAILED)
+        return complain(f"{what}{_looked_in(settings)}", FAILED)
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
         return DONE
@@ -51,6 +50,20 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
 
 class _Nowhere(Exception):
     """There is nothing to look a request up in. The text says what to do."""
+
+
+def _found(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
+    """Return the request out of the log that was named, else of the running proxy or its log."""
+    if names_a_log(settings):
+        return _from_log(settings, request_id)
+    return _from_proxy(settings, request_id) or _from_log(settings, request_id)
+
+
+def _looked_in(settings: Settings) -> str:
+    log = log_and_whose(settings)[0] or "a log"
+    if names_a_log(settings):
+        return f" in {log}"
+    return f", neither at {settings.listen} nor in {log}"
 
 
 def _from_proxy(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
@@ -83,7 +96,8 @@ def _from_log(settings: Settings, request_id: str | None) -> dict[str, Any] | No
     if not files and running is not None:
         return None
     if not files:
-        raise _Nowhere(f"no slowtok at {settings.listen} and no log at {path}; {NO_LOG_HINT}")
+        nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
+        raise _Nowhere(f"{nobody}no log at {path}; {NO_LOG_HINT}")
     reading = Reading()
     for one in reversed(files):
         try:

@@ -61,14 +61,21 @@ def log_of(settings: Settings) -> Path:
         raise settings.fault("log", f"{whose} goes to standard output; name a file with --log")
     if found is not None and path != settings.log_path:
         say_whose("log", str(path), found)
+    elif found is None and settings.is_given("listen") and not _is_named(settings):
+        said = f"log: {path} (no slowtok answers at {settings.listen}, so it may be another's)"
+        sys.stderr.write(plain(said) + "\n")
     return path
 
 
 def log_and_whose(settings: Settings) -> tuple[Path | None, Running | None]:
     """Return the log that is meant, and the running slowtok where it is its own."""
-    named = settings.is_given("log") or settings.is_given("state_dir")
-    found = None if named else running_at(settings)
+    found = None if _is_named(settings) else running_at(settings)
     return (settings.log_path if found is None else found.log), found
+
+
+def names_a_log(settings: Settings) -> bool:
+    """Say whether a log was named that can be read: then no other one is meant."""
+    return _is_named(settings) and settings.log_path is not None
 
 
 def with_state_of(settings: Settings, found: Running | None) -> Settings:
@@ -81,6 +88,10 @@ def with_state_of(settings: Settings, found: Running | None) -> Settings:
 def say_whose(what: str, where: str, found: Running) -> None:
     """Say on standard error what was used that nobody named."""
     sys.stderr.write(plain(f"{what}: {where} (of the slowtok at {found.address})") + "\n")
+
+
+def _is_named(settings: Settings) -> bool:
+    return settings.is_given("log") or settings.is_given("state_dir")
 
 
 def _upstream(engine: Any) -> str:

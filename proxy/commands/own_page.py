@@ -40,7 +40,8 @@ def read_page(settings: Settings, path: str) -> Any:
         raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            raise NotThere(f"{settings.listen} wants its API key: set SLOWTOK_API_KEY") from None
+            said = "this key is not its API key" if key else "wants its API key"
+            raise NotThere(f"{settings.listen}: {said}; set SLOWTOK_API_KEY") from None
         raise NotThere(not_slowtok(settings)) from None
     except (HTTPException, ValueError):
         raise NotThere(not_slowtok(settings)) from None

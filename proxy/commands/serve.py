@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -33,9 +33,11 @@ from slowtok.proxy.outputs.lines import to_file, to_stdout
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
+from slowtok.proxy.ram import BESIDE_OTHERS
 from slowtok.proxy.state_lock import claimed
 from slowtok.proxy.workers.crew import Crew
 
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
 
 T = TypeVar("T")
@@ -73,6 +75,13 @@ class Screen:
             self.say(plain(f"warning   {facts['state_dir']} is in use by another slowtok"))
             self.say(plain(f"          ({facts['by']}): lines of the log may get lost, and"))
             self.say("          neither learns from the other; --state-dir DIR keeps them apart")
+        elif event == "sampling-down":
+            self.say("warning   readings of the machine are missing: diagnoses lack their evidence")
+            self.say(plain(f"          {facts['why']}"))
+        elif event == "ram-measured-busy":
+            said = f"RAM bandwidth {facts['bytes_per_s'] / 1e9:.3g} GB/s, {BESIDE_OTHERS}:"
+            self.say(f"warning   {said}")
+            self.say("          it may be too low; it is measured again once they rest")
         elif event == "worker-died":
             self.say(plain(f"warning   a worker died, and {facts['requests']} requests with it"))
         elif event == "stopping":
@@ -190,8 +199,6 @@ def _front(proxy: Proxy, runner: web.AppRunner, listeners: Sequence[socket.socke
 
 
 async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> None:
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
     await engines.first_look(FIRST_LOOK_S)
     for engine in engines.all:
         state = (
@@ -205,7 +212,33 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
         )
         screen.say("          llama-server -m model.gguf    or    ollama serve")
     screen.greeted = True
-    screen.say(f"listening http://{shown}:{port}  (OpenAI clients: http://{shown}:{port}/v1)")
+    for line in addresses(*listener.getsockname()[:2], outward_address(listener.family)):
+        screen.say(line)
+
+
+def addresses(host: str, port: int, outward: str | None) -> Iterator[str]:
+    """Yield where clients and people reach the proxy; `outward` is this machine to others."""
+    is_everywhere = host in EVERYWHERE
+    shown = (outward or EVERYWHERE[host]) if is_everywhere else host
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    yield f"listening {url}  (OpenAI clients: {url}/v1)"
+    if is_everywhere:
+        yield "          on every address of this machine; others reach it by its name as well"
+    yield f"page      {url}/slowtok/"
+
+
+def outward_address(family: int) -> str | None:
+    """Return this machine's address towards other networks; None where it has none.
+
+    No packet is sent: the addresses are those of documentation (RFC 5737, RFC 3849).
+    """
+    elsewhere = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((elsewhere, 9))
+            return str(asked.getsockname()[0])
+    except OSError:
+        return None
 
 
 def _warn_of_others(settings: Settings, screen: Screen, tell: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
 from slowtok.proxy.commands.log_entries import Foreign, Reading
-from slowtok.proxy.outputs.console import is_telling, request_line
+from slowtok.proxy.outputs.console import is_telling, plain, request_line
 
 POLL_S = 0.2
 DONE, FAILED, NO_LOG = 0, 1, 3
@@ -30,7 +30,8 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     if not path.exists():
         return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
-        _print_all(path, last, follow=follow, json=settings.json_lines)
+        if not _print_all(path, last, follow=follow, json=settings.json_lines):
+            sys.stderr.write(plain(f"no request in {path} yet") + "\n")
     except KeyboardInterrupt:
         return DONE
     except BrokenPipeError:  # the reader has seen enough; what is buffered goes nowhere
@@ -43,7 +44,8 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     return DONE
 
 
-def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:
+def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> bool:
+    """Print them; without `follow` it ends, and says whether there was one."""
     console = Console(highlight=False, soft_wrap=True)
     shown: deque[str] = deque(maxlen=last)
     reading, caught_up = Reading(), False
@@ -55,7 +57,7 @@ def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:
                 sys.stdout.flush()
             caught_up = True
             if not follow:
-                return
+                return bool(shown) or not last
             time.sleep(POLL_S)
         elif text := _shown(console, line, reading.entry(line), json=json):
             if caught_up:
@@ -63,6 +65,7 @@ def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> None:
                 sys.stdout.flush()
             else:
                 shown.append(text)
+    return True
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:

@@ -3,7 +3,7 @@
 Everything that came from outside (model names, paths) is stripped of control characters.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from rich.text import Text
 
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
-LONG_NAME_CHARS, SHORT_NAME_CHARS = 28, 16
 SHORT_ID_CHARS = 8
-SHORT_ID_FROM, RATE_ALONE_FROM, MOST_SPARED = 3, 4, 5
+NAME_RATIO, LEAST_NAME_CHARS, MOST_NAME_CHARS = 1 / 8, 8, 28  # of a terminal's columns
+NOTHING, LONG_ID, CONFIDENCE, DETAILS, OTHER_PHASES, WORDS, LOSS, NAME = range(8)
+"""What is left out of a line where there is little room, in this order."""
+GAP_CHARS = 2
 SECOND_CHARS, ZONE_CHARS = 19, 6  # of a record's time: all but the fraction of the second
 
 Record = Mapping[str, Any]
@@ -27,56 +29,75 @@ def is_telling(record: Record) -> bool:
 def request_line(record: Record, width: int | None = None) -> Text:
     """Return the line of one finished request, whole, or so that it fits into `width` columns.
 
-    Where there is little room, what matters least goes first: details of numbers, the prefill, all
-    of the id but its end (by which `slowtok explain` finds it, too), every number but the rate;
-    what is too long then is cut.
+    Then the name has a column of its own, and the id stands at the right edge. Where there is
+    little room, what matters least goes first: all of the id but its end (by which `slowtok
+    explain` finds it, too), details of numbers, the phases that were not slow, words; the name
+    last. A slow decode keeps its rate and the band, and every line its id.
     """
     if width is None:
-        return _line(record, 0)
-    lines = (_line(record, spared) for spared in range(MOST_SPARED + 1))
-    line = next((line for line in lines if line.cell_len <= width), _line(record, MOST_SPARED))
-    line.truncate(width, overflow="ellipsis")
-    return line
+        return _styled([*_parts(record, NOTHING, None), (f"  {record['id']}", "dim")])
+    lines = (_fitted(record, spared, width) for spared in range(NAME + 1))
+    return next((line for line in lines if line is not None), None) or _cut(record, width)
 
 
 def plain_line(record: Record) -> str:
     """Return the same without colours, whole: a fraction of the work."""
-    return plain("".join([text for text, _ in _parts(record, 0)]))
+    return plain("".join([text for text, _ in _parts(record, NOTHING, None)]) + f"  {record['id']}")
 
 
-def _line(record: Record, spared: int) -> Text:
-    """Return the line; `spared` (0 to `MOST_SPARED`) says how much is left out."""
-    pieces = [(plain(text), style) for text, style in _parts(record, spared)]
-    return Text.assemble(*pieces, end="")
+def _fitted(record: Record, spared: int, width: int) -> Text | None:
+    """Return the line with the id at its right edge; None where it does not fit."""
+    line = _styled(_parts(record, spared, width))
+    name = _id(record, spared)
+    room = width - line.cell_len - len(name)
+    return line.append(f"{'':<{room}}{name}", "dim") if room >= GAP_CHARS else None
 
 
-def _parts(record: Record, spared: int) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of the line, each with its style."""
+def _cut(record: Record, width: int) -> Text:
+    """Return what fits of the shortest line, before the id."""
+    line, name = _styled(_parts(record, NAME, width)), f"  {_id(record, NAME)}"
+    line.truncate(max(width - len(name), 1), overflow="ellipsis")
+    line.append(name, "dim").truncate(width)
+    return line
+
+
+def _styled(parts: Iterable[tuple[str, str]]) -> Text:
+    return Text.assemble(*((plain(text), style) for text, style in parts), end="")
+
+
+def _id(record: Record, spared: int) -> str:
+    name = plain(str(record["id"]))
+    return name if spared < LONG_ID else name[-SHORT_ID_CHARS:]
+
+
+def _parts(record: Record, spared: int, width: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of the line without its id, each with its style."""
     ts = str(record["ts"])
     yield _clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"
     verdict = str(record.get("verdict", "-"))
     word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
     yield f" {word:<13}", VERDICT_STYLES.get(verdict, "")
-    yield f" {_name(record, (None, LONG_NAME_CHARS, SHORT_NAME_CHARS)[min(spared, 2)])}", ""
+    if spared < NAME:
+        yield f" {_name(record, width)}", ""
     for part in _numbers(record, spared):
         yield f"  {part}", ""
     for finding in named(record)[:1]:
         yield f"  {finding['cause']}", "bold"
-        sure = "" if spared else f" {finding['confidence']:.2f}"
-        yield f"{sure} lost {seconds(finding['lost_ms'])}", ""
+        sure = f" {finding['confidence']:.2f}" if spared < CONFIDENCE else ""
+        yield f"{sure} lost {seconds(finding['lost_ms'])}" if spared < LOSS else "", ""
     if verdict == "slow" and not named(record):
         yield "  cause not visible", "bold"
     if verdict == "unknown" and record.get("reason"):
         yield f"  ({plain(str(record['reason']))})", "dim"
-    name = str(record["id"])
-    if spared < MOST_SPARED:
-        yield f"  {name if spared < SHORT_ID_FROM else name[-SHORT_ID_CHARS:]}", "dim"
 
 
-def _name(record: Record, most_chars: int | None) -> str:
+def _name(record: Record, width: int | None) -> str:
     """Return the model's name; of one that is too long the end, which tells sizes and types."""
     name = plain(str(record.get("model") or record.get("path", "")))
-    return name if most_chars is None or len(name) <= most_chars else f"…{name[1 - most_chars :]}"
+    if width is None:
+        return name
+    most = min(max(int(width * NAME_RATIO), LEAST_NAME_CHARS), MOST_NAME_CHARS)
+    return f"{name:<{most}}" if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def named(record: Record) -> list[Mapping[str, Any]]:
@@ -110,26 +131,41 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _numbers(record: Record, spared: int = 0) -> list[str]:
+def _numbers(record: Record, spared: int) -> list[str]:
+    """Return the times and rates; with `WORDS` left out only those of the phase that was slow."""
     tokens, timing, rate = (record.get(k, {}) for k in ("tokens", "timing", "rate"))
-    parts = []
+    phase, parts = record.get("phase"), []
     if record.get("status", 200) != 200:
-        parts.append(f"{record.get('status')} {record.get('ended')}")
-    if "decode_tps" in rate and spared >= RATE_ALONE_FROM:
-        return [*parts, f"{rate['decode_tps']:.1f}/s"]
-    if timing.get("queue_ms", 0) >= 100:
-        parts.append(f"queue {seconds(timing['queue_ms'])}")
-    if timing.get("load_ms", 0) >= 1000:
-        parts.append(f"load {seconds(timing['load_ms'])}")
-    if "prompt" in tokens and "prefill_ms" in timing and spared < 2:
-        cached = f" ({tokens['cached']} cached)" if tokens.get("cached") else ""
-        parts.append(f"prefill {tokens['prompt']}{cached} {seconds(timing['prefill_ms'])}")
-    if "decode_tps" in rate:
-        band = "" if spared else band_words(record)
-        parts.append(f"decode {tokens['completion']} at {rate['decode_tps']:.1f}/s{band}")
-    elif "total_ms" in timing:
+        why = "" if spared >= WORDS and record.get("reason") else f" {record.get('ended')}"
+        parts.append(f"{record.get('status')}{why}")
+    alone = phase if spared >= OTHER_PHASES else None  # where there is little room
+    for name, least_ms in (("queue", 100), ("load", 1000)):
+        if timing.get(f"{name}_ms", 0) >= least_ms and alone in (None, name):
+            parts.append(f"{name} {seconds(timing[f'{name}_ms'])}")
+    is_short = spared >= OTHER_PHASES and phase != "prefill"
+    if "prompt" in tokens and "prefill_ms" in timing and not is_short:
+        parts.append(f"prefill {_prompt(tokens, spared)} {seconds(timing['prefill_ms'])}")
+    if "decode_tps" in rate and alone in (None, "decode", "delivery"):
+        parts.append(_decode(record, spared))
+    elif "total_ms" in timing and "decode_tps" not in rate:
         parts.append(seconds(timing["total_ms"]))
     return parts
+
+
+def _prompt(tokens: Record, spared: int) -> str:
+    cached = f" ({tokens['cached']} cached)" if tokens.get("cached") and spared < DETAILS else ""
+    return f"{tokens['prompt']}{cached}"
+
+
+def _decode(record: Record, spared: int) -> str:
+    """Return the rate of the decode, with its band where there is room or where it was slow."""
+    tps, expected = record["rate"]["decode_tps"], record.get("expected", {})
+    is_slow = record.get("phase") == "decode"
+    if spared >= WORDS and is_slow and "decode_low_tps" in expected:
+        low, high = expected["decode_low_tps"], expected["decode_high_tps"]
+        return f"{tps:.1f} of {low:.0f}-{high:.0f} tok/s"
+    band = band_words(record) if is_slow or spared < OTHER_PHASES else ""
+    return f"decode {record['tokens']['completion']} at {tps:.1f}/s{band}"
 
 
 def band_words(record: Record) -> str:

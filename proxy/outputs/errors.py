@@ -3,6 +3,15 @@
 import orjson
 from aiohttp import web
 
+WHAT_TO_CHECK = {
+    "no-engine": "start llama-server, vLLM or Ollama, or name one with --upstream URL",
+    "upstream-refused": "is the engine running, and is this its address? (slowtok --upstream URL)",
+    "upstream-error": "did the engine crash or restart? its own log says more",
+    "timeout": "is the machine reachable, and does a firewall drop the connection?",
+    "overloaded": "raise the limit of open files (ulimit -n), or set max_connections lower",
+}
+"""What to look at, by how a request was cut short: what its error reply has said, too."""
+
 
 def error_response(status: int, message: str, code: str) -> web.Response:
     """Return an OpenAI-style JSON error. `message` says what failed and what to check."""

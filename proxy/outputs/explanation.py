@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.ruled_out import GPU_CAUSES
 from slowtok.proxy.outputs.console import (
     VERDICT_STYLES,
     Record,
@@ -20,6 +21,7 @@ from slowtok.proxy.outputs.console import (
     seconds,
     tamed,
 )
+from slowtok.proxy.outputs.errors import WHAT_TO_CHECK
 from slowtok.proxy.outputs.gpu_text import gpu_line
 from slowtok.proxy.outputs.hanging import hanging
 
@@ -28,6 +30,8 @@ def explanation(record: Record) -> RenderableType:
     """Return one request in full."""
     record = tamed(record)
     parts: list[RenderableType] = [_head(record), _times(record)]
+    if record.get("verdict", "unknown") == "unknown" and record.get("ended") in WHAT_TO_CHECK:
+        parts.append(hanging("Look at:", WHAT_TO_CHECK[record["ended"]], mark_style="bold"))
     if record.get("expected", {}).get("basis"):
         parts.extend(_expectation(record))
     for finding in record.get("findings", ()):
@@ -36,6 +40,10 @@ def explanation(record: Record) -> RenderableType:
         parts.append(
             Text("\nNo known cause fits. Not a guess: look at what was not visible.", "bold")
         )
+    why = record.get("host", {}).get("why")
+    if why is not None and record.get("verdict") != "normal":
+        said = f"\nReadings of the machine were missing: {why}. Causes in it were not looked at."
+        parts.append(Text(said, "bold"))
     parts.extend(_rest(record))
     return Group(*parts)
 
@@ -54,10 +62,19 @@ def _rest(record: Record) -> Iterator[RenderableType]:
             mark, _, rest = said.partition(": ")
             yield hanging(f"{mark}:", rest, "dim")
     if record.get("cleared"):
-        yield hanging("Ruled out:", ", ".join(record["cleared"]), "dim")
+        yield hanging("Ruled out:", ", ".join(_ruled_out(record)), "dim")
     for hidden in record.get("not_visible", ()):
         said = f"{hidden['fact']} ({hidden['how_to_enable']})"
         yield hanging("Not visible:", said, "dim")
+
+
+def _ruled_out(record: Record) -> list[str]:
+    """Return the causes that were ruled out; where no GPU is seen, those that need one as one."""
+    cleared = list(record["cleared"])
+    rest = [cause for cause in cleared if cause not in GPU_CAUSES]
+    if record.get("gpu") or not GPU_CAUSES.issubset(cleared):
+        return cleared
+    return [f"what needs a GPU ({len(cleared) - len(rest)} causes; none is seen here)", *rest]
 
 
 def _head(record: Record) -> Text:
@@ -67,12 +84,18 @@ def _head(record: Record) -> Text:
     text.append(word.upper(), VERDICT_STYLES.get(verdict, ""))
     if record.get("reason"):
         text.append(f" ({record['reason']})")
-    upstream = record.get("upstream", {})
-    where = f"{upstream.get('kind', '?')} at {upstream.get('url', '?')}"
-    text.append(f"\n{record.get('model') or '?'} on {where}\n")
+    text.append(f"\n{record.get('model') or 'no model named'} on {_where(record)}\n")
     when = datetime.fromisoformat(str(record["ts"])).astimezone()
     text.append(f"{when:%Y-%m-%d %H:%M:%S}  {record['path']}  {record['id']}", "dim")
     return text
+
+
+def _where(record: Record) -> str:
+    upstream = record.get("upstream", {})
+    kind, url = upstream.get("kind", "unknown"), upstream.get("url")
+    if url is None:
+        return "no engine" if kind == "unknown" else str(kind)
+    return f"{'an engine' if kind == 'unknown' else kind} at {url}"
 
 
 def _times(record: Record) -> Table:

@@ -14,15 +14,23 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.console import number, plain
 from slowtok.proxy.outputs.hanging import counted
+from slowtok.proxy.outputs.status_words import (
+    engine_facts,
+    fit_words,
+    host_words,
+    learned_words,
+    sampling_words,
+    setup_words,
+    worth_saying,
+)
 
 _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _ACRONYMS = frozenset(
-    {"cpu", "gpu", "gpus", "kv", "ram", "vram", "pcie", "uuid", "ecc", "mig", "sm"}
+    {"cpu", "gpu", "gpus", "kv", "id", "ram", "vram", "pcie", "uuid", "ecc", "mig", "sm"}
 )
 _TROUBLE = ("restarts", "last_end", "on_sample_errors", "failed", "unreadable_lines")
-_DULL = ("alive", "active", "pid", "gpu_unavailable", "last_unreadable")  # of sampling's own cost
 MOST_DAYS = 7  # of each setup, the newest
 MAX_LISTED = 8  # of models, setups and the like; --json has them all
 Row = tuple[str, str | Text]
@@ -102,6 +110,15 @@ def no_answer(engine: Facts) -> str:
     return f"does not answer, gone since {since:%H:%M:%S}"
 
 
+def kind_words(kind: str) -> str:
+    """Return the kind of an engine; one that has never answered has none yet."""
+    return "engine" if kind in ("", "unknown") else kind
+
+
+def _setup(setup: Any) -> str:
+    return setup_words(_bare(setup))
+
+
 def _words(name: str) -> str:
     return " ".join(w.upper() if w in _ACRONYMS else w for w in name.split("_")).strip()
 
@@ -110,7 +127,7 @@ def _bare(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
+        return number(value) if isinstance(value, float) else f"{value:,}"
     return _DIGEST.sub(r"\1...", str(value))
 
 
@@ -130,18 +147,20 @@ def _engines(status: Facts) -> Iterator[Row]:
     engines = status.get("engines") or []
     if not engines:
         yield "engine", f"none found yet; looked at {status.get('looked_at') or 'nothing'}"
-    shown = ("name", "kind", "version", "url", "answers", "gone_since", "models")
+    shown = ("name", "kind", "version", "url", "answers", "gone_since", "models", "fit")
     for engine in engines:
         kind = " ".join(str(engine[k]) for k in ("kind", "version") if engine.get(k))
         name, url = str(engine.get("name") or ""), str(engine.get("url", "?"))
         called = f"{name}: " if name not in url else ""
-        words = Text(plain(f"{called}{kind or 'unknown'} at {url}"))
+        words = Text(plain(f"{called}{kind_words(kind)} at {url}"))
         if engine.get("answers") is False:
             words.append(f", {no_answer(engine)}", "bold red")
         yield "engine", words
-        if more := facts(engine, leave_out=shown):
+        if more := facts(engine_facts(engine), leave_out=shown):
             yield "", Text(plain(more), "dim")
         yield from _models(engine.get("models") or [])
+        for fit in engine.get("fit") or []:
+            yield "  fit", fit_words(fit)
 
 
 def _models(models: list[Facts]) -> Iterator[Row]:
@@ -165,9 +184,9 @@ def _gpus(status: Facts) -> Iterator[Row]:
 
 
 def _machine(status: Facts) -> Iterator[Row]:
-    if said := facts(status.get("machine") or {}, leave_out=("gpus_reason",)):
+    if said := facts(worth_saying(status.get("machine") or {}), leave_out=("gpus_reason",)):
         yield "machine", said
-    if said := facts(status.get("host") or {}):
+    if said := ", ".join(host_words(status.get("host") or {})):
         yield "now", said
 
 
@@ -182,8 +201,8 @@ def _learned(status: Facts) -> Iterator[Row]:
     requests = sum(setup.get("count", 0) for setup in decodes)
     yield "learned", f"{counted(len(setups), 'setup')}, {counted(requests, 'healthy request')}"
     for setup in setups[:MAX_LISTED]:
-        more = facts(setup, leave_out=("setup",))
-        yield "", Text(plain(f"{_bare(setup.get('setup', '?'))}: {more}"), "dim")
+        words = f"{_setup(setup.get('setup', '?'))}: {learned_words(setup)}"
+        yield "", Text(plain(words), "dim")
     if len(setups) > MAX_LISTED:
         yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
     if shared := status.get("shared_baselines"):
@@ -199,7 +218,7 @@ def _by_day(status: Facts) -> Iterator[Row]:
             f"{str(day['day'])[5:]} {day['median_tps']:.4g}/s" for day in days[-MOST_DAYS:]
         )
         counts = sum(day["count"] for day in days[-MOST_DAYS:])
-        words = Text(plain(f"{_bare(setup)}: {said}"))
+        words = Text(plain(f"{_setup(setup)}: {said}"))
         yield "by day" if not at else "", words.append(f" ({counted(counts, 'request')})", "dim")
     if len(setups) > MAX_LISTED:
         yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
@@ -225,7 +244,9 @@ def _own_cost(status: Facts) -> Iterator[Row]:
     for name, value in (status.get("overhead") or {}).items():
         said = fact(name, value)
         if isinstance(value, dict):
-            costs = facts(value, leave_out=_TROUBLE + _DULL)
+            costs = facts(value)
+            if name == "sampling":  # its troubles are among the failures
+                costs = ", ".join(sampling_words(value, has_gpus=bool(status.get("gpus"))))
             said = f"{_words(name)}: {costs}" if costs else ""
         if said:
             yield title, said

@@ -110,7 +110,7 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "failed": dict(diagnosis.failed) or None,
         "gpu": known(gpu_entries(case)),
-        "host": _host(case.host),
+        "host": _host(case),
     }
 
 
@@ -150,11 +150,24 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any]:
     )
 
 
-def _host(samples: tuple[HostSample, ...]) -> dict[str, Any]:
+def _host(case: Case) -> dict[str, Any]:
+    if not case.host:
+        return {"samples": 0, "why": _why_unread(case)}
+    return _medians(case.host)
+
+
+def _why_unread(case: Case) -> str:
+    """Say why a request has no readings of the machine."""
+    if case.server.local is False:
+        return "the engine runs on another machine"
+    return case.device.sampling_failure or "the sampling process gave none in that time"
+
+
+def _medians(samples: tuple[HostSample, ...]) -> dict[str, Any]:
     columns = zip(*map(_HOST_READINGS, samples), strict=True)
     known = {
         name: [value for value in column if value is not None]
-        for name, column in zip(_HOST_FIELDS, columns, strict=False)  # no samples, no columns
+        for name, column in zip(_HOST_FIELDS, columns, strict=True)
     }
     found = {name: _number(statistics.median(v)) for name, v in known.items() if v}
     return {"samples": len(samples), **found}

@@ -4,6 +4,7 @@ A record has medians; a picture needs the way there. Each point is a sample as i
 many, every n-th is taken, never a mean. Times are seconds since the request came.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -16,7 +17,8 @@ from slowtok.proxy.outputs.gpus import REASONS
 
 MAX_POINTS = 600  # of one lane: more than a screen shows
 MAX_BINS = 120  # of the token rate
-GAPS_PER_BIN = 4.0  # so many median gaps at least: a bin of one gap holds no token or two
+GAPS_PER_BIN = 4.0  # so many mean gaps at least: a bin of one gap holds no token or two
+USUAL_GAPS_RATIO = 0.9  # of the gaps; a longer one is a pause, which is to show as one. No source
 MIN_BIN_S = 0.1
 MAX_MARKS = 100  # of one GPU
 SAME_MARK_S = 0.5  # a reason that is back so soon was not gone; no published source
@@ -102,8 +104,7 @@ def _token_rate(case: Case) -> dict[str, Any] | None:
     if len(arrivals) < 3 or arrivals[-1] <= arrivals[0]:
         return None
     first_s, span_s = arrivals[0], arrivals[-1] - arrivals[0]
-    gap_s = case.timeline.itl_p50_s or 0.0
-    count = max(int(span_s / max(span_s / MAX_BINS, GAPS_PER_BIN * gap_s, MIN_BIN_S)), 1)
+    count = max(int(span_s / _bin_s(arrivals)), 1)
     width_s = span_s / count
     bins = [0] * count
     for at_s in arrivals[1:]:  # the first one ends the prefill
@@ -114,6 +115,14 @@ def _token_rate(case: Case) -> dict[str, Any] | None:
         "at_s": [_since(case, first_s + (i + 0.5) * width_s) for i in range(count)],
         "tps": [round(n * tokens_each / width_s, 3) for n in bins],
     }
+
+
+def _bin_s(arrivals: Sequence[float]) -> float:
+    """Return a width at which a bin holds some tokens, also where they come slowly or in bursts."""
+    gaps_s = sorted(later - at for at, later in itertools.pairwise(arrivals))
+    span_s = arrivals[-1] - arrivals[0]
+    usual_s = gaps_s[int(USUAL_GAPS_RATIO * (len(gaps_s) - 1))]
+    return max(span_s / MAX_BINS, GAPS_PER_BIN * span_s / len(gaps_s), usual_s, MIN_BIN_S)
 
 
 def _gpu(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:

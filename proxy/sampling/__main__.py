@@ -113,6 +113,7 @@ class Loop:
             self._extras.keep_to(self._budget.pace, now_s)
         self._active = bool(command.get("active", self._active))
         self._extras.begin(now_s)
+        self._machine.begin()
         self._restart(now_s)
 
     def tick(self) -> None:
@@ -180,7 +181,8 @@ class Loop:
             self._said.append(news)
 
     def _sample_host(self, *, dear: bool) -> None:
-        self._said += self._machine.sample(dear=dear)
+        others_s = self._budget.pace.others_s if self._active else None
+        self._said += self._machine.sample(dear=dear, others_s=others_s)
 
     def _sample_gpus(self, counters: bool, extras: Extras) -> None:
         servers = self._machine.server_pids()
@@ -272,9 +274,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, commands), daemon=True).start()
-    machine, process_name = make_machine()
     emit = make_emit(sys.stdout.buffer)
     try:
+        machine, process_name = make_machine()
         facts = machine.news() or {}
         emit([facts])
         gpus = open_gpus(process_name, private_pids=facts.get("private_pids"))
@@ -282,6 +284,9 @@ def main() -> None:
         run(Loop(machine, gpus, emit), commands)
     except BrokenPipeError:
         pass  # the proxy has gone
+    except Exception:  # noqa: BLE001  its last words are the proxy's to tell
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
     os._exit(0)  # an orderly end would wait for the lock of stdin, which the thread holds
 
 

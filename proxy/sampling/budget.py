@@ -29,7 +29,7 @@ class Pace:
 
     `gpu_s` is the fast tier of GPUs, `counters_s` their 1 Hz tier, `lists_s` which processes hold
     memory, `shares_s` how busy each keeps the GPU, `energy_s` the energy between edges, `host_s`
-    the machine and the servers. `traffic_s` is that of PCIe: 0 counts without a gap, otherwise
+    the machine and the servers, `others_s` which other programs use the CPU. `traffic_s` is that of PCIe: 0 counts without a gap, otherwise
     0.05 s are counted each time.
     """
 
@@ -40,20 +40,24 @@ class Pace:
     traffic_s: float = 0.0
     energy_s: float = 5.0
     host_s: float = 0.2
+    others_s: float = 5.0
 
 
 PACES = (
     Pace(),
     Pace(traffic_s=0.5, energy_s=15.0),
-    Pace(traffic_s=1.0, energy_s=60.0, shares_s=2.0),
-    Pace(traffic_s=2.0, energy_s=60.0, shares_s=5.0, lists_s=2.0),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, gpu_s=0.2),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, gpu_s=0.4),
-    Pace(traffic_s=10.0, energy_s=60.0, shares_s=30.0, lists_s=10.0, gpu_s=0.4, host_s=0.4),
+    Pace(traffic_s=1.0, energy_s=60.0, shares_s=2.0, others_s=15.0),
+    Pace(traffic_s=2.0, energy_s=60.0, shares_s=5.0, lists_s=2.0, others_s=15.0),
+    Pace(traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0, others_s=60.0),
+    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.2),
+    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.4),
     Pace(
-        traffic_s=10.0, energy_s=60.0, shares_s=60.0, lists_s=10.0, gpu_s=0.4, host_s=1.0,
-        counters_s=5.0,
+        traffic_s=10.0, energy_s=60.0, shares_s=30.0, lists_s=10.0, others_s=60.0, gpu_s=0.4,
+        host_s=0.4,
+    ),
+    Pace(
+        traffic_s=10.0, energy_s=60.0, shares_s=60.0, lists_s=10.0, others_s=60.0, gpu_s=0.4,
+        host_s=1.0, counters_s=5.0,
     ),
 )  # fmt: skip
 """Each costs less than the one before. By the costs published for one RTX 5090, traffic takes 0.4 %

@@ -3,6 +3,7 @@
 The parts come from /proc on Linux and from psutil elsewhere.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 from slowtok.proxy.sampling.conditions import Conditions
 from slowtok.proxy.sampling.host import Fields
+from slowtok.proxy.sampling.others import MUCH_CORES, Others
 
 Line = dict[str, Any]
 
@@ -41,7 +43,8 @@ class PortPart(Protocol):
 class Machine:
     """Makes the lines about the host and its servers.
 
-    `facts` do not change; `read_conditions` gives those that may.
+    `facts` do not change; `read_conditions` gives those that may. Without `others` nobody looks
+    which other programs use the CPU.
     """
 
     def __init__(
@@ -51,10 +54,12 @@ class Machine:
         *,
         facts: Fields | None = None,
         read_conditions: Callable[[], Conditions] = dict,
+        others: Others | None = None,
     ) -> None:
         self._facts: Line = {"kind": "host_facts", **(facts or {})}
         self._read_conditions = read_conditions
         self._told: Line | None = None
+        self._others = others
         self._host = host
         self._make_port = make_port
         self._ports: dict[int, PortPart] = {}
@@ -80,11 +85,16 @@ class Machine:
         """Return how long ago the last sample was taken."""
         return None if self._last_at_s is None else time.monotonic() - self._last_at_s
 
-    def sample(self, *, dear: bool) -> list[Line]:
+    def begin(self) -> None:
+        """A request begins."""
+        if self._others is not None:
+            self._others.begin()
+
+    def sample(self, *, dear: bool, others_s: float | None = None) -> list[Line]:
         """Return news of processes, then one host line for each watched port.
 
         Without a port there is one line for the machine alone. The first call has no span and
-        gives no host line.
+        gives no host line. `others_s` is how often to look who else uses the CPU; None is never.
         """
         host = self._host.read(dear=dear)
         at_s = time.monotonic()
@@ -95,8 +105,27 @@ class Machine:
             return lines
         stamp = {"kind": "host", "at_s": at_s, "span_s": at_s - before_at_s}
         if not servers:
-            return [*lines, {**stamp, "port": None, **host}]
-        return lines + [{**stamp, "port": p, **host, **server} for p, server in servers.items()]
+            hosts = [{**stamp, "port": None, **host}]
+        else:
+            hosts = [{**stamp, "port": p, **host, **server} for p, server in servers.items()]
+        if others_s is not None:
+            self._name_others(hosts, others_s)
+        return lines + hosts
+
+    def _name_others(self, hosts: list[Line], period_s: float) -> None:
+        """Add who uses the CPU beside each server, where that is much and a look is due."""
+        if self._others is None or not any(_used_by_others(line) >= MUCH_CORES for line in hosts):
+            return
+        largest_without = self._others.read(period_s)
+        if largest_without is None:
+            return
+        for line in hosts:
+            port = self._ports.get(line["port"])
+            line["others"] = largest_without(port.pids if port else ())
+
+
+def _used_by_others(line: Line) -> float:
+    return (line.get("cpu_busy_cores") or 0.0) - (line.get("server_cpu_cores") or 0.0)
 
 
 def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
@@ -112,6 +141,7 @@ def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
             lambda number: port.PortReader(files, number),
             facts=host.read_host_facts(files) | {"private_pids": conditions.has_private_pids()},
             read_conditions=conditions.read_conditions,
+            others=Others(os.getppid()),
         )
         return machine, identity.process_name
     from slowtok.proxy.sampling import portable  # noqa: PLC0415
@@ -121,5 +151,6 @@ def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
         portable.PortablePort,
         facts=portable.read_host_facts(),
         read_conditions=portable.read_conditions,
+        others=Others(os.getppid()),
     )
     return machine, portable.process_name

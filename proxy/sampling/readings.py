@@ -1,5 +1,6 @@
 """Everything that the sampling process has said, kept for whoever asks about a window of time."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,10 @@ from slowtok.proxy.sampling.wire import (
 LONGEST_SPAN_S = 2.5
 """A little over the idle period: how far a sample's span can reach back over a window's end."""
 
+TELLING = (re.compile(r"Fatal Python error: "), re.compile(r"[\w.]*(Error|Exception)\b"))
+"""Beginnings of lines that say what happened, the more telling ones last: an interpreter that ends,
+an exception. What stands around them says where."""
+
 
 class Readings:
     """Samples by time and the latest facts; a line that cannot be read is counted."""
@@ -34,21 +39,36 @@ class Readings:
         self._failures: dict[str, str] = {}
         self._bad_lines = 0
         self._last_bad_line: str | None = None
+        self._telling = 0
+
+    def begin(self) -> None:
+        """Another sampling process speaks from now on."""
+        self._telling = 0
 
     def take(self, text: bytes) -> Line | None:
         """Keep one line and return its value, or None when it was not one."""
         try:
             line = parse_line(text)
         except BadLine:
-            self.count_bad_line(text.decode(errors="replace").strip())
+            self.count_bad_line(text.decode(errors="replace").rstrip())
             return None
         self._keep(line)
         return line
 
     def count_bad_line(self, text: str) -> None:
-        """Count a line that could not be read; its beginning is kept for the status."""
+        """Count a line that could not be read; the beginning of one is kept for the status.
+
+        That is the last one, but of a process that ends in disorder the one that says why.
+        """
         self._bad_lines += 1
-        self._last_bad_line = text[:200]
+        telling = max((n for n, said in enumerate(TELLING, 1) if said.match(text)), default=0)
+        if telling >= self._telling:
+            self._telling, self._last_bad_line = telling, text[:200]
+
+    @property
+    def last_words(self) -> str | None:
+        """What the process that spoke last said of why it ends; None where it did not."""
+        return self._last_bad_line if self._telling else None
 
     def _keep(self, line: Line) -> None:
         match line:

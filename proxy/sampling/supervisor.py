@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import orjson
 
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.readings import Readings
-from slowtok.proxy.sampling.wire import EdgeLine, ProcessFacts
+from slowtok.proxy.sampling.wire import EdgeLine, HostLine, ProcessFacts
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
 """-P: a json.py in the folder that the proxy was started in must not become ours."""
@@ -33,6 +33,9 @@ PAUSE_S = (0.5, 10.0)
 HEALTHY_S = 30.0
 """After a life this long the next pause is the shortest again. No published source."""
 
+SHORT_LIVES = 2
+"""So many in a row are told: one that was killed and is there again costs nothing to speak of."""
+
 STOP_S = 1.0
 LINE_LIMIT_BYTES = 1 << 20
 
@@ -41,7 +44,10 @@ FRESH_S = 0.05
 
 
 class Sampler:
-    """Samples of this machine, of its GPUs and of the servers behind some ports."""
+    """Samples of this machine, of its GPUs and of the servers behind some ports.
+
+    `tell` is told once, with the reason, of a process that ends again and again.
+    """
 
     def __init__(
         self,
@@ -51,11 +57,13 @@ class Sampler:
         start_s: float = START_S,
         pause_s: tuple[float, float] = PAUSE_S,
         linger_s: float = LINGER_S,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._command = tuple(command)
         self._silence_s, self._start_s = silence_s, start_s
         self._shortest_pause_s, self._longest_pause_s = pause_s
         self._linger_s = linger_s
+        self._tell = tell
         self._readings = Readings()
         self._ports: tuple[int, ...] = ()
         self._active = False
@@ -64,8 +72,9 @@ class Sampler:
         self._process: asyncio.subprocess.Process | None = None
         self._asked_at_s = self._edge_at_s = 0.0
         self._waiting: list[tuple[float, asyncio.Future[None]]] = []
-        self._restarts = 0
+        self._restarts = self._short_lives = 0
         self._last_end: str | None = None
+        self._is_sampling = False
 
     async def start(self) -> None:
         """Begin; returns at once, samples follow when the process is up."""
@@ -152,9 +161,21 @@ class Sampler:
         """Return what is known about the process behind a port; None before the first look."""
         return self._readings.process(port)
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is read, in words; None where samples come or may still be coming."""
+        if self._is_sampling or self._last_end is None:
+            return None
+        words = self._readings.last_words
+        said = self._last_end if words is None else f"{self._last_end}: {words}"
+        return f"the sampling process does not run ({said})"
+
     def not_visible(self) -> list[dict[str, str]]:
-        """Return what sampling that had to be slowed does not see, and why."""
-        return self._readings.not_visible()
+        """Return what sampling that had to be slowed or does not run leaves unseen, and why."""
+        hidden = self._readings.not_visible()
+        if (why := self.failure) is not None:
+            hidden.append({"fact": "this machine, its GPUs and the engines' processes", "why": why})
+        return hidden
 
     def status(self) -> dict[str, Any]:
         """Return how sampling itself fares: alive, restarts, cost, unreadable lines, no-GPU."""
@@ -195,11 +216,18 @@ class Sampler:
                 self._last_end = await self._run_once()
             except Exception as error:  # noqa: BLE001  nothing may end the supervision
                 self._last_end = f"{type(error).__name__}: {error}"
-            if time.monotonic() - began_s > HEALTHY_S:
+            self._note_end(time.monotonic() - began_s)
+            if not self._short_lives:
                 pause_s = self._shortest_pause_s
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._longest_pause_s)
             self._restarts += 1
+
+    def _note_end(self, lived_s: float) -> None:
+        self._is_sampling = False
+        self._short_lives = self._short_lives + 1 if lived_s <= HEALTHY_S else 0
+        if self._short_lives == SHORT_LIVES:
+            self._tell(self.failure or "")
 
     async def _run_once(self) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -210,6 +238,7 @@ class Sampler:
             limit=LINE_LIMIT_BYTES,
         )
         self._process = process
+        self._readings.begin()
         try:
             self._send_state()
             return await self._read_lines(process)
@@ -236,6 +265,7 @@ class Sampler:
 
     def _take(self, text: bytes) -> None:
         line = self._readings.take(text)
+        self._is_sampling = self._is_sampling or isinstance(line, HostLine)
         if isinstance(line, EdgeLine):
             self._edge_at_s = line.at_s
             for wanted_at_s, arrival in self._waiting:

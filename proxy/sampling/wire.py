@@ -10,6 +10,7 @@ from typing import Any, get_args
 import orjson
 
 from slowtok.detectors.machine import (
+    CpuUser,
     DeviceFacts,
     GpuFacts,
     GpuProcess,
@@ -128,9 +129,11 @@ def parse_line(text: bytes) -> Line:
 
 
 def _parse_host(fields: dict[str, Any]) -> HostLine:
-    port = fields.pop("port", None)
+    port, others = fields.pop("port", None), fields.pop("others", None)
     _need_numbers(fields)
-    return HostLine(port=port, sample=HostSample(**fields))
+    if others is not None:
+        others = tuple(CpuUser(**program) for program in others)
+    return HostLine(port=port, sample=HostSample(**fields, others=others))
 
 
 def _parse_gpu(fields: dict[str, Any]) -> GpuSample:

@@ -20,7 +20,7 @@ from slowtok.proxy.outputs.console import (
     seconds,
 )
 from slowtok.proxy.outputs.hanging import counted
-from slowtok.proxy.outputs.overview import no_answer
+from slowtok.proxy.outputs.overview import kind_words, no_answer
 from slowtok.proxy.report.text import MAX_NAME_CHARS, short_name
 
 STUCK_S = 5.0
@@ -92,10 +92,16 @@ def _head(status: Facts, keys: str) -> Text:
     for engine in status.get("engines") or []:
         style = "not bold" if engine.get("answers") else "bold red"
         mark = "" if engine.get("answers") else f" {no_answer(engine)}"
-        text.append(f"  {plain(str(engine.get('kind', '?')))}{mark}", style)
+        text.append(f"  {plain(_engine(engine))}{mark}", style)
     if keys:
         text.append(f"  {keys}", "dim not bold")
     return text
+
+
+def _engine(engine: Facts) -> str:
+    """Name an engine by its kind; one that has never answered by its address."""
+    kind = kind_words(str(engine.get("kind") or ""))
+    return f"{kind} at {engine.get('url', '?')}" if kind == "engine" else kind
 
 
 def _running(running: Sequence[Facts], records: Sequence[Facts], width: int) -> RenderableType:

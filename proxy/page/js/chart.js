@@ -66,7 +66,7 @@ function series(lane, format) {
     spanGaps: true,
     points: { show: Boolean(lane.points) || lane.values.length < 3, size: 6 },
     paths: lane.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    value: (_plot, value) => (value === null || value === undefined ? "–" : format(value)),
+    value: (_plot, value) => (value === null || value === undefined ? "" : format(value)), // nothing is pointed at
   };
 }
 
@@ -94,7 +94,7 @@ function yAxis(format, binary) {
 }
 
 function xText(value, dates) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined) return "";
   return dates ? new Date(value * 1000).toISOString().slice(5, 10) : `${number(value)} s`;
 }
 

@@ -35,11 +35,17 @@ export function percent(ratio) {
   return ratio > 0 && ratio < 0.001 ? "under 0.1 %" : `${number(ratio * 100)} %`;
 }
 
-
 export function bytes(value) {
   if (!isNumber(value)) return DASH;
   if (value >= GIB / 10) return `${number(value / GIB)} GiB`;
   return value >= 2 ** 20 ? `${number(value / 2 ** 20)} MiB` : `${number(value / 1024)} KiB`;
+}
+
+/** Bytes a second in powers of ten, as makers and the rest of slowtok say it. */
+export function bandwidth(value) {
+  if (!isNumber(value)) return DASH;
+  if (value >= 1e8) return `${number(value / 1e9)} GB/s`;
+  return value >= 1e6 ? `${number(value / 1e6)} MB/s` : `${number(value / 1e3)} kB/s`;
 }
 
 export function count(value) {
@@ -65,7 +71,7 @@ export function clock(iso, now = new Date()) {
 /** A value of evidence with its unit: bytes and ratios as people read them. */
 export function measured(value, unit) {
   if (unit === "bytes") return bytes(value);
-  if (unit === "bytes/s") return `${bytes(value)}/s`;
+  if (unit === "bytes/s") return bandwidth(value);
   if (unit === "ratio") return percent(value);
   if (unit === "s") return seconds(value);
   if (unit === "ms") return millis(value);
@@ -82,9 +88,14 @@ export function median(values) {
   return ordered.length % 2 ? ordered[half] : (ordered[half - 1] + ordered[half]) / 2;
 }
 
-export const verdictWord = (record) => record.verdict ?? "passed";
-
 /** The cause to cure first; what merely informs is none. */
 export function firstCause(record) {
   return (record.findings ?? []).find((finding) => !finding.informational)?.cause ?? null;
+}
+
+/** What a slow request lost, in ms: to each cause, and to none that is known; null of any other. */
+export function lostMs(record) {
+  if (record.verdict !== "slow") return null;
+  const named = (record.findings ?? []).filter((finding) => !finding.informational).reduce((sum, finding) => sum + (finding.lost_ms ?? 0), 0);
+  return named + (record.budget_ms_per_token?.unexplained ?? 0) * (record.tokens?.completion ?? 0);
 }

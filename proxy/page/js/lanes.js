@@ -1,14 +1,13 @@
 // Which lanes of a request's samples are drawn together.
 
 import { el } from "./dom.js";
-import { bytes, number, percent, rate } from "./format.js";
+import { bandwidth, bytes, number, percent, rate } from "./format.js";
 import { figure } from "./chart.js";
 
 const watts = (value) => `${number(value)} W`;
 const megahertz = (value) => `${number(value)} MHz`;
 const celsius = (value) => `${number(value)} °C`;
 const cores = (value) => `${number(value)} cores`;
-const throughput = (value) => `${bytes(value)}/s`;
 
 const GPU = [
   { title: "Utilisation", format: percent, most: 1, lanes: [["busy_ratio", "busy", "line-1"], ["dram_busy_ratio", "memory bandwidth", "line-2"]] },
@@ -16,14 +15,14 @@ const GPU = [
   { title: "Clocks", format: megahertz, brakes: true, lanes: [["sm_clock_mhz", "processors", "line-1"], ["memory_clock_mhz", "memory", "line-2"]] },
   { title: "Temperature", format: celsius, most: 90, lanes: [["temperature_c", "GPU", "line-1"], ["memory_temperature_c", "memory", "line-2"]] },
   { title: "VRAM", format: bytes, binary: true, lanes: [["used_bytes", "in use", "line-1"], ["total_bytes", "total", "line-3", true]] },
-  { title: "PCIe", format: throughput, binary: true, lanes: [["pcie_rx_bytes_per_s", "into the GPU", "line-1"], ["pcie_tx_bytes_per_s", "out of it", "line-2"]] },
+  { title: "PCIe", format: bandwidth, lanes: [["pcie_rx_bytes_per_s", "into the GPU", "line-1"], ["pcie_tx_bytes_per_s", "out of it", "line-2"]] },
 ];
 
 const HOST = [
   { title: "CPU", format: cores, lanes: [["server_cpu_cores", "server", "line-1"], ["others_cpu_cores", "others", "line-2"], ["server_run_delay_cores", "server waits for a core", "line-4"], ["cpu_cores", "cores there are", "line-3", true]] },
   { title: "Server held back by its CPU quota", format: percent, most: 1, lanes: [["server_throttled_ratio", "periods", "line-4"]] },
   { title: "Waiting (PSI)", format: percent, most: 1, lanes: [["psi_io_full_ratio", "for the disk", "line-1"], ["psi_memory_full_ratio", "for memory", "line-2"]] },
-  { title: "Server reads from disk", format: throughput, binary: true, lanes: [["server_read_bytes_per_s", "read", "line-1"]] },
+  { title: "Server reads from disk", format: bandwidth, lanes: [["server_read_bytes_per_s", "read", "line-1"]] },
   { title: "RAM available", format: bytes, binary: true, lanes: [["available_bytes", "available", "line-1"]] },
 ];
 

@@ -1,7 +1,7 @@
 // Engines and GPUs: what is there, what limits it, and what cannot be seen.
 
 import { el, facts, fill, sized, table } from "./dom.js";
-import { DASH, bytes, clock, count, millis, number, percent, seconds, words } from "./format.js";
+import { DASH, bandwidth, bytes, clock, count, millis, number, percent, seconds, words } from "./format.js";
 import { renderFit } from "./fit.js";
 
 export function renderMachine(place, source) {
@@ -56,7 +56,7 @@ function gpuCard(gpu) {
       ["Power limit by default", gpu.default_power_limit_w === undefined ? null : `${number(gpu.default_power_limit_w)} W, up to ${number(gpu.max_power_limit_w)} W`],
       ["Processor clock", now.sm_clock_mhz === undefined ? null : `${number(now.sm_clock_mhz)} of ${number(gpu.max_sm_clock_mhz)} MHz`],
       ["Memory clock", now.memory_clock_mhz === undefined ? null : `${number(now.memory_clock_mhz)} of ${number(gpu.max_memory_clock_mhz)} MHz`],
-      ["Memory bandwidth", gpu.bandwidth_bytes_per_s === undefined ? null : `${bytes(gpu.bandwidth_bytes_per_s)}/s at its peak`],
+      ["Memory bandwidth", gpu.bandwidth_bytes_per_s === undefined ? null : `${bandwidth(gpu.bandwidth_bytes_per_s)} at its peak`],
       ["PCIe", gpu.max_pcie_generation === undefined ? null : `up to generation ${gpu.max_pcie_generation}, ${gpu.max_pcie_width ?? "?"} lanes`],
       ["Clocks held down by", reasons],
     ]),
@@ -86,7 +86,7 @@ function hostFacts(status) {
   return facts([
     ["CPU", host.cpu_busy_cores === undefined ? null : `${number(host.cpu_busy_cores)} of ${number(host.cpu_cores)} cores busy`],
     ["RAM", machine.ram_bytes ? `${bytes(machine.ram_bytes)}${host.available_bytes === undefined ? "" : `, ${bytes(host.available_bytes)} available`}` : null],
-    ["RAM bandwidth", machine.ram_bandwidth_bytes_per_s ? `${bytes(machine.ram_bandwidth_bytes_per_s)}/s, measured` : null],
+    ["RAM bandwidth", machine.ram_bandwidth_bytes_per_s ? `${bandwidth(machine.ram_bandwidth_bytes_per_s)}, measured` : null],
     ["Power", machine.on_battery === true ? "on battery" : null],
     ["Power profile", machine.power_profile],
     ["CPU governor", machine.cpu_governor],

@@ -1,7 +1,8 @@
 // One request in full: what was wrong, what to do, where the time went, and how it went.
 
 import { announce, copy, el, facts, fill, sized, table } from "./dom.js";
-import { DASH, band, bytes, clock, count, firstCause, measured, millis, number, percent, rate, verdictWord, words } from "./format.js";
+import { adviceOf, reasonOf, verdictMore, verdictWord } from "./endings.js";
+import { DASH, band, bytes, clock, count, firstCause, measured, millis, number, percent, rate, words } from "./format.js";
 import { dropCharts } from "./chart.js";
 import { laneCharts } from "./lanes.js";
 
@@ -41,7 +42,7 @@ const section = (title, ...content) => el("section", { class: "part" }, el("h2",
 
 function heading(record) {
   const verdict = verdictWord(record);
-  const title = { slow: record.phase ? `Slow in ${record.phase}` : "Slow", normal: "Normal for this hardware", unknown: "Cannot be judged", passed: "Passed through" };
+  const title = { slow: record.phase ? `Slow in ${record.phase}` : "Slow", normal: "Normal for this hardware", unknown: "Cannot be judged", passed: "Passed through", failed: verdictMore(record) ? `Answered with ${verdictMore(record)}` : "Broken off", "client gone": "The client left before the end" };
   return el(
     "header",
     { class: "request-head" },
@@ -61,7 +62,7 @@ function mainLine(record) {
 
 function rateLine(record) {
   const tps = record.rate?.decode_tps;
-  if (tps === undefined) return record.reason ?? "";
+  if (tps === undefined) return reasonOf(record) ?? "";
   const expected = band(record.expected);
   const ceiling = record.expected?.ceiling_tps;
   return `${rate(tps)}${expected ? `, expected ${expected}` : ""}${ceiling ? `, at most ${rate(ceiling)}` : ""}`;
@@ -69,7 +70,8 @@ function rateLine(record) {
 
 function judged(record) {
   const findings = record.findings ?? [];
-  if (record.reason) return [el("p", {}, `Why there is no verdict: ${record.reason}`), findings.map(finding)];
+  const reason = reasonOf(record), advice = adviceOf(record);
+  if (reason) return [el("p", {}, `Why there is no verdict: ${reason}`), advice ? el("p", {}, `What to look at: ${advice}`) : null, findings.map(finding)];
   if (!findings.length && record.verdict === "slow") {
     return el("article", { class: "finding" }, el("h2", {}, "Unexplained"), el("p", {}, "Below what is expected, and no known cause fits. What was ruled out and what could not be seen is below."));
   }

@@ -1,15 +1,17 @@
 // Recent requests: a table that can be filtered, and walked through with the keyboard.
 
 import { el } from "./dom.js";
-import { band, clock, count, firstCause, millis, rate, verdictWord } from "./format.js";
+import { reasonOf, verdictMore, verdictWord } from "./endings.js";
+import { band, clock, count, firstCause, lostMs, millis, rate } from "./format.js";
 
-const HEADS = ["Time", "Verdict", "Cause", "Model", "Decode", "Expected", "Tokens", "Total"];
+const HEADS = ["Time", "Verdict", "Cause", "Model", "Path", "Decode", "Expected", "Tokens", "Lost", "Total"];
 const rows = new Map(); // by id: records do not change
 
 export function renderRecent(place, source, filters) {
   const records = [...source.records.values()];
   fillChoices(filters, records);
   const shown = records.filter(matcher(filters));
+  if (filters.elements.order.value === "lost") shown.sort((a, b) => (lostMs(b) ?? -1) - (lostMs(a) ?? -1));
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.id : null;
   const body = place.querySelector("tbody");
   if (!shown.length) place.replaceChildren(el("p", { class: "empty" }, records.length ? "No request matches." : "No request yet."));
@@ -32,9 +34,10 @@ export function moveFocus(place, steps) {
 
 export function describe(record) {
   const cause = firstCause(record);
-  const named = cause ? `, ${cause}` : "";
+  const named = cause ?? reasonOf(record);
   const tps = record.rate?.decode_tps;
-  return `${verdictWord(record)}${named}, ${record.model ?? record.path}${tps ? `, ${rate(tps)}` : ""}`;
+  const verdict = [verdictWord(record), verdictWord(record) === "failed" ? verdictMore(record) : ""].filter(Boolean).join(" ");
+  return [verdict, named, record.model ?? record.path, tps ? rate(tps) : null].filter(Boolean).join(", ");
 }
 
 function wholeTable(shown) {
@@ -55,15 +58,17 @@ function row(record) {
 }
 
 function makeRow(record) {
-  const verdict = verdictWord(record);
+  const verdict = verdictWord(record), more = verdictMore(record), lost = lostMs(record), reason = reasonOf(record);
   const open = el("a", { href: `#request/${record.id}`, dataset: { id: record.id } }, clock(record.ts));
   const cells = [
-    el("span", { class: `pill ${verdict}` }, verdict, record.phase ? el("span", { class: "pill-phase" }, ` ${record.phase}`) : ""),
-    firstCause(record) ?? (verdict === "slow" ? "unexplained" : ""),
-    record.model ?? record.path,
-    rate(record.rate?.decode_tps),
+    el("span", { class: `pill ${verdict}` }, verdict, more ? el("span", { class: "pill-phase" }, ` ${more}`) : ""),
+    firstCause(record) ?? (verdict === "slow" ? "unexplained" : reason ? el("span", { class: "muted" }, reason) : ""),
+    record.model ?? "",
+    el("span", { class: "muted" }, record.path ?? ""),
+    record.rate?.decode_tps === undefined ? "" : rate(record.rate.decode_tps),
     band(record.expected) ?? "",
     record.tokens ? `${count(record.tokens.prompt)} in, ${count(record.tokens.completion)} out` : "",
+    lost ? millis(lost) : "",
     millis(record.timing?.total_ms),
   ];
   const made = el(

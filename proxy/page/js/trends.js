@@ -70,7 +70,18 @@ function titleOf(text, status) {
   const named = models.find((each) => each.digest && each.digest === model)?.name;
   const gpus = (device ?? "").split(",").map((uuid) => status.gpus.find((gpu) => gpu.uuid === uuid)?.name ?? uuid);
   const short = (model ?? "?").replace(/^sha256:/, "").replace(/^([0-9a-f]{12})[0-9a-f]{20,}$/, "$1");
-  return { name: `${named ?? short}, ${kind}`, rest: [gpus.join(", "), ...rest].join(", ") };
+  return { name: `${named ?? short}, ${kind}`, rest: [gpus.join(", ").replace(/^cpu$/, "CPU"), ...rest.map(inWords)].join(", ") };
+}
+
+/** One part of a setup's text in words. */
+export function inWords(part) {
+  const [name, value] = part.split(/ (.*)/);
+  if (name === "kv" && value) return `KV cache ${value}`;
+  if (name === "ctx" && value) return value === "?" ? "context not known" : `${value.replace("-", " to ")} tokens of context`;
+  if (name === "prompt" && value) return value === "?" ? "prompt not known" : `${value.replace("-", " to ")} tokens of prompt`;
+  if (/^\d+(-\d+)?$/.test(part)) return `${part.replace("-", " to ")} requests at once`;
+  if (part === "alone") return "one request at a time";
+  return part === "speculative" ? "speculative decoding" : part;
 }
 
 function grouped(rows) {
