@@ -32,7 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(fit)
 
 
 @app.callback(invoke_without_command=True)
@@ -105,12 +104,23 @@ def demo(
 
 
 @app.command()
+def status(listen: Listen = None, config: Config = None, json: Json = False) -> None:
+    """Show what the running proxy sees, and what it costs."""
+    from slowtok.proxy.commands.status import run_status  # noqa: PLC0415 - as above
+
+    settings = settings_from({"listen": listen, "json": json or None}, config)
+    raise typer.Exit(run_status(settings))
+
+
+@app.command()
 def tail(
     listen: Listen = None,
     log: LogFile = None,
     state_dir: StateDir = None,
     config: Config = None,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Begin with the last N.")] = 10,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N.")
+    ] = 10,
     follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
     json: Json = False,
 ) -> None:
@@ -137,64 +147,6 @@ def explain(
 
     settings = settings_from(_reading(listen, log, state_dir, json=json), config)
     raise typer.Exit(run_explain(settings, request_id))
-
-
-@app.command()
-def doctor(
-    upstream: Upstream = None,
-    listen: Listen = None,
-    config: Config = None,
-    state_dir: StateDir = None,
-    json: Json = False,
-) -> None:
-    """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
-    from slowtok.proxy.commands.doctor import run_doctor  # noqa: PLC0415 - as above
-
-    given = {
-        "upstream": upstream or None,
-        "listen": listen,
-        "state_dir": state_dir,
-        "json": json or None,
-    }
-    settings = settings_from(given, config)
-    end_with(lambda: run_doctor(settings))
-
-
-@app.command()
-def bench(
-    upstream: Upstream = None,
-    listen: Listen = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which model; else the only one.")
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=32, max=100_000, help="Of each answer [512].")
-    ] = None,
-    runs: Annotated[int | None, typer.Option(metavar="N", min=1, max=100, help="[3]")] = None,
-    prompt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your own prompt in place of the standard.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the result there.")
-    ] = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Better, same or worse than this result?")
-    ] = None,
-    state_dir: StateDir = None,
-    config: Config = None,
-    json: Json = False,
-) -> None:
-    """Measure prefill and decode, say what to try next, and whether it helped."""
-    from slowtok.proxy.commands.bench import Asked, run_bench  # noqa: PLC0415 - as above
-
-    given = {
-        "upstream": upstream or None,
-        "listen": listen,
-        "state_dir": state_dir,
-        "json": json or None,
-    }
-    asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
-    raise typer.Exit(run_bench(settings_from(given, config), asked))
 
 
 @app.command()
@@ -239,6 +191,67 @@ def top(
 
 
 @app.command()
+def doctor(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    config: Config = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
+    from slowtok.proxy.commands.doctor import run_doctor  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "json": json or None,
+    }
+    settings = settings_from(given, config)
+    end_with(lambda: run_doctor(settings))
+
+
+app.command()(fit)
+
+
+@app.command()
+def bench(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model; else the only one.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=32, max=100_000, help="Of each answer [512].")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(metavar="N", min=1, max=100, help="[3]")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your own prompt in place of the standard.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the result there.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Better, same or worse than this result?")
+    ] = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill and decode, say what to try next, and whether it helped."""
+    from slowtok.proxy.commands.bench import Asked, run_bench  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "json": json or None,
+    }
+    asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
+    raise typer.Exit(run_bench(settings_from(given, config), asked))
+
+
+@app.command()
 def replay(
     files: Annotated[
         list[str],
@@ -257,15 +270,6 @@ def replay(
     raise typer.Exit(run_replay(settings, files, expect_again=expect_again))
 
 
-@app.command()
-def status(listen: Listen = None, config: Config = None, json: Json = False) -> None:
-    """Show what the running proxy sees, and what it costs."""
-    from slowtok.proxy.commands.status import run_status  # noqa: PLC0415 - as above
-
-    settings = settings_from({"listen": listen, "json": json or None}, config)
-    raise typer.Exit(run_status(settings))
-
-
 def _reading(
     listen: str | None, log: str | None, state_dir: str | None, *, json: bool
 ) -> dict[str, Any]:
@@ -279,7 +283,17 @@ def main() -> None:
     about = ("-h", "--help", "--version")
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in about):
         arguments = ["serve", *arguments]
-    app(args=arguments)
+    _command_line()(args=arguments)
+
+
+def _command_line() -> Any:
+    """Return the command line; beside a flag its help names no value, for it takes none."""
+    whole: Any = typer.main.get_command(app)
+    for command in (whole, *whole.commands.values()):
+        for option in command.get_params(whole.context_class(command, **whole.context_settings)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return whole
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ Not to be confused with:
 - A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
 
 Remedy:
-Stop the other processes, move them to other cores, or lower their priority. If they must stay,
+Stop the other programs, which are named where slowtok sees them, move them to other cores, or
+lower their priority. If they must stay,
 give the server as many threads as there are cores left: with one busy loop on two cores, one
 thread decoded a token in 7.4 ms where two threads took 20 to 41 ms.
 
@@ -26,9 +27,10 @@ Sources:
 import math
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.cpu_users import LEAST_CORES, cpu_users, programs
 from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.machine import HostSample
+from slowtok.detectors.machine import CpuUser, HostSample
 from slowtok.detectors.window import RunQueue, mean, run_queue, run_queue_of, runs_on_cpu
 
 TITLE = "Other processes took the CPU"
@@ -40,8 +42,7 @@ MIN_TAKEN_CORES = 0.02
 """No published source. A server that hardly uses the CPU waits for it a good part of nothing: on a
 busy machine one that used 0.002 cores waited for 16 % of the time that it wanted to run."""
 
-MIN_OTHERS_CORES = 0.1
-"""No published source. Less is a desktop's background noise."""
+MIN_OTHERS_CORES = LEAST_CORES
 
 REGAIN_EXPONENT = 0.7
 """Measured: with two threads, r of 0.66, 0.50 and 0.33 made decode 3.0, 6.4 and 19.6 times slower
@@ -110,6 +111,7 @@ def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
     cores = _cores(case, phase)
     lost_s = _lost_s(case, phase, queue)
     of_cores = "cores" if cores is None else f"of {cores:.0f} cores"
+    users = cpu_users(case, phase)
     return Finding(
         phase=phase,
         confidence=CPU_CONFIDENCE if runs_on_cpu(case) else GPU_CONFIDENCE,
@@ -119,7 +121,7 @@ def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
             f"of the time because other processes used {queue.others_cores:.1f} {of_cores}; "
             f"{phase} lost about {{lost}}."
         ),
-        remedy=_remedy(case, queue, cores),
+        remedy=_remedy(case, queue, cores, users),
         evidence=(
             Evidence(
                 name="wait for a core",
@@ -134,6 +136,10 @@ def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
                 limit=MIN_OTHERS_CORES,
             ),
             Evidence(name="CPU used by the server", value=queue.server_cores, unit="cores"),
+            *(
+                Evidence(name=f"CPU used by {user.name}", value=user.cpu_cores, unit="cores")
+                for user in users
+            ),
         ),
     )
 
@@ -143,8 +149,11 @@ def _cores(case: Case, phase: Phase) -> float | None:
     return case.device.cpu_logical_cores if measured is None else measured
 
 
-def _remedy(case: Case, queue: RunQueue, cores: float | None) -> str:
-    remedy = "Stop the other CPU-heavy processes or lower their priority (renice -n 19 -p PID)"
+def _remedy(case: Case, queue: RunQueue, cores: float | None, users: tuple[CpuUser, ...]) -> str:
+    who = programs(users) or "the other CPU-heavy processes"
+    pid = users[0].pid if len(users) == 1 and users[0].processes == 1 else "PID"
+    whose = "its" if pid != "PID" else "their"
+    remedy = f"Stop {who} or lower {whose} priority (renice -n 19 -p {pid})"
     left = None if cores is None else max(math.floor(cores - queue.others_cores + 0.25), 1)
     if left is None or not runs_on_cpu(case):
         return f"{remedy}."

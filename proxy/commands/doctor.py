@@ -7,7 +7,7 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.commands.found import running_at, say_whose, with_state_of
+from slowtok.proxy.commands.found import Running, running_at, say_whose, with_state_of
 from slowtok.proxy.doctor.examine import as_json, examine
 from slowtok.proxy.doctor.layout import page
 from slowtok.proxy.doctor.look import take_look
@@ -20,10 +20,13 @@ def run_doctor(settings: Settings) -> int:
 
     Where no engine is named, those of the slowtok that runs are meant, else the usual ports.
     """
-    settings = _with_engines(settings)
+    found = running_at(settings)
+    if not settings.upstream:
+        settings = _with_engines(settings, found)
     waiting = Console(stderr=True, highlight=False)
     with waiting.status("starting") as status:
-        seen = asyncio.run(take_look(settings, status.update))
+        told = found.ram_bytes_per_s if found else None
+        seen = asyncio.run(take_look(settings, status.update, told))
     checks = examine(seen)
     if settings.json_lines:
         text = orjson.dumps(as_json(seen, checks), option=orjson.OPT_INDENT_2).decode()
@@ -33,8 +36,7 @@ def run_doctor(settings: Settings) -> int:
     return DONE if seen.is_anything else NOTHING_INSPECTED
 
 
-def _with_engines(settings: Settings) -> Settings:
-    found = None if settings.upstream else running_at(settings)
+def _with_engines(settings: Settings, found: Running | None) -> Settings:
     if found is None:
         return settings
     if found.upstream:

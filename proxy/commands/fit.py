@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import orjson
@@ -58,5 +59,8 @@ def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
     """Look at this machine where no other was named."""
     if asked.gpu:
         return None
-    looked = with_state_of(settings, running_at(settings))  # it may have measured the RAM
-    return asyncio.run(look_at_machine(looked.state_path))
+    found = running_at(settings)  # it may have measured the RAM
+    device = asyncio.run(look_at_machine(with_state_of(settings, found).state_path))
+    if device.ram_bandwidth_bytes_per_s is not None or found is None:
+        return device
+    return replace(device, ram_bandwidth_bytes_per_s=found.ram_bytes_per_s)

@@ -7,6 +7,20 @@ import typer
 from slowtok.proxy.commands.options import Config, Json, Listen, StateDir, settings_from
 
 
+def billions(text: str | float) -> float:
+    """Read `8`, `8B` or `500M` as billions.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    said = str(text).strip().lower()
+    scale = {"b": 1.0, "m": 1e-3, "t": 1e3}.get(said[-1:])
+    try:
+        return float(said) if scale is None else float(said[:-1]) * scale
+    except ValueError:
+        raise typer.BadParameter(f"{str(text)!r} is no number of weights, like 8B") from None
+
+
 def fit(
     model: Annotated[
         str | None,
@@ -29,9 +43,13 @@ def fit(
     ram_bandwidth: Annotated[
         float | None, typer.Option(metavar="GB/S", help="Bandwidth of the RAM.")
     ] = None,
-    params: Annotated[float | None, typer.Option(metavar="B", help="Billions of weights.")] = None,
+    params: Annotated[
+        float | None,
+        typer.Option(metavar="B", parser=billions, help="Billions of weights: 8 or 8B."),
+    ] = None,
     active_params: Annotated[
-        float | None, typer.Option(metavar="B", help="Billions of them that each token uses.")
+        float | None,
+        typer.Option(metavar="B", parser=billions, help="Billions of them that each token uses."),
     ] = None,
     quant: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Type of the weights, like Q4_K_M.")

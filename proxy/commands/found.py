@@ -25,13 +25,15 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 class Running:
     """The slowtok that runs: where it is, where it keeps things, and its engines as upstreams.
 
-    `log` is None where it writes to standard output.
+    `log` is None where it writes to standard output, `ram_bytes_per_s` where the bandwidth of RAM
+    is not measured yet.
     """
 
     address: str
     state_dir: str
     log: Path | None
     upstream: tuple[str, ...]
+    ram_bytes_per_s: float | None = None
 
 
 def running_at(settings: Settings) -> Running | None:
@@ -44,6 +46,7 @@ def running_at(settings: Settings) -> Running | None:
             state_dir=str(status["state_dir"]),
             log=None if log == STANDARD_OUTPUT else Path(log),
             upstream=tuple(_upstream(engine) for engine in status["engines"]),
+            ram_bytes_per_s=_number(status["machine"].get("ram_bandwidth_bytes_per_s")),
         )
     except (NotThere, AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -92,6 +95,10 @@ def say_whose(what: str, where: str, found: Running) -> None:
 
 def _is_named(settings: Settings) -> bool:
     return settings.is_given("log") or settings.is_given("state_dir")
+
+
+def _number(told: Any) -> float | None:
+    return float(told) if isinstance(told, int | float) and told > 0 else None
 
 
 def _upstream(engine: Any) -> str:

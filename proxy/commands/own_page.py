@@ -40,8 +40,7 @@ def read_page(settings: Settings, path: str) -> Any:
         raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            said = "this key is not its API key" if key else "wants its API key"
-            raise NotThere(f"{settings.listen}: {said}; set SLOWTOK_API_KEY") from None
+            raise NotThere(_key_refused(settings, key)) from None
         raise NotThere(not_slowtok(settings)) from None
     except (HTTPException, ValueError):
         raise NotThere(not_slowtok(settings)) from None
@@ -54,6 +53,12 @@ def read_page(settings: Settings, path: str) -> Any:
             f"no slowtok at {settings.listen} ({why}); `slowtok serve` starts one, "
             "--listen HOST:PORT names another"
         ) from None
+
+
+def _key_refused(settings: Settings, key: str) -> str:
+    if key:
+        return f"the API key that was given is not that of {settings.listen}: see SLOWTOK_API_KEY"
+    return f"{settings.listen} wants its API key: set SLOWTOK_API_KEY"
 
 
 def not_slowtok(settings: Settings) -> str:

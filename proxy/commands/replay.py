@@ -171,13 +171,33 @@ def _cases(
     for path in paths:
         name = "standard input" if str(path) == STDIN else str(path)
         try:
-            for found, count in _cases_of(path):
+            for found, count in _in_one_line(_cases_of(path)):
                 yield f"{name}, line {found.line}" if found.line else name, found
                 advance(count)
         except IsADirectoryError:
             yield name, BadCase(line=None, reason="no case file (.json, .jsonl) in it")
         except OSError as error:
             yield name, BadCase(line=None, reason=error.strerror or type(error).__name__)
+
+
+def _in_one_line(
+    cases: Iterator[tuple[RecordedCase | BadCase, int]],
+) -> Iterator[tuple[RecordedCase | BadCase, int]]:
+    """Complain once of a file without a case; one that has any names each line that is none."""
+    bad: list[tuple[RecordedCase | BadCase, int]] = []
+    for found, count in cases:
+        if isinstance(found, BadCase):
+            bad.append((found, count))
+            continue
+        yield from [*bad, (found, count)]
+        yield from cases
+        return
+    yield from bad[:1] if len(bad) < 2 else [(_no_case(bad[0][0]), sum(n for _, n in bad))]
+
+
+def _no_case(first: RecordedCase | BadCase) -> BadCase:
+    reason = first.reason if isinstance(first, BadCase) else ""
+    return BadCase(line=None, reason=f"there is no case in it (line {first.line}: {reason})")
 
 
 def _cases_of(path: Path) -> Iterator[tuple[RecordedCase | BadCase, int]]:

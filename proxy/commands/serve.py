@@ -212,19 +212,19 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
         )
         screen.say("          llama-server -m model.gguf    or    ollama serve")
     screen.greeted = True
-    for line in addresses(*listener.getsockname()[:2], outward_address(listener.family)):
+    host, port = listener.getsockname()[:2]
+    for line in addresses(host, port, outward_address(listener.family)):
         screen.say(line)
 
 
 def addresses(host: str, port: int, outward: str | None) -> Iterator[str]:
-    """Yield where clients and people reach the proxy; `outward` is this machine to others."""
+    """Yield where people and clients reach the proxy; `outward` is this machine to others."""
     is_everywhere = host in EVERYWHERE
     shown = (outward or EVERYWHERE[host]) if is_everywhere else host
     url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
-    yield f"listening {url}  (OpenAI clients: {url}/v1)"
-    if is_everywhere:
-        yield "          on every address of this machine; others reach it by its name as well"
+    scope = "on every address of this machine; " if is_everywhere else ""
     yield f"page      {url}/slowtok/"
+    yield f"listening {url}  ({scope}OpenAI clients: {url}/v1)"
 
 
 def outward_address(family: int) -> str | None:
@@ -321,6 +321,8 @@ def _open_log(settings: Settings) -> Log | None:
     path = settings.log_path
     if path is None:
         return None
+    if settings.log and not path.absolute().parent.is_dir():
+        raise settings.fault("log", f"there is no folder {path.parent}")
     return Log(to_file(path, max_bytes=settings.log_max_bytes, backups=settings.log_backups))
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.demo.shots import NORMAL, Outcome
+from slowtok.proxy.demo.shots import NORMAL, UNEXPLAINED, Outcome
 from slowtok.proxy.outputs.console import (
     VERDICT_STYLES,
     Record,
@@ -63,6 +63,8 @@ def progress_line(outcome: Outcome, mark: str) -> Text:
     for finding in named(record)[:1]:
         line.append(f": {finding['cause']}", "bold")
         line.append(f", lost {seconds(finding['lost_ms'])}")
+    if outcome.word == UNEXPLAINED:
+        line.append(f": {UNEXPLAINED}")
     return line
 
 
@@ -155,7 +157,7 @@ def to_json(outcomes: Sequence[Outcome], elapsed_s: float) -> dict[str, Any]:
 def _cause(outcome: Outcome) -> Text:
     causes = named(outcome.record)
     if not causes:
-        return Text("unexplained" if outcome.word == "unexplained" else "")
+        return Text(UNEXPLAINED if outcome.word == UNEXPLAINED else "")
     first = causes[0]
     cell = Text(str(first["cause"]), "bold")
     cell.append(f"\n{first['confidence']:.0%}, lost {seconds(first['lost_ms'])}", "not bold dim")

@@ -23,7 +23,7 @@ from slowtok.proxy.demo.client import Client
 from slowtok.proxy.demo.model import ModelError, fetch_model
 from slowtok.proxy.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.demo.show import Show
-from slowtok.proxy.demo.stage import USUAL_LISTEN, Stage, pick_listen, set_stage
+from slowtok.proxy.demo.stage import USUAL_LISTEN, Stage, pick_listen, set_stage, why_elsewhere
 from slowtok.proxy.outputs.hanging import counted
 
 BUSY_PER_CORE = 2
@@ -73,7 +73,10 @@ async def _run(
 ) -> int:
     _end_on_signals()
     with tempfile.TemporaryDirectory(prefix="slowtok-demo-") as scratch:
-        listen = listen or pick_listen(usual=serve)
+        if listen is None:
+            listen = pick_listen(usual=serve)
+            if serve and listen != USUAL_LISTEN:
+                show.say(why_elsewhere())
         state, logs = state_dir or Path(scratch), Path(scratch)
         async with set_stage(show, listen=listen, state_dir=state, logs=logs) as stage:
             await _play(show, stage.client)
@@ -93,6 +96,7 @@ async def _play(show: Show, client: Client) -> None:
     show.scene("Healthy requests: slowtok learns what this machine gives")
     with show.waiting("warming up"):
         warm_ups = [(await client.send(shots.warm_up(n))).record for n in range(shots.WARM_UPS)]
+    show.console.print(shots.WARM_UPS_SAID, style="dim")
     pace = shots.read_pace(warm_ups)
     if pace is None:
         raise DemoError("the records of the first requests have no rates")

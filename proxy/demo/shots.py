@@ -29,7 +29,7 @@ MIN_TOKENS, MAX_TOKENS = MIN_DECODE_TOKENS + 16, 1500
 
 SHORT_TOKENS = MIN_DECODE_TOKENS + 16
 
-NORMAL = "normal"
+NORMAL, UNEXPLAINED = "normal", "unexplained"
 SHORT = (NORMAL, "unknown")  # too short to be judged unless it is clearly inside the band
 
 
@@ -66,7 +66,7 @@ class Outcome:
         if self.record.get("verdict") != "slow":
             return str(self.record.get("verdict", "unknown"))
         causes = named(self.record)
-        return str(causes[0]["cause"]) if causes else "unexplained"
+        return str(causes[0]["cause"]) if causes else UNEXPLAINED
 
     @property
     def as_expected(self) -> bool:
@@ -101,6 +101,7 @@ class Pace:
 
 
 WARM_UPS, WARM_UP_RULES = 2, 12
+WARM_UPS_SAID = f"  {WARM_UPS} requests to warm up, which page and log have, too"
 
 
 def warm_up(number: int) -> Shot:

@@ -88,6 +88,7 @@ async def set_stage(
             client = Client(session, f"http://{listen}", show.model_name)
             await _until_healthy(client, proxy, log)
         show.say(f"slowtok serve --upstream {engine_url} at http://{listen}")
+        show.say(f"its page, as it goes on: http://{listen}/slowtok/")
         with show.waiting("slowtok measures the RAM's bandwidth (once, when the cores are idle)"):
             status = await _until_ready(client)
         show.say(_readiness(status))
@@ -143,3 +144,8 @@ def pick_listen(*, usual: bool) -> str:
     if usual and is_free(HOST, USUAL_PORT):
         return USUAL_LISTEN
     return f"{HOST}:{free_port(HOST)}"
+
+
+def why_elsewhere() -> str:
+    """Say who has the usual port, so that the demo takes another one."""
+    return f"{USUAL_LISTEN} is taken by {holder_of(USUAL_PORT) or 'somebody else'}: another port"

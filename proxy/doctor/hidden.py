@@ -10,6 +10,7 @@ from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.seen import EngineSeen, Seen
 from slowtok.proxy.gpu_status import gpus_not_visible
 
+REPORT_IT = "if it stays so, please report it as a bug of slowtok, with what --json says"
 NO_SAMPLES = "the sampling process was too slow to start: look again when the machine is calmer"
 
 
@@ -20,7 +21,9 @@ def check_hidden(seen: Seen) -> Iterator[Check]:
     yield from _of_gpus(seen)
     for failure in seen.failures:
         yield _hidden("sensor", f"a sensor failed: {failure}", None)
-    if not seen.host:
+    if seen.device.sampling_failure is not None:
+        yield _hidden("host", f"this machine: {seen.device.sampling_failure}", REPORT_IT)
+    elif not seen.host:
         yield _hidden("host", "no reading of the host came", NO_SAMPLES)
 
 

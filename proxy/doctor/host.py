@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from slowtok.detectors.cpu_users import programs
 from slowtok.detectors.machine import HostSample
 from slowtok.detectors.window import mean
 from slowtok.proxy.doctor.check import Check, State, gib, measured
@@ -9,6 +10,9 @@ from slowtok.proxy.doctor.seen import EngineSeen, Seen, computes_on_cpu
 
 OTHERS_RATIO = 0.25
 """Share of the cores in other hands that decode on cores feels. No published source."""
+
+FULL_RATIO = 0.75
+"""The same where a GPU decodes, or nothing does yet. No published source."""
 
 STEAL_RATIO = 0.05  # proposed, no published source
 STALL_RATIO = 0.10
@@ -113,7 +117,9 @@ def _use(seen: Seen) -> Iterator[Check]:
             "a neighbour on the same hardware: ask for own cores",
             numbers,
         )
-    elif on_cpu and others / cores >= OTHERS_RATIO:
+    elif others / cores >= (OTHERS_RATIO if on_cpu else FULL_RATIO):
+        if seen.others:
+            said += f": {programs(seen.others)}"
         yield _check(
             "cpu-use", "note", said, "stop them, or lower their priority (renice)", numbers
         )

@@ -69,7 +69,11 @@ def _verdict(checks: Sequence[Check], *, is_anything: bool) -> Text:
     if not is_anything:
         said = "Nothing to diagnose: no engine answered and no GPU was seen."
         return Text(said, STYLES["unknown"])
-    if not count["warn"]:
+    if not count["warn"] and count["note"]:
+        things = "thing" if count["note"] == 1 else "things"
+        said = f"Nothing that was seen costs speed for sure; {count['note']} {things} may (note)."
+        text = Text(said, STYLES["note"])
+    elif not count["warn"]:
         text = Text("Nothing that was seen costs speed.", STYLES["ok"])
     else:
         things = "thing costs" if count["warn"] == 1 else "things cost"

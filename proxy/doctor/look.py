@@ -1,11 +1,12 @@
 """Takes the one look: the engines answer, the sampling process reads for a moment, both end.
 
 Nothing is sent that an engine would compute for, nothing wakes a model, and nothing is run on a
-GPU. The bandwidth of RAM is only read where `slowtok serve` has kept it.
+GPU. The bandwidth of RAM is only read where `slowtok serve` has kept or tells it.
 """
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,13 +18,14 @@ import psutil
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.machine import CpuUser, DeviceFacts
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
 from slowtok.proxy.doctor.shared import see_store
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.engines import USUAL_PORTS, Engines
 from slowtok.proxy.gpus_used import gpus_used, seen_from
 from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.sampling.others import Others
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.facts import Identity
@@ -47,8 +49,11 @@ CPU_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 Told = Callable[[str], None]
 
 
-async def take_look(settings: Settings, tell: Told) -> Seen:
-    """Look once. `tell` is given what is being done, for whoever waits."""
+async def take_look(settings: Settings, tell: Told, ram_bytes_per_s: float | None = None) -> Seen:
+    """Look once. `tell` is given what is being done, for whoever waits.
+
+    `ram_bytes_per_s` is the bandwidth of RAM that a running slowtok uses, if none was kept.
+    """
     session = make_session(settings.connect_timeout_s)
     sampler = Sampler()
     engines = Engines(
@@ -72,9 +77,12 @@ async def take_look(settings: Settings, tell: Told) -> Seen:
             sampler.watch([engine.port for engine in engines.all])
             tell("reading the machine")
             await _wait_until_read(sampler, engines)
-            from_s = time.monotonic()
+            from_s, others = time.monotonic(), Others(os.getpid())
+            others.read(SAMPLES_S)
             await asyncio.sleep(SAMPLES_S)
-            return await _see(settings, session, engines, sampler, from_s, said)
+            seen = await _see(settings, session, engines, sampler, from_s, said)
+            seen = replace(seen, others=_others(others, sampler, engines))
+            return replace(seen, device=_with_ram(seen.device, settings, ram_bytes_per_s))
         finally:
             await engines.stop()
             await sampler.stop()
@@ -109,7 +117,7 @@ async def _see(
             [await _engine(session, engines, e, sampler, from_s, said) for e in list(engines.all)]
         ),
         looked_at=engines.looked_at,
-        device=_device(settings, sampler),
+        device=_device(sampler),
         gpu=sampler.gpu_window(from_s, now_s),
         host=sampler.host_window(port, from_s, now_s),
         swap_used_bytes=_swap_used_bytes(),
@@ -200,21 +208,31 @@ async def _is_slowtok(session: aiohttp.ClientSession, url: str) -> bool:
     return reply is not None and reply.status == 200 and reply.json == {"status": "ok"}
 
 
-def _device(settings: Settings, sampler: Sampler) -> DeviceFacts:
-    kept = RamBandwidth(
-        settings.state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False
-    )
-    device = replace(sampler.device(), ram_bandwidth_bytes_per_s=kept.bytes_per_s)
-    reason = sampler.status()["gpu_unavailable"]
+def _others(others: Others, sampler: Sampler, engines: Engines) -> tuple[CpuUser, ...]:
+    """Return who used the CPU since the look before, beside the engines and slowtok."""
+    largest_without = others.read(SAMPLES_S)
+    if largest_without is None:
+        return ()
+    processes = (sampler.process(engine.port) for engine in engines.all)
+    served = {pid for process in processes if process for pid in _pids(process)}
+    return tuple(CpuUser(**program) for program in largest_without(served))
+
+
+def _device(sampler: Sampler) -> DeviceFacts:
+    device = replace(sampler.device(), sampling_failure=sampler.failure)
+    reason = sampler.gpus_reason
     return device if device.gpus_reason or not reason else replace(device, gpus_reason=reason)
 
 
+def _with_ram(device: DeviceFacts, settings: Settings, told: float | None) -> DeviceFacts:
+    kept = RamBandwidth(
+        settings.state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False
+    )
+    return replace(device, ram_bandwidth_bytes_per_s=kept.bytes_per_s or told)
+
+
 def _failures(sampler: Sampler) -> tuple[str, ...]:
-    status = sampler.status()
-    failed = [f"{where}: {error}" for where, error in status["failed"].items()]
-    if not status["alive"]:
-        failed.append(f"the sampling process is not there: {status['last_end']}")
-    return tuple(failed)
+    return tuple(f"{where}: {error}" for where, error in sampler.status()["failed"].items())
 
 
 def _swap_used_bytes() -> int | None:

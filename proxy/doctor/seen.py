@@ -5,7 +5,7 @@ from pathlib import PurePath
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.gpu_window import by_gpu
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample, HostSample
+from slowtok.detectors.machine import CpuUser, DeviceFacts, GpuFacts, GpuSample, HostSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,8 @@ class StoreSeen:
 class Seen:
     """All of it. `host` are samples of the machine; `swap_used_bytes` is of this moment.
 
+    `others` are the programs that used most of the CPU meanwhile, neither engines nor slowtok.
+
     `cpu_driver` and `cpu_preference` are the kernel's words for who sets the CPU's clock and to
     what end. `failures` are sensors that broke. `store` is what
     learned baselines are shared through.
@@ -71,6 +73,7 @@ class Seen:
     device: DeviceFacts = field(default_factory=DeviceFacts)
     gpu: tuple[GpuSample, ...] = ()
     host: tuple[HostSample, ...] = ()
+    others: tuple[CpuUser, ...] = ()
     swap_used_bytes: int | None = None
     cpu_driver: str | None = None
     cpu_preference: str | None = None

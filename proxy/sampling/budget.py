@@ -29,8 +29,8 @@ class Pace:
 
     `gpu_s` is the fast tier of GPUs, `counters_s` their 1 Hz tier, `lists_s` which processes hold
     memory, `shares_s` how busy each keeps the GPU, `energy_s` the energy between edges, `host_s`
-    the machine and the servers, `others_s` which other programs use the CPU. `traffic_s` is that of PCIe: 0 counts without a gap, otherwise
-    0.05 s are counted each time.
+    the machine and the servers, `others_s` which other programs use the CPU. `traffic_s` is that
+    of PCIe: 0 counts without a gap, otherwise 0.05 s are counted each time.
     """
 
     gpu_s: float = 0.1

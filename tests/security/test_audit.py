@@ -13,7 +13,9 @@ from security import audit
 ROOT = Path(__file__).resolve().parents[2]
 CLEAN = {"name": "a", "version": "1", "vulns": []}
 UNKNOWN = {"name": "b", "skip_reason": "not found"}
-BAD = {"name": "c", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]}
+FLAWS = [{"id": "PYSEC-1", "fix_versions": ["3"]}]
+BAD = {"name": "aiohttp", "version": "2", "vulns": FLAWS}
+BAD_IN_TESTS = {"name": "pytest", "version": "2", "vulns": FLAWS}
 
 
 def saying(found: Any) -> tuple[str, ...]:
@@ -26,7 +28,8 @@ def saying(found: Any) -> tuple[str, ...]:
     ("found", "code", "said"),
     [
         ([CLEAN, UNKNOWN], 0, "audit: 1 of 2 packages looked up, no known vulnerability\n"),
-        ([CLEAN, BAD], 1, "audit: c 2: PYSEC-1, fixed in 3\n"),
+        ([CLEAN, BAD], 1, "audit: aiohttp 2: PYSEC-1, fixed in 3\n"),
+        ([CLEAN, BAD_IN_TESTS], 0, "audit: pytest 2: PYSEC-1, fixed in 3\n"),
         ([UNKNOWN], 0, "audit: SKIPPED, nothing was looked up: the database knows none of 1"),
         ("", 0, "audit: SKIPPED, nothing was looked up: no output\n"),
         ("[]", 0, "audit: SKIPPED, nothing was looked up: no output\n"),
