@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from slowtok.detectors.case import Case, EngineTimings, Neighbours, Phases
+from slowtok.detectors.case import Case, EngineTimings, Neighbours, Phases, Timeline
 from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import with_baseline, with_expectation
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
@@ -57,9 +57,12 @@ class Evidence:
             exchange.last_byte_at_s or exchange.ended_at_s,
             timeline.first_token_at_s,
         )
+        choices = exchange.meter.reply.choices if exchange.meter else 1
+        if choices == 1:  # each of several reads the prompt for itself
+            timeline = _with_cached(timeline, activity)
         phases = split(
             timeline,
-            choices=exchange.meter.reply.choices if exchange.meter else 1,
+            choices=choices,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
             alone=_alone(exchange, stays, activity),
@@ -137,6 +140,14 @@ def _with_estimate(case: Case, exchange: Exchange) -> Case:
         decode_tps=case.baseline.decode_tps or case.envelope.expected_tps,
     )
     return case if estimated is case.phases else replace(case, phases=estimated)
+
+
+def _with_cached(timeline: Timeline, activity: EngineActivity | None) -> Timeline:
+    """Add the cached tokens that the engine counted and did not tell, where it was alone there."""
+    tokens = timeline.tokens
+    if tokens.prompt is None or tokens.cached is not None or not (activity and activity.alone):
+        return timeline
+    return replace(timeline, tokens=replace(tokens, cached=activity.cached_tokens))
 
 
 def _alone(exchange: Exchange, stays: list[Stay], activity: EngineActivity | None) -> bool:

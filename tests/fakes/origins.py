@@ -20,6 +20,7 @@ COLUMNS = (
     "ended", "source",
 )  # fmt: skip
 GAINED_MS = {"queue": 250.0, "prefill": 125.0, "decode": 375.0}  # by the engine's counters
+GAINED_CACHED_TOKENS = 3
 PREFILL_TPS, DECODE_TPS = 1000.0, 50.0  # known from earlier requests, for estimates
 WORDS = {  # of the engines, in those of chat completions
     "completed": "stop", "end_turn": "stop", "eos": "stop", "max_output_tokens": "length",
