@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.cases import FIRING, case
+from fakes.cases import FIRING, case, healthy
 from fakes.commands import WAIT_S, environment, served
 from fakes.records import full_record, names
 from fakes.upstream import Upstream, listening
@@ -17,6 +18,7 @@ from fakes.wire import JSON, reply
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
 from slowtok.proxy.outputs.headers import diagnosis_headers
+from slowtok.proxy.outputs.record import make_record
 
 ROOT = Path(__file__).resolve().parent.parent
 README, FIELDS, MAP = "README.md", "docs/headers-and-records.md", "docs/ARCHITECTURE.md"
@@ -138,7 +140,10 @@ def documented_fields() -> set[str]:
 
 def record_fields() -> set[str]:
     """The fields of a full record, without what differs from cause to cause."""
-    found = {re.sub(r"\.(median|p10|p90)$", "", name) for name in names(full_record())}
+    unread = replace(healthy(), host=())
+    of_host = {"host": make_record(unread, diagnose(unread))["host"]}
+    every = (*names(full_record()), *names(of_host))
+    found = {re.sub(r"\.(median|p10|p90)$", "", name) for name in every}
     groups = ("budget_ms_per_token", "gpu[].reasons", "gpu[].throttled_ms", "failed")
     return {next((g for g in groups if name.startswith(f"{g}.")), name) for name in found}
 

@@ -73,6 +73,8 @@ def test_other_processes_on_all_cores(tmp_path: Path, ram_bytes_per_s: float) ->
 
     assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "host-contention"
+    evidence = [e["name"] for e in answer.record["findings"][0]["evidence"]]
+    assert any(name.startswith("CPU used by python") for name in evidence), evidence
 
 
 def test_a_quota_on_the_server(tmp_path: Path, ram_bytes_per_s: float) -> None:

@@ -27,7 +27,7 @@ Sources:
 import math
 
 from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.cpu_users import LEAST_CORES, cpu_users, programs
+from slowtok.detectors.cpu_users import LEAST_CORES, cpu_users, stop_them, used_by
 from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Evidence, Finding, need
 from slowtok.detectors.machine import CpuUser, HostSample
@@ -136,10 +136,7 @@ def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
                 limit=MIN_OTHERS_CORES,
             ),
             Evidence(name="CPU used by the server", value=queue.server_cores, unit="cores"),
-            *(
-                Evidence(name=f"CPU used by {user.name}", value=user.cpu_cores, unit="cores")
-                for user in users
-            ),
+            *used_by(users),
         ),
     )
 
@@ -150,10 +147,7 @@ def _cores(case: Case, phase: Phase) -> float | None:
 
 
 def _remedy(case: Case, queue: RunQueue, cores: float | None, users: tuple[CpuUser, ...]) -> str:
-    who = programs(users) or "the other CPU-heavy processes"
-    pid = users[0].pid if len(users) == 1 and users[0].processes == 1 else "PID"
-    whose = "its" if pid != "PID" else "their"
-    remedy = f"Stop {who} or lower {whose} priority (renice -n 19 -p {pid})"
+    remedy = stop_them(users)
     left = None if cores is None else max(math.floor(cores - queue.others_cores + 0.25), 1)
     if left is None or not runs_on_cpu(case):
         return f"{remedy}."

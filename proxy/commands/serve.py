@@ -33,7 +33,6 @@ from slowtok.proxy.outputs.lines import to_file, to_stdout
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
-from slowtok.proxy.ram import BESIDE_OTHERS
 from slowtok.proxy.state_lock import claimed
 from slowtok.proxy.workers.crew import Crew
 
@@ -79,8 +78,10 @@ class Screen:
             self.say("warning   readings of the machine are missing: diagnoses lack their evidence")
             self.say(plain(f"          {facts['why']}"))
         elif event == "ram-measured-busy":
-            said = f"RAM bandwidth {facts['bytes_per_s'] / 1e9:.3g} GB/s, {BESIDE_OTHERS}:"
-            self.say(f"warning   {said}")
+            rate = f"{facts['bytes_per_s'] / 1e9:.3g} GB/s"
+            self.say(
+                f"warning   RAM bandwidth {rate}, measured while other programs used the cores:"
+            )
             self.say("          it may be too low; it is measured again once they rest")
         elif event == "worker-died":
             self.say(plain(f"warning   a worker died, and {facts['requests']} requests with it"))

@@ -41,7 +41,8 @@ def explanation(record: Record) -> RenderableType:
             Text("\nNo known cause fits. Not a guess: look at what was not visible.", "bold")
         )
     why = record.get("host", {}).get("why")
-    if why is not None and record.get("verdict") != "normal":
+    is_whole = record.get("ended") not in WHAT_TO_CHECK
+    if why is not None and is_whole and record.get("verdict") != "normal":
         said = f"\nReadings of the machine were missing: {why}. Causes in it were not looked at."
         parts.append(Text(said, "bold"))
     parts.extend(_rest(record))

@@ -1,11 +1,15 @@
 """What can be ruled out for a request that was cut off."""
 
+from dataclasses import replace
+
 import pytest
 
-from fakes.cases import healthy, with_phases, with_timeline
+from fakes.cases import healthy, with_phases, with_timeline, with_tokens
 from slowtok.detectors.case import Case
+from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.ruled_out import could_apply
+from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.ruled_out import GPU_CAUSES, could_apply
 
 NOTHING = {"queue_s": None, "load_s": None, "prefill_s": None, "decode_s": None, "delivery_s": None}
 
@@ -38,3 +42,27 @@ def test_nothing_can_be_ruled_out_where_nothing_came() -> None:
 )
 def test_only_phases_that_it_had(phases: dict[str, float], cause: str, applies: bool) -> None:
     assert could_apply(cut_off(**phases), cause) is applies
+
+
+def test_the_causes_of_a_gpu_are_causes() -> None:
+    assert {cause_of(detector) for detector in CATALOG} >= GPU_CAUSES
+
+
+@pytest.mark.parametrize("ended", ["stop", "client-gone"])
+def test_what_could_not_be_judged_rules_nothing_out(ended: str) -> None:
+    seen = with_phases(healthy(), decode_tps=None)
+    diagnosis = diagnose(with_timeline(with_tokens(seen, completion=8), ended=ended))
+
+    assert (diagnosis.verdict, diagnosis.cleared) == ("unknown", ())
+
+
+@pytest.mark.parametrize("device", [healthy().device, DeviceFacts()])
+def test_a_machine_that_nobody_read_is_not_ruled_out(device: DeviceFacts) -> None:
+    diagnosis = diagnose(replace(healthy(), host=(), gpu=(), device=device))
+
+    assert diagnosis.verdict == "normal"
+    assert set(diagnosis.cleared) == {
+        "queued", "batch-shared", "kv-preemption", "model-load", "prompt-cache-miss",
+        "slow-prefill", "draft-rejected", "long-context", "slow-reader", "slow-network",
+        "proxy-lag",
+    }  # fmt: skip

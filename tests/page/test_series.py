@@ -1,6 +1,7 @@
 """One request over time, for its charts: made of a case, kept for a while, served."""
 
 import json
+import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_rate_counts_tokens_not_arrivals_and_a_pause_shows() -> None:
     assert pause
     assert set(pause) == {0}
     assert len(rate["tps"]) <= MAX_BINS
+
+
+def test_a_bin_holds_some_tokens_however_they_come() -> None:
+    slow = [1 + i for i in range(40)]  # one a second
+    bursts = [1 + 0.7 * (i // 5) + 0.01 * (i % 5) for i in range(200)]  # of five, on a busy core
+    for arrivals in (slow, bursts):
+        rate = series(with_tokens(*arrivals))["tokens"]
+        mean_tps = (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+
+        assert min(rate["tps"]) > 0
+        assert statistics.median(rate["tps"]) == pytest.approx(mean_tps, rel=0.3)
 
 
 def test_brakes_are_stretches_and_idle_is_none() -> None:

@@ -8,6 +8,8 @@ from fakes.client import Client
 from fakes.proxy import Served
 from fakes.upstream import MODEL, Upstream
 from fakes.wire import reply
+from slowtok.proxy import app
+from slowtok.proxy.ram import BESIDE_OTHERS
 
 
 async def ask(client: Client, target: str, method: str = "GET") -> tuple[int, dict[str, object]]:
@@ -39,6 +41,29 @@ async def test_status_tells_engines_machine_and_cost(proxy: Served, engine: Upst
         "log_lines_lost": 0,
         "baseline_errors": 0,
     }
+
+
+async def test_a_fit_that_cannot_be_told_costs_only_itself(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[dict[str, object]]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app, "fit_status", broken)
+    status = await proxy.own("/slowtok/status")
+
+    assert [engine["answers"] for engine in status["engines"]] == [True]
+    assert "fit" not in status["engines"][0]
+    assert status["counts"]["failures"] == {"fit": 1}
+
+
+async def test_ram_measured_beside_others_is_said(proxy: Served) -> None:
+    proxy.proxy.ram.is_beside_others = True
+    status = await proxy.own("/slowtok/status")
+
+    assert status["machine"]["ram_bandwidth_how"] == BESIDE_OTHERS
+    [hidden] = [h for h in status["not_visible"] if h["fact"].startswith("RAM bandwidth")]
+    assert hidden["why"].startswith(BESIDE_OTHERS)
 
 
 async def test_status_counts_requests(proxy: Served, engine: Upstream, client: Client) -> None:
@@ -107,8 +132,6 @@ async def test_unknown_request_is_not_found_at_once(client: Client) -> None:
     [
         *((method, "/slowtok/v1/models") for method in ("GET", "POST", "DELETE")),
         *((method, "/slowtok/x/y") for method in ("GET", "POST", "DELETE")),
-        *((method, "/slowtok/") for method in ("POST", "DELETE")),
-        ("POST", "/slowtok/metrics"),
     ],
 )
 async def test_other_pages_are_not_found_and_reach_no_engine(
@@ -117,7 +140,29 @@ async def test_other_pages_are_not_found_and_reach_no_engine(
     status, said = await ask(client, target, method)
 
     assert status == 404
-    assert "/slowtok/requests" in said["error"]["message"]  # type: ignore[index]
+    assert "there are /slowtok/, /slowtok/requests" in said["error"]["message"]  # type: ignore[index]
+    assert engine.count == 0
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("target", "allowed"),
+    [
+        ("/slowtok/", "GET, HEAD"),
+        ("/slowtok/status", "GET, HEAD"),
+        ("/slowtok/requests/0199", "GET, HEAD"),
+        ("/slowtok/events", "GET"),
+    ],
+)
+async def test_pages_can_only_be_read(
+    target: str, allowed: str, method: str, engine: Upstream, client: Client
+) -> None:
+    await client.ask(method, target)
+    head, body = await client.reply()
+
+    assert head.status == 405
+    assert head.get("allow") == allowed
+    assert b"method-not-allowed" in body
     assert engine.count == 0
 
 

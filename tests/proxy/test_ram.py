@@ -167,12 +167,34 @@ async def test_beside_other_work_it_is_used_but_not_kept(
 ) -> None:
     measuring(monkeypatch, MEASURES)
     monkeypatch.setattr(ram, "PATIENCE_S", 0.0)
-    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=no)
+    told: list[float] = []
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=no, tell=told.append)
     bandwidth.start()
     await until(lambda: bandwidth.bytes_per_s is not None)
     await bandwidth.stop()
 
     assert not exists(path)
+    assert bandwidth.is_beside_others
+    assert told == [5e10]
+
+
+async def test_measured_again_once_the_others_rest(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, "print('{\"bytes_per_s\": 1e10}')")
+    monkeypatch.setattr(ram, "PATIENCE_S", 0.0)
+    rests, told = asyncio.Event(), list[float]()
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=rests.is_set, tell=told.append)
+    bandwidth.start()
+    await until(lambda: bandwidth.bytes_per_s == 1e10)
+    measuring(monkeypatch, MEASURES)
+    rests.set()
+    await until(lambda: exists(path))
+    await bandwidth.stop()
+
+    assert bandwidth.bytes_per_s == 5e10
+    assert not bandwidth.is_beside_others
+    assert told == [1e10]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ function mainLine(record) {
 
 function rateLine(record) {
   const tps = record.rate?.decode_tps;
-  if (tps === undefined) return reasonOf(record) ?? "";
+  if (tps === undefined) return "";
   const expected = band(record.expected);
   const ceiling = record.expected?.ceiling_tps;
   return `${rate(tps)}${expected ? `, expected ${expected}` : ""}${ceiling ? `, at most ${rate(ceiling)}` : ""}`;

@@ -64,9 +64,9 @@ function makeRow(record) {
     el("span", { class: `pill ${verdict}` }, verdict, more ? el("span", { class: "pill-phase" }, ` ${more}`) : ""),
     firstCause(record) ?? (verdict === "slow" ? "unexplained" : reason ? el("span", { class: "muted" }, reason) : ""),
     record.model ?? "",
-    el("span", { class: "muted" }, record.path ?? ""),
+    el("span", { class: "muted" }, breakable(record.path ?? "")),
     record.rate?.decode_tps === undefined ? "" : rate(record.rate.decode_tps),
-    band(record.expected) ?? "",
+    (record.rate?.decode_tps !== undefined && band(record.expected)) || "",
     record.tokens ? `${count(record.tokens.prompt)} in, ${count(record.tokens.completion)} out` : "",
     lost ? millis(lost) : "",
     millis(record.timing?.total_ms),
@@ -82,6 +82,9 @@ function makeRow(record) {
   });
   return made;
 }
+
+/** A path that wraps behind its slashes. */
+const breakable = (path) => path.split(/(?<=\/)/).flatMap((part) => [part, el("wbr")]);
 
 function matcher(filters) {
   const wanted = Object.fromEntries(new FormData(filters));

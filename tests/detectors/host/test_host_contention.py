@@ -17,6 +17,7 @@ from fakes.cases import host_contention as firing
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Finding, Missing
 from slowtok.detectors.host import host_contention
+from slowtok.detectors.machine import CpuUser
 
 QUIET = [
     pytest.param(
@@ -170,3 +171,49 @@ def test_others_that_came_for_half_of_the_time_cost_half() -> None:
     samples = mixed.host_during("decode")
     contended = sum(bool(s.server_run_delay_cores) for s in samples) / len(samples)
     assert ratios[1] == pytest.approx(ratios[0] * contended, rel=0.05)
+
+
+ONE = CpuUser(name="stress-ng", pid=4711, cpu_cores=0.9)
+BUILD = CpuUser(name="cc1plus", pid=77, cpu_cores=0.8, processes=16)
+NOISE = CpuUser(name="Xorg", pid=5, cpu_cores=0.06)
+
+
+def looked(*looks: tuple[CpuUser, ...]) -> Case:
+    """The case with looks at the others, in the midst of its decode."""
+    before = firing()
+    middle = len(before.host) // 2
+    seen = [replace(s, others=o) for s, o in zip(before.host[middle:], looks, strict=False)]
+    return replace(before, host=(*before.host[:middle], *seen, *before.host[middle + len(seen) :]))
+
+
+def test_who_takes_the_cores_is_named_with_its_number_and_share() -> None:
+    finding = detected(looked((ONE, NOISE)))
+
+    assert finding.remedy.startswith(
+        "Stop stress-ng (process 4711, 0.9 cores) or lower its priority (renice -n 19 -p 4711)"
+    )
+    [used] = [e for e in finding.evidence if e.name == "CPU used by stress-ng"]
+    assert (used.value, used.unit) == (0.9, "cores")
+    assert "Xorg" not in f"{finding}"
+
+
+def test_several_programs_are_named_the_largest_first() -> None:
+    finding = detected(looked((ONE, BUILD), (ONE,), (ONE, BUILD)))
+
+    assert finding.remedy.startswith(
+        "Stop stress-ng (process 4711, 0.9 cores), cc1plus (16 processes, the busiest 77, "
+        "0.5 cores) or lower their priority (renice -n 19 -p PID)"
+    )
+
+
+@pytest.mark.parametrize("case", [firing(), looked(()), looked((NOISE,))])
+def test_nobody_is_named_where_nobody_was_seen(case: Case) -> None:
+    finding = detected(case)
+
+    assert finding.remedy.startswith("Stop the other CPU-heavy processes or lower their priority")
+    assert len(finding.evidence) == 3
+
+
+def test_naming_them_changes_no_verdict() -> None:
+    assert detected(looked((ONE,))).lost_s == detected(firing()).lost_s
+    assert detected(looked((ONE,))).confidence == detected(firing()).confidence

@@ -3,7 +3,9 @@
 import random
 
 import pytest
+from rich.console import Console
 
+from slowtok.proxy.benchmark import layout
 from slowtok.proxy.benchmark.comparison import (
     Difference,
     cause_change,
@@ -13,6 +15,7 @@ from slowtok.proxy.benchmark.comparison import (
     pooled_spread,
 )
 from slowtok.proxy.benchmark.figures import Figure, Run
+from slowtok.proxy.benchmark.result import Result
 
 
 def figure(*values: float, more_is_better: bool = True, name: str = "decode_tps") -> Figure:
@@ -29,7 +32,7 @@ def figure(*values: float, more_is_better: bool = True, name: str = "decode_tps"
         ((90, 100, 110), (105, 115, 125), "same"),  # 15 is within twice a spread of 10
         ((90, 100, 110), (111, 121, 131), "better"),  # 21 is not
         ((99, 100, 101), (104, 105, 106), "better"),
-        ((100,), (104,), "better"),  # of one run each nothing but the 3 % is known
+        ((100,), (50,), "unknown"),  # of one run each: what is noise is not known
         ((100,), (90, 105, 120), "same"),  # the other one's spread counts
     ],
 )
@@ -56,8 +59,23 @@ def test_equal_machines_are_seldom_told_apart() -> None:
 
 def test_the_limit_is_said() -> None:
     assert change(figure(90, 100, 110), figure(100, 110, 120)).limit == pytest.approx(20)
-    assert change(figure(100), figure(100)).limit == pytest.approx(3)
-    assert not change(figure(100), figure(100)).spread_known
+    assert change(figure(100, 100), figure(100)).limit == pytest.approx(3)
+    assert change(figure(100), figure(100)).limit is None
+
+
+def test_without_noise_there_is_no_verdict_and_it_says_so() -> None:
+    result = Result(at="now", protocol={}, setup={}, figures=(), runs=())
+    found = [change(figure(82), figure(77.6))]
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(layout.comparison(result, found, cause_change([], []), [], "before.json"))
+
+    said = captured.get()
+    assert "unknown  decode  82 -> 77.6" in said
+    assert "one run each: what is noise is not known" in said
+    assert "No verdict: --runs 3" in said
+    assert "worse" not in said
+    assert "noise up to" not in said
 
 
 def test_pooled_spread_weighs_by_runs() -> None:

@@ -1,10 +1,10 @@
 """`slowtok explain`: one request, from the running proxy or from its log."""
 
+import contextlib
 import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fakes.commands import run
 from fakes.wire import JSON, reply
 from slowtok.config.settings import Settings, load
 from slowtok.detectors.diagnose import diagnose
+from slowtok.proxy.commands import explain
 from slowtok.proxy.commands.explain import run_explain
 from slowtok.proxy.outputs.record import make_record
 
@@ -38,21 +39,41 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@contextmanager
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the usual log is looked for, if none is named."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def usual(log: Path, home: Path) -> Path:
+    """The same log at its usual place, which nobody has to name."""
+    place = load({}, {}).log_path
+    assert place is not None
+    assert place.is_relative_to(home)
+    place.parent.mkdir(parents=True)
+    return log.rename(place)
+
+
+@contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """Somebody at a port who gives one answer; yields the address and what was asked."""
     asked: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            asked.append(connection.recv(65536))
-            connection.sendall(answer)
+        with contextlib.suppress(OSError):  # it is shut at the end
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(65536))
+                    connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
 
@@ -94,7 +115,7 @@ def test_unknown(
     empty.touch()
 
     assert run_explain(settings(empty), request_id) == 1
-    assert capsys.readouterr().err == (f"slowtok: {what}, neither at {NOBODY} nor in {empty}\n")
+    assert capsys.readouterr().err == f"slowtok: {what} in {empty}\n"
 
 
 def test_neither_a_slowtok_nor_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +123,39 @@ def test_neither_a_slowtok_nor_a_log(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert run_explain(settings(missing), None) == 3
     said = capsys.readouterr().err
-    assert said.startswith(f"slowtok: no slowtok at {NOBODY} and no log at {missing}; ")
+    assert said.startswith(f"slowtok: no log at {missing}; ")
+
+
+def test_neither_a_slowtok_nor_its_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_explain(load({"listen": NOBODY}, {}), None) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"slowtok: no slowtok at {NOBODY} and no log at {home}")
+
+
+@pytest.mark.parametrize("named", ["log", "state_dir"])
+def test_a_log_that_was_named_wins_over_a_slowtok_that_runs(
+    named: str, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(explain, "read_page", lambda *_: [record("fresh")])
+    given = {"log": str(log), "state_dir": str(log.parent)}
+
+    assert run_explain(load({named: given[named]}, {}), None) == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("  new")
+
+
+def test_no_engine_is_said_in_words_with_what_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = {"event": "request", "id": "gone", "verdict": "unknown", "ended": "no-engine"}
+    more = {"ts": "2026-11-20T10:00:00.000+00:00", "path": "/v1/x", "status": 502}
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({**nobody, **more, "upstream": {"kind": "unknown"}}) + "\n", "utf-8")
+
+    assert run_explain(settings(log), "gone") == 0
+    said = capsys.readouterr().out
+    assert "no model named on no engine" in said
+    assert "Look at: start llama-server, vLLM or Ollama" in said
+    assert "?" not in said
 
 
 def test_file_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,25 +190,26 @@ def test_one_by_the_end_of_its_id(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert name in capsys.readouterr().out
 
 
-def test_running_proxy_knows_better_than_the_log(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("usual")
+def test_running_proxy_knows_better_than_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     listed = [record("page", judged=False), record("fresh"), record("new")]
     with answering(as_json(listed)) as (listen, asked):
-        assert run_explain(settings(log, listen=listen), None) == 0
+        assert run_explain(load({"listen": listen}, {}), None) == 0
 
     assert asked[0].startswith(b"GET /slowtok/requests HTTP/1.1\r\n")
     assert capsys.readouterr().out.splitlines()[2].endswith("  fresh")
 
 
-def test_id_is_asked_for_as_it_is(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("usual")
+def test_id_is_asked_for_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(as_json(record("a/../b c"))) as (listen, asked):
-        assert run_explain(settings(log, listen=listen), "a/../b c") == 0
+        assert run_explain(load({"listen": listen}, {}), "a/../b c") == 0
 
     assert asked[0].startswith(b"GET /slowtok/requests/a%2F..%2Fb%20c HTTP/1.1\r\n")
     assert "a/../b c" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("usual")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -170,20 +224,19 @@ def test_id_is_asked_for_as_it_is(log: Path, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_somebody_else_at_the_port_is_not_believed(
-    answer: bytes, log: Path, capsys: pytest.CaptureFixture[str]
+    answer: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with answering(answer) as (listen, _):
-        assert run_explain(settings(log, listen=listen), "old") == 0
+        assert run_explain(load({"listen": listen}, {}), "old") == 0
 
     assert capsys.readouterr().out.startswith("SLOW, QUEUE\n")
 
 
-def test_wildcard_address_is_asked_on_this_machine(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("usual")
+def test_wildcard_address_is_asked_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(as_json([record("fresh")])) as (address, _):
         listen = address.replace("127.0.0.1", "0.0.0.0")
-        assert run_explain(settings(log, listen=listen), None) == 0
+        assert run_explain(load({"listen": listen}, {}), None) == 0
 
     assert "  fresh" in capsys.readouterr().out
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.commands import SLOWTOK, WAIT_S, environment, run
+from slowtok.proxy.commands.fit_options import billions
 
 # Where the demo keeps its model.
 GGUF_FILE = Path.home() / ".cache/slowtok/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -97,3 +98,15 @@ def test_batch_answers_each_line_at_once_and_goes_on() -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("8", 8), ("8B", 8), ("0.5b", 0.5), ("500M", 0.5)])
+def test_numbers_of_weights_may_have_their_letter(text: str, expected: float) -> None:
+    assert billions(text) == expected
+
+
+def test_number_of_weights_that_is_none_is_said_in_words() -> None:
+    ended = run("fit", "--params", "8x", "--quant", "Q4_K_M")
+
+    assert ended.returncode == 2
+    assert "'8x' is no number of weights, like 8B" in ended.stderr

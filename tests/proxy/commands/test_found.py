@@ -1,5 +1,6 @@
 """Whose log and state a command reads, where nobody named them."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from slowtok.proxy.commands import found
 from slowtok.proxy.commands.found import Running
 
 NOBODY = "127.0.0.1:9"
+MODEL = ("--params", "8.03", "--quant", "Q4_K_M", "--layers", "32", "--kv-heads", "8",
+         "--head-dim", "128")  # fmt: skip
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="ended by a signal")
 
 
@@ -19,11 +22,13 @@ def running(log: Path | None) -> Running:
     return Running(address="127.0.0.1:4141", state_dir="/private", log=log, upstream=())
 
 
-def test_nobody_runs(tmp_path: Path) -> None:
+def test_nobody_runs(capsys: pytest.CaptureFixture[str]) -> None:
     usual = load({"listen": NOBODY}, {})
 
     assert found.running_at(usual) is None
     assert found.log_of(usual) == usual.log_path
+    said = capsys.readouterr().err
+    assert said.startswith(f"log: {usual.log_path} (no slowtok answers at {NOBODY}")
     assert found.with_state_of(usual, None) is usual
 
 
@@ -62,6 +67,25 @@ async def test_commands_find_what_a_private_slowtok_keeps(engine: Upstream, tmp_
 
     whose = f"(of the slowtok at {listen[1]})\n"
     assert (report.returncode, tail.returncode) == (0, 0), (report.stderr, tail.stderr)
-    assert report.stderr == tail.stderr == f"log: {private / 'log.jsonl'} {whose}"
+    assert report.stderr == f"log: {private / 'log.jsonl'} {whose}"
+    assert tail.stderr == f"{report.stderr}no request in {private / 'log.jsonl'} yet\n"
     assert f"engines: big={engine.url} {whose}" in doctor.stderr
     assert f"at {engine.url}" in " ".join(doctor.stdout.split())
+
+
+async def test_the_bandwidth_that_it_uses_is_told(engine: Upstream, tmp_path: Path) -> None:
+    """`fit` takes it although this command's own state directory has none."""
+    other = tmp_path / "other"
+    async with served(tmp_path / "private", "--upstream", engine.url) as proxy:
+        listen = await proxy.address()
+        told = found.running_at(load({"listen": listen}, {}))
+        here = ("--listen", listen, "--state-dir", str(other), "--json")
+        fit = json.loads(run("fit", *MODEL, *here).stdout)
+        doctor = json.loads(run("doctor", *here).stdout)
+    alone = json.loads(run("fit", *MODEL, "--listen", NOBODY, *here[2:]).stdout)
+
+    assert told is not None
+    assert told.ram_bytes_per_s == 2e10
+    assert doctor["machine"]["ram_bandwidth_bytes_per_s"] == 2e10
+    if not doctor["gpus"]:
+        assert fit["basis"] != alone["basis"]

@@ -44,6 +44,9 @@ async def test_commands_show_the_key_and_nothing_else_does(
             ended = await asyncio.to_thread(run, *command, env=env)
             assert ended.returncode == 0, ended.stderr
             said[name] = ended.stdout
+        wrong = await asyncio.to_thread(
+            run, "status", "--listen", address, env={"SLOWTOK_API_KEY": "another"}
+        )
         without = await asyncio.to_thread(run, "status", "--listen", address)
         assert await running.end() == 0
     said["output"] = "".join([*running.out, *running.err]) + without.stdout + without.stderr
@@ -52,6 +55,8 @@ async def test_commands_show_the_key_and_nothing_else_does(
     assert (head.status, refused.status) == (200, 401)
     assert without.returncode == 1
     assert f"{address} wants its API key: set SLOWTOK_API_KEY" in without.stderr
+    assert wrong.returncode == 1
+    assert f"the API key that was given is not that of {address}" in wrong.stderr
     assert "log.jsonl" in said
     assert [name for name, text in said.items() if KEY in text] == []
     assert KEY.encode() not in body

@@ -246,3 +246,14 @@ def test_command(directory: Path) -> None:
     assert "(changed: expected" in again.stdout
     assert "queued -> slow queue cause not visible" in disabled.stdout
     assert (none.returncode, none.stdout) == (2, "")
+
+
+def test_file_without_a_case_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("# Notes\n" * 9, "utf-8")
+
+    assert run_replay(load({}, {}), [str(foreign)], expect_again=False) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"slowtok: {foreign}: there is no case in it (line 1: not JSON")

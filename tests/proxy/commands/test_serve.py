@@ -17,7 +17,7 @@ from fakes.client import CHAT
 from fakes.commands import Running, keep_ram_bandwidth, run, served, started
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
-from slowtok.proxy.commands.serve import Screen
+from slowtok.proxy.commands.serve import Screen, addresses, outward_address
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 DONE = reply(b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}', JSON)
@@ -57,7 +57,7 @@ UNUSABLE = (
     (
         ("--listen", "127.0.0.1:0", "--log", "/dev/null/x/log"),
         "log = '/dev/null/x/log'",
-        "cannot be used: Not a directory",
+        "there is no folder /dev/null/x",
     ),
     (
         ("--listen", "127.0.0.1:0", "--log", "{tmp}/log", "--record", "/dev/null/x"),
@@ -165,9 +165,10 @@ async def test_without_a_command_it_serves_and_ctrl_c_ends_it_with_its_children(
         code = await running.end(signal.SIGINT, group=True)
 
         assert running.out[0] == f"engine    {engine.url} (llama-server b1-0: small)\n"
-        assert (
-            running.out[1] == f"listening http://{address}  (OpenAI clients: http://{address}/v1)\n"
-        )
+        assert running.out[1:3] == [
+            f"page      http://{address}/slowtok/\n",
+            f"listening http://{address}  (OpenAI clients: http://{address}/v1)\n",
+        ]
         assert line.endswith(request_id)
         assert code == 0
         assert running.err == [""]
@@ -188,7 +189,7 @@ async def test_log_on_standard_output_is_nothing_but_json(engine: Upstream, tmp_
     assert found["event"] == "engine-found"
     assert (request["event"], request["id"]) == ("request", request_id)
     assert code == 0
-    assert running.out[2:] == [""]
+    assert running.out[2:] == [""], running.out
     assert not sampler.is_running()
     assert not (tmp_path / "log.jsonl").exists()
 
@@ -225,6 +226,54 @@ async def test_no_engine_says_how_to_start_one(tmp_path: Path) -> None:
     assert running.out[0] == f"engine    {REFUSED} (no answer yet)\n"
     assert answer.status_code == 502
     assert REFUSED in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "outward", "url", "scope"),
+    [
+        ("127.0.0.1", "192.168.1.7", "http://127.0.0.1:4141", ""),
+        ("::1", None, "http://[::1]:4141", ""),
+        ("0.0.0.0", "192.168.1.7", "http://192.168.1.7:4141", "on every address"),
+        ("::", "2001:db8::7", "http://[2001:db8::7]:4141", "on every address"),
+        ("0.0.0.0", None, "http://127.0.0.1:4141", "on every address"),
+    ],
+)
+def test_the_addresses_are_ones_that_can_be_opened(
+    host: str, outward: str | None, url: str, scope: str
+) -> None:
+    page, listening = addresses(host, 4141, outward)
+
+    assert page == f"page      {url}/slowtok/"
+    assert listening.startswith(f"listening {url}  (")
+    assert listening.endswith(f"OpenAI clients: {url}/v1)")
+    assert scope in listening
+
+
+def _own_addresses() -> set[str]:
+    return {a.address for interface in psutil.net_if_addrs().values() for a in interface}
+
+
+def test_the_outward_address_is_one_of_this_machine() -> None:
+    found = outward_address(socket.AF_INET)
+
+    assert found is None or found in _own_addresses()
+
+
+def test_screen_warns_of_missing_readings_and_of_ram_measured_beside_others(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    screen = Screen(json=False)
+    screen.tell("sampling-down", why="it does not run (NameError\x1b)")
+    screen.tell("ram-measured-busy", bytes_per_s=12_300_000_000)
+    screen.writer.close()
+
+    assert capfd.readouterr().out == (
+        "warning   readings of the machine are missing: diagnoses lack their evidence\n"
+        "          it does not run (NameError?)\n"
+        "warning   RAM bandwidth 12.3 GB/s, measured while other programs used the cores:\n"
+        "          it may be too low; it is measured again once they rest\n"
+    )
 
 
 def test_screen_shows_what_people_want_to_see(

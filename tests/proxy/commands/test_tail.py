@@ -249,3 +249,10 @@ def test_command_says_what_is_wrong_in_one_line() -> None:
     assert ended.stderr == (
         "slowtok: log = '-' (from arguments): it goes to standard output; name a file with --log\n"
     )
+
+
+def test_says_where_there_is_nothing(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(log, EVENT)
+
+    assert tail.run_tail(load({"log": str(log)}, {}), last=1, follow=False) == 0
+    assert capsys.readouterr() == ("", f"no request in {log} yet\n")

@@ -152,3 +152,9 @@ def test_json_holds_the_records() -> None:
         "prompt-cache-miss",
     ]
     assert found["requests"][0]["record"]["id"] == ID
+
+
+def test_slow_without_a_cause_is_called_unexplained() -> None:
+    said = printed(report.progress_line(outcome(HEALTHY, "slow"), "?"))
+
+    assert said.rstrip().endswith("slow: unexplained")

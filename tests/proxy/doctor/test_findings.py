@@ -19,7 +19,7 @@ from fakes.doctor import (
     seen,
     states,
 )
-from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.machine import CpuUser, GpuProcess, GpuSample
 from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.seen import Seen
 
@@ -287,6 +287,36 @@ def test_a_host_that_holds_back(name: str) -> None:
     assert (check.area, check.state) == ("host", state)
     assert said in check.said
     assert check.advice
+
+
+def test_who_uses_a_full_machine_is_named_even_where_no_engine_answers() -> None:
+    build = CpuUser(name="cc1plus", pid=77, cpu_cores=15.2, processes=16)
+    nobody = Seen(device=DEVICE, host=host_samples(cpu_busy_cores=15.9), others=(build,))
+    check = only(nobody, "cpu-use")
+
+    assert check.state == "note"
+    assert check.said.endswith("cc1plus (16 processes, the busiest 77, 15.2 cores)")
+
+
+def test_half_a_machine_is_no_note_beside_a_gpu() -> None:
+    assert only(seen(host=host_samples(cpu_busy_cores=8.0)), "cpu-use").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "advice"),
+    [
+        (None, "no reading of the host came", "too slow to start"),
+        ("the sampling process does not run (NameError)", "does not run (NameError)", "report"),
+    ],
+)
+def test_a_sampling_process_that_broke_is_not_called_slow(
+    failure: str | None, said: str, advice: str
+) -> None:
+    check = only(seen(device=replace(DEVICE, sampling_failure=failure), host=()), "host")
+
+    assert (check.area, check.state) == ("hidden", "unknown")
+    assert said in check.said
+    assert advice in (check.advice or "")
 
 
 def test_the_expected_rate_is_said_with_its_basis() -> None:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fakes.cases import FIRING, case, healthy, with_phases, with_timeline, with_tokens
+from fakes.cases import (
+    FIRING,
+    case,
+    healthy,
+    with_device,
+    with_gpu,
+    with_phases,
+    with_timeline,
+    with_tokens,
+)
 from fakes.records import full_record
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
@@ -101,7 +110,7 @@ def test_explanation_of_a_slow_request() -> None:
         "wait in the queue = 2.5 s (limit 0.2)",
         "Remedy: Start llama-server with --parallel 4",
         "Lost per token (ms): queued 5.56, unexplained 0.00",
-        "Ruled out: vram-spill, ",
+        "Ruled out: what needs a GPU (10 causes; none is seen here), partial-offload, ",
     ):
         assert part in said, part
 
@@ -116,6 +125,23 @@ def test_explanation_says_what_could_not_be_seen_and_how_to_see_it() -> None:
     said = text(record(replace(healthy(), host=())))
 
     assert "Not visible: host samples during decode (the sampling process gave none" in said
+
+
+def test_explanation_says_why_nothing_of_the_machine_was_read() -> None:
+    why = "the sampling process does not run (ended with code 1: NameError: name 'ALL')"
+    unread = replace(case(ms_per_token=40), host=())
+    said = text(record(with_device(unread, sampling_failure=why)))
+
+    assert f"Readings of the machine were missing: {why}." in said
+    assert f"Not visible: host samples during decode ({why})" in said
+    assert "thermal-throttle" not in said
+    assert "Readings of the machine" not in text(record(case(ms_per_token=40)))
+
+
+def test_explanation_names_the_causes_of_a_gpu_where_there_is_one() -> None:
+    said = text(record(with_gpu(FIRING["queued"]())))
+
+    assert "what needs a GPU" not in said
 
 
 def test_what_is_not_known_is_not_zero() -> None:
@@ -178,14 +204,52 @@ def test_line_fits_into_a_terminal(width: int) -> None:
 
     assert shown.cell_len <= width
     assert "slow queue" in shown.plain
+    assert shown.plain.endswith("  00000001")
     if width >= 80:
-        assert "queued" in shown.plain
-    if width < 160:
-        assert "…" in shown.plain, "the name, or the end"
+        assert "queue 2.5 s  " in shown.plain
+        assert "  queued" in shown.plain
 
 
-def test_id_is_shortened_to_its_end_before_it_goes() -> None:
-    assert request_line(record(FIRING["queued"]()), 90).plain.endswith("  00000001")
+CAUSES = ("queued", "prompt-cache-miss", "host-contention", "slow-reader", "threads-misconfigured")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_slow_line_keeps_its_cause_and_the_end_of_its_id(name: str, width: int) -> None:
+    found = record(FIRING[name]()) | {"model": "a-rather-long-name/of-a-model-Q4_K_M.gguf"}
+    shown = request_line(found, width)
+
+    assert shown.cell_len == width, "the id stands at the edge"
+    assert shown.plain.endswith("  00000001")
+    assert f"  {name}" in shown.plain
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [(80, "21.5 of 76-210 tok/s"), (120, "decode 450 at 21.5/s (expect 76-210)")],
+)
+def test_a_slow_decode_keeps_rate_and_band(width: int, said: str) -> None:
+    assert said in request_line(record(FIRING["host-contention"]()), width).plain
+
+
+def test_a_rate_never_stands_alone() -> None:
+    shown = [request_line(record(healthy()), width).plain for width in range(60, 200)]
+
+    assert all("decode 450 at 149.2/s" in line for line in shown)
+
+
+def test_id_is_shortened_before_prefill_and_band_go() -> None:
+    shown = request_line(record(healthy()), 120).plain
+
+    assert "prefill 240 (170 cached) 100 ms  decode 450 at 149.2/s (expect 76-210)" in shown
+    assert shown.endswith("  00000001")
+
+
+def test_names_have_a_column() -> None:
+    short, long = (record(healthy()) | {"model": name} for name in ("m", "m" * 40))
+    first, second = (request_line(found, 120).plain for found in (short, long))
+
+    assert first.index("prefill") == second.index("prefill")
 
 
 def test_a_symptom_does_not_cost_twice() -> None:

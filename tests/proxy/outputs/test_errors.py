@@ -1,6 +1,13 @@
+import errno
 import json
+from unittest.mock import Mock
 
-from slowtok.proxy.outputs.errors import error_response
+import aiohttp
+
+from slowtok.detectors.phases import _CUT_SHORT
+from slowtok.proxy.outputs.errors import WHAT_TO_CHECK, error_response
+from slowtok.proxy.page.serve import FOLDER
+from slowtok.proxy.upstream import _error_for, no_engine
 
 
 def test_error_has_the_shape_that_openai_clients_read() -> None:
@@ -17,3 +24,22 @@ def test_error_has_the_shape_that_openai_clients_read() -> None:
             "code": "upstream-error",
         }
     }
+
+
+def test_explanation_advises_what_the_reply_has_said() -> None:
+    refused = aiohttp.ClientConnectorError(Mock(), ConnectionRefusedError(111, "refused"))
+    told = [no_engine("the usual ports")]
+    errors = (refused, TimeoutError(), OSError(errno.EMFILE, "many"), ConnectionResetError())
+    told += [_error_for(error, "http://127.0.0.1:1") for error in errors]
+
+    assert {error.ended: error.check for error in told} == WHAT_TO_CHECK
+
+
+def test_page_gives_the_same_reasons_and_advice() -> None:
+    words = (FOLDER / "js" / "endings.js").read_text("utf-8")
+
+    for ended, reason in _CUT_SHORT.items():
+        assert ended in words
+        assert f'"{reason}"' in words
+    for check in WHAT_TO_CHECK.values():
+        assert f'"{check}"' in words

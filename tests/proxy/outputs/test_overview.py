@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from slowtok.proxy.outputs.overview import MAX_LISTED, fact, overview
+from slowtok.proxy.outputs.status_words import setup_words
 
 GPU = {
     "index": 0,
@@ -36,7 +37,7 @@ STATUS: dict[str, Any] = {
     "gpus": [GPU],
     "machine": {"cpu_physical_cores": 8, "ram_bytes": 2**35, "gpus_reason": "as not visible"},
     "not_visible": [{"fact": "RAM bandwidth", "why": "not measured yet"}],
-    "baselines": [{"setup": "decode | cpu | m", "count": 3, "median": 0.95}],
+    "baselines": [{"setup": "decode | cpu | m", "count": 3, "median_tps": 0.95}],
     "overhead": {
         "proxy": {"cpu_ratio": 0.01, "resident_bytes": 2**26},
         "sampling": {"alive": True, "cpu_ratio": 0.002, "pid": 7, "restarts": 0, "failed": {}},
@@ -67,7 +68,7 @@ def test_everything_that_is_known() -> None:
         "             does not tell dram busy ratio: needs Hopper",
         "machine      CPU physical cores 8, RAM 32.0 GiB",
         "learned      1 setup, 3 healthy requests",
-        "             decode | cpu | m: count 3, median 0.95",
+        "             decode, CPU, m: 3 of 3 healthy at 0.95 tokens/s",
         "not visible  RAM bandwidth: not measured yet",
         "own cost     proxy: CPU 1 %, resident 64 MiB",
         "             sampling: CPU 0.2 %",
@@ -93,7 +94,7 @@ def test_trouble_is_named() -> None:
         "failures     the sampling process does not run, diagnosis 2, log lines lost 3,"
         " sampling restarts 4, sampling failed: nvml GpuLost"
     )
-    assert "engine       unknown at ?, does not answer" in said
+    assert "engine       engine at ?, does not answer" in said
 
 
 def test_way_to_see_more_is_told() -> None:
@@ -190,5 +191,75 @@ def test_days_are_a_line_for_each_setup() -> None:
     said = [text for text in shown({"baselines_by_day": days}) if "11-18" in text]
 
     assert len(said) == 2
-    assert said[0].startswith("by day       decode | cpu: 11-12 9.5/s, 11-13 9.5/s, ")
+    assert said[0].startswith("by day       decode, CPU: 11-12 9.5/s, 11-13 9.5/s, ")
     assert said[0].endswith("11-18 9.5/s (7 requests)")
+
+
+def test_whether_a_model_fits_is_said_in_words() -> None:
+    fits = {"model": "m", "state": "ok", "said": "m: weights 94 MiB, in RAM", "room_bytes": 2**34}
+    warn = {"model": "m", "state": "warn", "said": "m: 3 of 30 layers in RAM", "advice": "less"}
+
+    assert shown({"engines": [{**ENGINE, "fit": [fits, warn]}]})[-3:-1] == [
+        "  fit        m fits; weights 94 MiB, in RAM",
+        "  fit        m: costs speed; 3 of 30 layers in RAM; what to do: less",
+    ]
+
+
+def test_settings_of_gpus_are_not_told_of_an_engine_without_one() -> None:
+    on_cpu = {**ENGINE, "gpu_layers": 0, "kv_on_gpu": True, "split_mode": "layer"}
+    said = "\n".join(shown({"engines": [{**on_cpu, "unmapped": "no listener"}]}))
+
+    assert "GPU layers 0" in said
+    assert "KV on GPU" not in said
+    assert "process not known (no process was seen to listen at its port)" in said
+    assert "KV on GPU yes" in "\n".join(shown({"engines": [{**on_cpu, "gpu_layers": 5}]}))
+
+
+def test_host_is_told_in_words() -> None:
+    host = {
+        "cpu_cores": 4,
+        "cpu_busy_cores": 3.5,
+        "server_cpu_cores": 1.5,
+        "server_run_delay_cores": 0.732,
+        "psi_cpu_some_ratio": 0.94,
+        "psi_io_full_ratio": 0.0,
+    }
+
+    assert shown({"host": host})[2] == (
+        "now          3.5 of 4 cores busy, the engine uses 1.5, its threads wait for 0.732 more,"
+        " something waits for the CPU 94 % of the time"
+    )
+
+
+def test_trouble_with_gpus_is_told_where_there_are_gpus() -> None:
+    status = {"overhead": {"sampling": {"tick_p50_s": 0.001, "missed_ticks": 0, "gpu_hung": 1}}}
+
+    assert shown(status)[2] == "own cost     sampling: a sample takes 1 ms"
+    assert "GPU drivers that hang: 1" in "\n".join(shown({**status, "gpus": [GPU]}))
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        (
+            "decode | cpu | m | llama-server | kv f16 | ctx 1k-2k | alone",
+            (
+                "decode, CPU, m, llama-server, KV cache f16, 1k to 2k tokens of context,"
+                " one request at a time"
+            ),
+        ),
+        (
+            "prefill | GPU-1 | m | vllm | kv f16 | prompt ? | 3-4 | speculative",
+            (
+                "prefill, GPU-1, m, vllm, KV cache f16, prompt not known, 3 to 4 requests at once,"
+                " speculative decoding"
+            ),
+        ),
+        (
+            "decode | cpu | 123456789 | vllm | kv f16 | ctx ? | 2",
+            "decode, CPU, 123456789, vllm, KV cache f16, context not known, 2 requests at once",
+        ),
+    ],
+)
+def test_setups_are_told_in_words(setup: str, words: str) -> None:
+    assert setup_words(setup) == words

@@ -1,4 +1,7 @@
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+import orjson
+import pytest
+
+from slowtok.detectors.machine import CpuUser, DeviceFacts, GpuFacts
 from slowtok.proxy.sampling.readings import Readings
 
 
@@ -24,6 +27,47 @@ def test_a_garbage_line_is_counted_and_costs_nothing_else() -> None:
     assert len(readings.host_window(8080, 0, 2)) == 2
     assert readings.status()["unreadable_lines"] == 1
     assert readings.status()["last_unreadable"] == "Segmentation fault"
+
+
+CRASH = b"""Traceback (most recent call last):
+  File "loop.py", line 1, in run
+    Error = ALL
+NameError: name 'ALL' is not defined
+Fatal Python error: _enter_buffered_busy: could not acquire lock
+Python runtime state: finalizing (tstate=0x0)
+<no Python frame>
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (CRASH, "NameError: name 'ALL' is not defined"),
+        (CRASH[CRASH.index(b"Fatal") :], "Fatal Python error: _enter_buffered_busy: could not"),
+        (b"a.b.OddError\nmore\n", "a.b.OddError"),
+    ],
+)
+def test_the_line_that_says_what_happened_is_kept(said: bytes, kept: str) -> None:
+    readings = Readings()
+    for text in said.splitlines():
+        readings.take(text)
+
+    assert readings.status()["last_unreadable"].startswith(kept)
+    assert (readings.last_words or "").startswith(kept)
+    readings.begin()
+    assert readings.last_words is None
+    readings.take(b"of another process")
+    assert readings.status()["last_unreadable"] == "of another process"
+
+
+def test_who_else_uses_the_cpu_comes_with_a_host_sample() -> None:
+    readings = Readings()
+    one = {"name": "cc1plus", "pid": 7, "cpu_cores": 3.5, "processes": 4}
+    line = {"kind": "host", "at_s": 1.0, "span_s": 0.2, "port": 1, "others": [one]}
+    readings.take(orjson.dumps(line))
+
+    [sample] = readings.host_window(1, 0, 2)
+    assert sample.others == (CpuUser(name="cc1plus", pid=7, cpu_cores=3.5, processes=4),)
 
 
 def test_host_window_has_every_sample_whose_span_touches_it() -> None:

@@ -164,3 +164,25 @@ def test_it_imports_little() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_what_ends_it_is_its_last_word() -> None:
+    """The thread that reads stdin holds its lock: an orderly end would only say so."""
+    broken = (
+        "import slowtok.proxy.sampling.__main__ as sampling\n"
+        "def run(*_): raise NameError('name ALL is not defined')\n"
+        "sampling.run = run\n"
+        "sampling.main()\n"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-P", "-c", broken),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.read().splitlines()
+
+        assert process.wait(timeout=10) == 1
+    assert said[-1] == "NameError: name ALL is not defined"

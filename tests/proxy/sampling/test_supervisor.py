@@ -190,6 +190,29 @@ async def test_a_process_that_dies_at_once_leaves_its_last_words() -> None:
         assert sampler.status()["last_unreadable"] == "RuntimeError: no such luck"
 
 
+async def test_one_that_dies_again_and_again_is_told_once_with_its_reason() -> None:
+    told: list[str] = []
+    async with started("raise RuntimeError('no such luck')", tell=told.append) as sampler:
+        await eventually(lambda: sampler.status()["restarts"] >= 3)
+        hidden = sampler.not_visible()
+
+    why = "the sampling process does not run (ended with code 1: RuntimeError: no such luck)"
+    assert told == [why]
+    assert hidden == [{"fact": "this machine, its GPUs and the engines' processes", "why": why}]
+
+
+async def test_one_that_runs_has_no_failure(quiet_server: Server) -> None:
+    told: list[str] = []
+    async with started(tell=told.append) as sampler:
+        await eventually(lambda: sampler.host_window(None, 0, time.monotonic()))
+        os.kill(pid_of(sampler), signal.SIGKILL)
+        await eventually(lambda: sampler.status()["restarts"] >= 1)
+        assert sampler.failure is None or "code -9" in sampler.failure
+        await eventually(lambda: sampler.failure is None)
+
+    assert told == []
+
+
 async def test_a_command_that_is_not_there_is_reported() -> None:
     async with started(command=("/does/not/exist",)) as sampler:
         await eventually(lambda: sampler.status()["restarts"] >= 1)

@@ -1,0 +1,35 @@
+// How a request ended that was cut short: why, and what to look at. Pure.
+
+const ENDINGS = {
+  "no-engine": ["there was no engine to ask", "start llama-server, vLLM or Ollama, or name one with --upstream URL"],
+  "upstream-refused": ["the engine could not be reached", "is the engine running, and is this its address? (slowtok --upstream URL)"],
+  "upstream-error": ["the engine broke off, or reported an error", "did the engine crash or restart? its own log says more"],
+  timeout: ["the engine did not answer in time", "is the machine reachable, and does a firewall drop the connection?"],
+  overloaded: ["slowtok had no file descriptor left for it", "raise the limit of open files (ulimit -n), or set max_connections lower"],
+  "client-gone": ["the client left before the end", null],
+  "proxy-stopped": ["slowtok was stopped before the end", null],
+};
+
+/** The verdict, or what else became of it: one that failed was not judged, and did not just pass. */
+export function verdictWord(record) {
+  if (record.verdict === "slow" || record.verdict === "normal") return record.verdict;
+  if (record.ended === "client-gone") return "client gone";
+  if (record.status >= 400 || record.ended in ENDINGS) return "failed";
+  return record.verdict ?? "passed";
+}
+
+/** What stands beside the word: the phase of a slow one, the status of a failed one. */
+export function verdictMore(record) {
+  if (verdictWord(record) === "failed") return record.status >= 400 ? String(record.status) : "";
+  return record.phase ?? "";
+}
+
+/** Why there is no verdict; null where there is one, or where none was to be. */
+export function reasonOf(record) {
+  if (record.reason) return record.reason;
+  if (record.verdict) return null;
+  return ENDINGS[record.ended]?.[0] ?? (record.status >= 400 ? `the engine answered ${record.status}` : null);
+}
+
+/** What to look at where it was cut short. */
+export const adviceOf = (record) => (record.verdict === "slow" || record.verdict === "normal" ? null : ENDINGS[record.ended]?.[1] ?? null);
