@@ -24,7 +24,12 @@ run: .venv/run.stamp ## the proxy; ARGS="--upstream http://127.0.0.1:8080"
 	$(BIN)/slowtok serve $(ARGS)
 
 test: .venv/dev.stamp ## all tests; ARGS="-m 'not engine'" leaves out those with a real engine
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -m "not engine" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m engine # one after the other: an engine takes all cores
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 
 clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
 

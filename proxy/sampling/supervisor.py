@@ -74,6 +74,7 @@ class Sampler:
         self._waiting: list[tuple[float, asyncio.Future[None]]] = []
         self._restarts = self._short_lives = 0
         self._last_end: str | None = None
+        self._last_words: str | None = None
         self._is_sampling = False
 
     async def start(self) -> None:
@@ -166,7 +167,7 @@ class Sampler:
         """Why nothing is read, in words; None where samples come or may still be coming."""
         if self._is_sampling or self._last_end is None:
             return None
-        words = self._readings.last_words
+        words = self._last_words  # the one that is starting now has said nothing yet
         said = self._last_end if words is None else f"{self._last_end}: {words}"
         return f"the sampling process does not run ({said})"
 
@@ -225,6 +226,7 @@ class Sampler:
 
     def _note_end(self, lived_s: float) -> None:
         self._is_sampling = False
+        self._last_words = self._readings.last_words
         self._short_lives = self._short_lives + 1 if lived_s <= HEALTHY_S else 0
         if self._short_lives == SHORT_LIVES:
             self._tell(self.failure or "")

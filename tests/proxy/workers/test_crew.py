@@ -119,7 +119,7 @@ async def test_requests_of_both_workers_are_seen_at_one_place(
         status = await proxy.own("status")
         assert (status["counts"]["requests"], status["counts"]["failures"]) == (STREAMS, {})
         shown = run("status", "--listen", f"127.0.0.1:{proxy.port}").stdout
-        assert "workers" in shown
+        assert sum(line.startswith("worker ") for line in shown.splitlines()) == 2
     parsed = [parse_case(path.read_bytes()).case for path in cases.iterdir()]
     neighbours = {c.timeline.request_id: c.neighbours for c in parsed}
     met = [neighbours[request_id].in_flight_at_send for request_id in request_ids]
