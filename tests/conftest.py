@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FAULTS = Path(__file__).parent / "faults"
-AGAIN = pytest.mark.flaky(reruns=2, reruns_delay=2)
+AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=5)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
