@@ -15,6 +15,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from slowtok.proxy.headers import Headers
+from slowtok.proxy.outputs.errors import WHAT_TO_CHECK
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -221,7 +222,7 @@ def no_engine(looked_at: str) -> UpstreamError:
         status=502,
         ended="no-engine",
         failed=f"no inference server found ({looked_at})",
-        check="start llama-server, vLLM or Ollama, or name one with --upstream URL",
+        check=WHAT_TO_CHECK["no-engine"],
     )
 
 
@@ -231,7 +232,7 @@ def broke_off(reply: aiohttp.ClientResponse) -> UpstreamError:
         status=502,
         ended="upstream-error",
         failed=f"{reply.url.origin()} broke off in the middle of its reply",
-        check="did the engine crash? its own log says more",
+        check=WHAT_TO_CHECK["upstream-error"],
     )
 
 
@@ -241,14 +242,14 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             status=504,
             ended="timeout",
             failed=f"{base_url} did not accept the connection in time",
-            check="is the machine reachable, and does a firewall drop the connection?",
+            check=WHAT_TO_CHECK["timeout"],
         )
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         return UpstreamError(
             status=503,
             ended="overloaded",
             failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
-            check="raise the limit of open files (ulimit -n), or set max_connections lower",
+            check=WHAT_TO_CHECK["overloaded"],
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         refused = error.os_error.errno == errno.ECONNREFUSED
@@ -257,14 +258,14 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             status=502,
             ended="upstream-refused",
             failed=f"{base_url} {what}",
-            check="is the engine running, and is this its address? (slowtok --upstream URL)",
+            check=WHAT_TO_CHECK["upstream-refused"],
         )
     if isinstance(error, aiohttp.ServerDisconnectedError | _CONNECTION_BROKE):
         return UpstreamError(
             status=502,
             ended="upstream-error",
             failed=f"{base_url} closed the connection before it answered",
-            check="did the engine crash or restart? its own log says more",
+            check=WHAT_TO_CHECK["upstream-error"],
         )
     return _no_reply(base_url, _words(error))
 
