@@ -7,9 +7,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from slowtok.proxy.demo.children import free_port
 from slowtok.proxy.past.shared.alike import Alike
@@ -100,7 +102,7 @@ def running_valkey() -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD]
         with _process([*command, "--save", "", "--dir", folder]) as process:
-            _until_it_listens(port, process)
+            _until(process, (OSError,), lambda: socket.create_connection(("127.0.0.1", port), 1))
             yield Running(f"redis://:{PASSWORD}@127.0.0.1:{port}/0", process)
 
 
@@ -124,8 +126,10 @@ def running_postgresql() -> Iterator[Running]:
         )  # fmt: skip
         command = [server, "-D", f"{folder}/data", "-F", "-k", str(folder), "-p", str(port)]
         with _process([*command, "-h", "127.0.0.1"], user=user, cwd=folder) as process:
-            _until_it_listens(port, process, folder / f".s.PGSQL.{port}")
-            yield Running(f"postgresql://slowtok:{PASSWORD}@127.0.0.1:{port}/postgres", process)
+            url = f"postgresql://slowtok:{PASSWORD}@127.0.0.1:{port}/postgres"
+            # it listens before it lets anybody in
+            _until(process, (psycopg.OperationalError,), lambda: psycopg.connect(url))
+            yield Running(url, process)
 
 
 @contextlib.contextmanager
@@ -142,13 +146,15 @@ def _process(
         process.wait()
 
 
-def _until_it_listens(
-    port: int, process: subprocess.Popen[bytes], file: Path | None = None
+def _until(
+    process: subprocess.Popen[bytes],
+    not_yet: tuple[type[Exception], ...],
+    connect: Callable[[], socket.socket | psycopg.Connection],
 ) -> None:
     give_up_s = time.monotonic() + STARTS_S
     while time.monotonic() < give_up_s and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            if file is None or file.exists():
-                return
+        with contextlib.suppress(*not_yet):
+            connect().close()
+            return
         time.sleep(0.05)
     raise TimeoutError("the store did not start")
