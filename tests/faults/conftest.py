@@ -1,7 +1,6 @@
 """A proxy in front of an engine made of bytes, on the event loop that serves."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from fakes.client import Client
 from fakes.client import connect as connect_to
+from fakes.loops import as_served
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream, listening
 
@@ -16,12 +16,7 @@ from fakes.upstream import Upstream, listening
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run on uvloop, as `slowtok serve` does."""
-    if sys.platform == "win32":
-        return {"asyncio": asyncio.new_event_loop}
-    import uvloop  # noqa: PLC0415 - not on Windows
-
-    return {"uvloop": uvloop.new_event_loop}
+    return as_served()
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """A proxy in front of an engine made of bytes, on the event loop that serves."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from fakes.client import Client
+from fakes.loops import as_served
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream, listening
 
@@ -18,11 +18,7 @@ def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The relay's tests run on uvloop, as `slowtok serve` does; the folders beside them do not."""
-    if item.path.parent != HERE or sys.platform == "win32":
-        return {"asyncio": asyncio.new_event_loop}
-    import uvloop  # noqa: PLC0415 - not on Windows
-
-    return {"uvloop": uvloop.new_event_loop}
+    return as_served() if item.path.parent == HERE else {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture
