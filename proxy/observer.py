@@ -32,6 +32,7 @@ from slowtok.proxy.slot_owners import SlotOwners
 from slowtok.proxy.stream.call import PromptPrint, print_prompt
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
+NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
 KEEP_RECENT = 256
 KEEP_PREVIOUS = 256
@@ -132,7 +133,7 @@ class Observer:
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
             loop = asyncio.get_running_loop()
-            loop.call_later(PRINT_AFTER_S, self._settle_previous, exchange.model)
+            loop.call_later(PRINT_AFTER_S, self._settle_previous, exchange)
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -234,7 +235,10 @@ class Observer:
             self._publish(settling[0])
 
     async def _settle_when_sampled(self, exchange: Exchange) -> None:
-        name = exchange.engine_name  # it may have been settled already, for another's header
+        await asyncio.sleep(NEXT_FIRST_S)
+        if exchange.request_id not in self._settling:
+            return  # it was concluded for another's header
+        name = exchange.engine_name
         until_s = time.monotonic() + SETTLE_S  # for both; counters were asked for already
         await self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S))
         left_s = max(until_s - time.monotonic(), 0.0)
@@ -307,14 +311,14 @@ class Observer:
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
-    def _settle_previous(self, model: str | None) -> None:
+    def _settle_previous(self, mine: Exchange) -> None:
         """Conclude what a reply will tell of; while the engine computes nobody waits for it."""
         for request_id, (other, _) in list(self._settling.items()):
-            if other.model == model:
+            if other.model == mine.model and other is not mine:
                 self._settle(request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        self._settle_previous(exchange.model)
+        self._settle_previous(exchange)
         value = self._previous.get(exchange.model or "")
         return {"slowtok-previous": value} if value else {}
 
