@@ -38,7 +38,12 @@ AGAIN_DOUBT_RATIO = 0.7
 
 
 def believed(finding: Finding, cause: str, *, misfit: float, history: History) -> Finding:
-    """Return the finding with its confidence weighed.
+    """Return the finding with the confidence that it deserves after all."""
+    return replace(finding, confidence=deserved(finding, cause, misfit=misfit, history=history))
+
+
+def deserved(finding: Finding, cause: str, *, misfit: float, history: History) -> float:
+    """Return a finding's confidence, weighed.
 
     `misfit` is 0 for a prediction that is not above what happened, 1 for one that is as far above
     as is still let through.
@@ -50,4 +55,4 @@ def believed(finding: Finding, cause: str, *, misfit: float, history: History) -
             confidence *= FIRST_TIME_RATIO
         elif seen >= FEW:
             confidence = 1 - (1 - confidence) * AGAIN_DOUBT_RATIO
-    return replace(finding, confidence=round(min(confidence, MOST_CONFIDENCE), 2))
+    return round(min(confidence, MOST_CONFIDENCE), 2)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.once import once
 
 SCHEMA = 1
 
@@ -79,7 +80,7 @@ class Timeline:
     token_at_s: tuple[float, ...] = ()
     itl_p50_s: float | None = None
     itl_p99_s: float | None = None
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: Tokens = Tokens()
     engine: EngineTimings | None = None
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
@@ -262,21 +263,20 @@ class Case:
     timeline: Timeline
     phases: Phases
     prompt: PromptPrefix | None = None
-    neighbours: Neighbours = field(default_factory=Neighbours)
+    neighbours: Neighbours = Neighbours()
     host: tuple[HostSample, ...] = ()
     gpu: tuple[GpuSample, ...] = ()
     server: ServerFacts = field(default_factory=ServerFacts)
     activity: EngineActivity | None = None
     model: ModelFacts = field(default_factory=ModelFacts)
     device: DeviceFacts = field(default_factory=DeviceFacts)
-    envelope: Envelope = field(default_factory=Envelope)
-    baseline: Baseline = field(default_factory=Baseline)
-    history: History = field(default_factory=History)
+    envelope: Envelope = Envelope()
+    baseline: Baseline = Baseline()
+    history: History = History()
 
     def host_during(self, phase: Phase) -> tuple[HostSample, ...]:
         """Host samples that overlap the given phase by more than half of their span."""
-        window = self.window(phase)
-        return () if window is None else tuple(_inside(self.host, *window))
+        return _host_during(self, phase) if self.host else ()
 
     def gpu_during(self, phase: Phase) -> tuple[GpuSample, ...]:
         """Samples taken inside the given phase of the GPUs that the server uses.
@@ -284,27 +284,26 @@ class Case:
         Those of all GPUs where it is not known which, or where the server uses none: what an idle
         GPU does is evidence then.
         """
-        window = self.window(phase)
-        if window is None:
-            return ()
-        mine = self.server.gpu_indices
-        return tuple(
-            s
-            for s in self.gpu
-            if window[0] <= s.at_s <= window[1] and (not mine or s.index in mine)
-        )
+        return _gpu_during(self, phase) if self.gpu else ()
 
     def window(self, phase: Phase) -> tuple[float, float] | None:
         """Begin and end of a phase on the clock of the case, where both are known."""
         p, t = self.phases, self.timeline
-        begin, end = {
-            "queue": (t.sent_at_s, p.prefill_from_at_s),
-            "load": (t.sent_at_s, p.prefill_from_at_s),
-            "prefill": (p.prefill_from_at_s, p.decode_from_at_s),
-            "decode": (p.decode_from_at_s, p.decode_to_at_s),
-            "delivery": (t.last_byte_at_s, t.delivered_at_s),
-        }[phase]
+        if phase == "decode":
+            begin, end = p.decode_from_at_s, p.decode_to_at_s
+        elif phase == "prefill":
+            begin, end = p.prefill_from_at_s, p.decode_from_at_s
+        elif phase == "delivery":
+            begin, end = t.last_byte_at_s, t.delivered_at_s
+        else:
+            begin, end = t.sent_at_s, p.prefill_from_at_s
         return None if begin is None or end is None or end <= begin else (begin, end)
+
+
+@once
+def _host_during(case: Case, phase: Phase) -> tuple[HostSample, ...]:
+    window = case.window(phase)
+    return () if window is None else tuple(_inside(case.host, *window))
 
 
 def _inside(samples: Iterable[HostSample], begin: float, end: float) -> Iterable[HostSample]:
@@ -312,3 +311,13 @@ def _inside(samples: Iterable[HostSample], begin: float, end: float) -> Iterable
         overlap = min(end, sample.at_s) - max(begin, sample.at_s - sample.span_s)
         if overlap > sample.span_s / 2:
             yield sample
+
+
+@once
+def _gpu_during(case: Case, phase: Phase) -> tuple[GpuSample, ...]:
+    window, mine = case.window(phase), case.server.gpu_indices
+    if window is None:
+        return ()
+    begin, end = window
+    found = [s for s in case.gpu if begin <= s.at_s <= end]
+    return tuple([s for s in found if s.index in mine] if mine else found)

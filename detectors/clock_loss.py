@@ -33,6 +33,7 @@ from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, need
 from slowtok.detectors.gpu_window import IDLE_BIT, facts_of, median, settled, share_with_bits
 from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.once import once
 from slowtok.detectors.phases import expected_decode_tps, judge_decode, slowdown
 from slowtok.detectors.shape import step_of
 from slowtok.detectors.window import decode_s, decode_tps
@@ -230,14 +231,10 @@ def since(case: Case, found: ClockLoss, concerns: Concerns) -> str:
 
 
 def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> ClockLoss | None:
-    gpus = serving(case, phase)
-    ratios: dict[int, float] = {}
-    for index, samples in gpus.items():
-        good = healthy(case, facts_of(case, index), samples)
-        ratio = lost_ratio(samples, good, phase, concerns)
-        if ratio is not None:
-            ratios[index] = ratio
-    if _whole(case, need(ratios or None, CLOCKS)) < MIN_LOST_RATIO:
+    if _most_lost(case, phase) < MIN_LOST_RATIO:
+        return None
+    gpus, ratios = serving(case, phase), _lost_ratios(case, phase, concerns)
+    if _whole(case, ratios) < MIN_LOST_RATIO:
         return None
     duration_s = need(_duration_s(case, phase), f"{phase} time")
     measured_s = duration_s * (1 - 1 / observed_slowdown(case, phase))
@@ -258,6 +255,27 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
         now=median_clocks([s for s in samples if concerns(s)]),
         healthy=healthy(case, gpu, samples),
     )
+
+
+@once
+def _most_lost(case: Case, phase: Phase) -> float:
+    """Return the share of the time that lower clocks took, whatever lowered them.
+
+    Raises:
+        Missing: the clocks are not known.
+    """
+    return _whole(case, need(_lost_ratios(case, phase, lambda _: True) or None, CLOCKS))
+
+
+def _lost_ratios(case: Case, phase: Phase, concerns: Concerns) -> dict[int, float]:
+    """Return the share of the time that lower clocks took on each GPU that tells them."""
+    ratios: dict[int, float] = {}
+    for index, samples in serving(case, phase).items():
+        good = healthy(case, facts_of(case, index), samples)
+        ratio = lost_ratio(samples, good, phase, concerns)
+        if ratio is not None:
+            ratios[index] = ratio
+    return ratios
 
 
 def _least_ratio(

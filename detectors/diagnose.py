@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from slowtok.detectors.belief import believed
+from slowtok.detectors.belief import believed, deserved
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.drift import drift_of
@@ -33,7 +33,7 @@ from slowtok.detectors.phases import (
     unexplained_wait,
 )
 from slowtok.detectors.roots import SAME_LOSS, roots_of
-from slowtok.detectors.ruled_out import could_apply, ruled_out
+from slowtok.detectors.ruled_out import reached, ruled_out
 from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
@@ -63,7 +63,7 @@ def diagnose(
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
     case = thinned(_measured(case))
-    examined = _examine(case, {c: d for c, d in _by_cause(catalog).items() if c not in disabled})
+    examined = _examine(case, _enabled(catalog, disabled))
     decode = judge_decode(case)
     candidates = {
         cause: finding
@@ -84,15 +84,15 @@ def diagnose(
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s),
         cleared=ruled_out(case, verdict, examined.cleared),
-        missing={c: fact for c, fact in examined.missing.items() if could_apply(case, c)},
+        missing={cause: examined.missing[cause] for cause in reached(case, examined.missing)},
         failed=examined.failed,
     )
 
 
 def _is_likely(case: Case, cause: str, finding: Finding) -> bool:
     """Say whether a finding is more than a guess: what will not be named makes nothing slow."""
-    after_all = believed(finding, cause, misfit=0.0, history=case.history)
-    return min(finding.confidence, after_all.confidence) >= MIN_CONFIDENCE
+    after_all = deserved(finding, cause, misfit=0.0, history=case.history)
+    return min(finding.confidence, after_all) >= MIN_CONFIDENCE
 
 
 def _measured(case: Case) -> Case:
@@ -101,6 +101,13 @@ def _measured(case: Case) -> Case:
         return case
     phases = replace(case.phases, prefill_s=None, decode_s=None, prefill_tps=None, decode_tps=None)
     return replace(case, phases=phases)
+
+
+def _enabled(catalog: tuple[Detector, ...], disabled: Collection[str]) -> Mapping[str, Detector]:
+    detectors = _by_cause(catalog)
+    if not disabled:
+        return detectors
+    return {cause: detector for cause, detector in detectors.items() if cause not in disabled}
 
 
 @lru_cache(maxsize=8)
@@ -129,6 +136,8 @@ def _name(
     case: Case, candidates: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]
 ) -> tuple[dict[str, Finding], float]:
     """Return the causes to name, best first, each with its part of the loss, and what is left."""
+    if not slow:
+        return {}, 0.0
     lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
     left_s = dict(lost_s)
     named: dict[str, Finding] = {}

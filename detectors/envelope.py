@@ -14,6 +14,7 @@ Source: docs/envelope.md has the formula, every constant with its source, and th
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from slowtok.detectors.assumed_model import completed_live, widen
 from slowtok.detectors.case import Envelope, Range
@@ -80,7 +81,7 @@ def _expect(
         gpus = _serving(device, server, gpu_indices)
         memory = reference(reads, device, server, gpus)
     except NoBasis as reason:
-        return Envelope(because=(str(reason),), context_tokens=context_tokens)
+        return _unknown(str(reason), context_tokens)
     known = _ceiling(memory, reads)
     if not memory.fitted:
         return known
@@ -100,6 +101,11 @@ def _expect(
         because=(*memory.notes, *_assumed(server)),
         efficiency_ratio=memory.efficiency_ratio,
     )
+
+
+@lru_cache(maxsize=64)
+def _unknown(reason: str, context_tokens: int | None) -> Envelope:
+    return Envelope(because=(reason,), context_tokens=context_tokens)
 
 
 def _serving(

@@ -2,33 +2,53 @@
 
 from dataclasses import replace
 
-from slowtok.detectors.case import Baseline, Case, Envelope, Tokens
+from slowtok.detectors.case import Baseline, Case, Envelope, Neighbours, Tokens
 from slowtok.detectors.drafts import speculates
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import expect, refine
+from slowtok.detectors.machine import DeviceFacts
 
 
 def with_expectation(case: Case) -> Case:
     """Return the case with what its model should give on its hardware, refined by its baseline."""
-    envelope = expect(
-        case.model,
-        case.device,
-        replace(case.server, speculative=True) if speculates(case) else case.server,
-        _context(case.timeline.tokens),
-        gpu_indices=case.server.gpu_indices or None,
-        sequences=1 + case.neighbours.decode_mean,
-        processed_tokens=case.timeline.tokens.processed,
+    envelope = expectation(
+        case.server, case.model, case.device, case.timeline.tokens, case.neighbours
     )
     return replace(case, envelope=_refined(case, envelope, case.baseline))
 
 
-def with_baseline(case: Case, baseline: Baseline) -> Case:
-    """Return a case whose expectation no baseline has refined yet, refined by this one.
+def expectation(
+    server: ServerFacts,
+    model: ModelFacts,
+    device: DeviceFacts,
+    tokens: Tokens,
+    neighbours: Neighbours,
+) -> Envelope:
+    """Return what a model should give on its hardware, by first principles."""
+    return expect(
+        model,
+        device,
+        replace(server, speculative=True) if tokens.drafted else server,
+        _context(tokens),
+        gpu_indices=server.gpu_indices or None,
+        sequences=1 + neighbours.decode_mean,
+        processed_tokens=tokens.processed,
+    )
+
+
+def refined(case: Case, baseline: Baseline) -> Envelope:
+    """Return a case's expectation that no baseline has refined yet, refined by this one.
 
     Not refined where tokens are drafted: other text gives other rates there.
     """
+    return _refined(case, case.envelope, baseline)
+
+
+def with_baseline(case: Case, baseline: Baseline) -> Case:
+    """Return the case with its baseline, which refines its expectation (see `refined`)."""
     if baseline == case.baseline:
         return case
-    return replace(case, baseline=baseline, envelope=_refined(case, case.envelope, baseline))
+    return replace(case, baseline=baseline, envelope=refined(case, baseline))
 
 
 def _refined(case: Case, envelope: Envelope, baseline: Baseline) -> Envelope:

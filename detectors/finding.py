@@ -20,7 +20,6 @@ class Missing(Exception):
     """A fact that a detector needs was not measured. `fact` is its name, for `not_visible`."""
 
     def __init__(self, fact: str) -> None:
-        super().__init__(fact)
         self.fact = fact
 
 

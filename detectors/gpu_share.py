@@ -54,10 +54,10 @@ def sharing_of(index: int, samples: Sequence[GpuSample]) -> Sharing | None:
     worst = _worst(told)
     return Sharing(
         index=index,
-        own_ratio=statistics.fmean(_own(s) for s in told),
-        others_ratio=statistics.fmean(others(s) for s in told),
-        taken_ratio=statistics.fmean(_taken(s) for s in told),
-        busy_ratio=statistics.fmean(_busy(s) for s in told),
+        own_ratio=statistics.fmean([_own(s) for s in told]),
+        others_ratio=statistics.fmean([others(s) for s in told]),
+        taken_ratio=statistics.fmean([_taken(s) for s in told]),
+        busy_ratio=statistics.fmean([_busy(s) for s in told]),
         pid=None if worst is None else worst.pid,
         name=None if worst is None else worst.name,
         samples=told,
@@ -66,7 +66,7 @@ def sharing_of(index: int, samples: Sequence[GpuSample]) -> Sharing | None:
 
 def others(sample: GpuSample) -> float:
     """Return the share of the time that other processes' kernels ran."""
-    return sum(p.busy_ratio or 0.0 for p in sample.processes or () if not p.is_server)
+    return sum([p.busy_ratio or 0.0 for p in sample.processes or () if not p.is_server])
 
 
 def follows(case: Case, shared: Sharing) -> bool | None:
@@ -108,13 +108,14 @@ def _is_told(sample: GpuSample) -> bool:
 
 
 def _own(sample: GpuSample) -> float:
-    return sum(p.busy_ratio or 0.0 for p in sample.processes or () if p.is_server)
+    return sum([p.busy_ratio or 0.0 for p in sample.processes or () if p.is_server])
 
 
 def _taken(sample: GpuSample) -> float:
-    if _busy(sample) < FULL_RATIO:
+    had = others(sample)
+    if not had or _busy(sample) < FULL_RATIO:
         return 0.0
-    return others(sample) / max(_own(sample) + others(sample), 1.0)
+    return had / max(_own(sample) + had, 1.0)
 
 
 def _busy(sample: GpuSample) -> float:

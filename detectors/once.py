@@ -4,9 +4,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from slowtok.detectors.case import Case
-
 P = ParamSpec("P")
+Case = TypeVar("Case")
 T = TypeVar("T")
 
 
@@ -25,7 +24,7 @@ def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, 
         if last is not case:
             last, answers = case, {}
         given: tuple[Any, ...] = (*args, *named.values()) if named else args
-        key = tuple(map(id, given))
+        key = tuple(map(id, given)) if given else ()
         found = answers.get(key)
         if found is None:
             found = answers[key] = (given, work(case, *args, **named))  # `given` keeps ids valid

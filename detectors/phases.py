@@ -101,17 +101,16 @@ def losses(
     error is not slow, however long it took.
     """
     p = case.phases
-    waits: dict[Phase, float] = {
-        "queue": p.queue_s or 0.0,
-        "load": p.load_s or 0.0,
-        "prefill": min(
-            max(_found(findings, "prefill"), prefill_excess_s(case)), p.prefill_s or 0.0
-        ),
-        "delivery": max(p.delivery_s or 0.0, _found(findings, "delivery")),
-    }
+    prefill_s = max(_found(findings, "prefill"), prefill_excess_s(case))
+    waits: tuple[tuple[Phase, float], ...] = (
+        ("queue", p.queue_s or 0.0),
+        ("load", p.load_s or 0.0),
+        ("prefill", min(prefill_s, p.prefill_s or 0.0)),
+        ("delivery", max(p.delivery_s or 0.0, _found(findings, "delivery"))),
+    )
     found = [
         PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(phase, lost_s, p.total_s))
-        for phase, lost_s in waits.items()
+        for phase, lost_s in waits
         if lost_s > 0
     ]
     if decode.slow:
@@ -119,7 +118,6 @@ def losses(
     return tuple(found)
 
 
-@once
 def prefill_excess_s(case: Case) -> float:
     """Return what a prefill took beyond its expectation; 0 where it was not slow for sure.
 
@@ -175,10 +173,10 @@ def _is_hard_ceiling(case: Case) -> bool:
 
 def _low_edge(case: Case) -> float | None:
     band, learned = case.envelope.decode, _learned(case)
-    edges = [] if band is None else [band.low]
-    if learned is not None and (edge := learned_low_tps(learned)) is not None:
-        edges.append(edge)
-    return max(edges, default=None)
+    edge = None if learned is None else learned_low_tps(learned)
+    if band is None or edge is None:
+        return edge if band is None else band.low
+    return max(band.low, edge)
 
 
 def expected_decode_tps(case: Case) -> float | None:
@@ -252,7 +250,8 @@ def _cannot(reason: str) -> DecodeJudgement:
 
 
 def _found(findings: Mapping[str, Finding], phase: Phase) -> float:
-    return max((f.lost_s for f in findings.values() if f.phase == phase), default=0.0)
+    lost_s = [f.lost_s for f in findings.values() if f.phase == phase]
+    return max(lost_s) if lost_s else 0.0
 
 
 def _is_long(phase: Phase, lost_s: float, total_s: float) -> bool:

@@ -7,9 +7,9 @@ how sure they are is what holds for their symptom, which is found beside them.
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.finding import Evidence, Finding, Missing
 from slowtok.detectors.memory import vram_spill
-from slowtok.detectors.once import once
 from slowtok.detectors.placement import Placement, off_gpu, placement
 from slowtok.detectors.placement_cost import (
     confidence,
@@ -80,13 +80,12 @@ def _of_spill(case: Case, root: Root, spilled: Finding) -> Cause | None:
     )
 
 
-@once
 def _spilled(case: Case) -> Finding | None:
     """Return what shows that the GPU fetches a part itself; None where that cannot be seen."""
     if may_spill(case) is False:
         return None
     try:
-        return vram_spill.detect(case)
+        return vram_spill.spilled(case) if decodes_on_gpu(case) else None
     except Missing:
         return None
 

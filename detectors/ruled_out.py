@@ -5,7 +5,7 @@ that its decode was not slowed is no news. Where nobody read the machine, nothin
 at. And where no verdict was possible, none can be on a cause.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Verdict
@@ -48,16 +48,20 @@ GPU_CAUSES = frozenset(
 """Causes that only a machine with a GPU can have."""
 
 
-def ruled_out(case: Case, verdict: Verdict, cleared: Iterable[str]) -> tuple[str, ...]:
+def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str, ...]:
     """Return the causes that are ruled out, of those whose detectors had nothing to say."""
     if verdict == "unknown":
         return ()
-    was_read = bool(case.host or case.gpu)
-    return tuple(
-        cause
-        for cause in cleared
-        if (was_read or cause in _IN_THE_EXCHANGE) and could_apply(case, cause)
-    )
+    if not (case.host or case.gpu):
+        cleared = [cause for cause in cleared if cause in _IN_THE_EXCHANGE]
+    return tuple(reached(case, cleared))
+
+
+def reached(case: Case, causes: Iterable[str]) -> Iterable[str]:
+    """Return the causes that the request got far enough for."""
+    if not is_cut_short(case):
+        return causes
+    return [cause for cause in causes if could_apply(case, cause)]
 
 
 def could_apply(case: Case, cause: str) -> bool:

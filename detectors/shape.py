@@ -5,8 +5,8 @@ spread on both sides, taken only if the two sides differ far beyond their own sp
 for tokens: what matters is how their rate changed, not its height.
 """
 
-import itertools
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,10 +77,12 @@ def step_of(case: Case) -> Step | None:
 def stalls_of(case: Case) -> tuple[Stall, ...]:
     """Return the gaps that are far longer than this request's usual ones."""
     times = case.timeline.token_at_s
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    if len(gaps) < MIN_STALL_GAPS:
+    if len(times) <= MIN_STALL_GAPS:
         return ()
+    gaps = list(map(operator.sub, times[1:], times))
     least_s = max(MIN_STALL_S, MIN_STALL_GAPS * statistics.median(gaps))
+    if max(gaps) < least_s:
+        return ()
     return tuple(
         Stall(end_s=end_s, gap_s=gap_s)
         for end_s, gap_s in zip(times[1:], gaps, strict=True)

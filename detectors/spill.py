@@ -207,8 +207,8 @@ def _fills_ram_silently(case: Case) -> bool:
 def _moved_bytes(samples: Sequence[GpuSample], *, believe_ram: bool) -> float | None:
     """Return the server's memory that the driver holds in RAM for one GPU, None if not told."""
     moved = []
-    for sample in samples:
-        servers = [p for p in sample.processes or () if p.is_server]
+    for processes in [s.processes for s in samples if s.processes]:
+        servers = [p for p in processes if p.is_server]
         counts = [c for p in servers if (c := _moved(p, believe_ram=believe_ram)) is not None]
         if counts:
             moved.append(sum(counts))

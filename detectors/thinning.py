@@ -8,8 +8,9 @@ of time stay what they were; counters lose at most one bunch at each end.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import TypeVar
 
 from slowtok.detectors.case import Case
@@ -24,6 +25,8 @@ steps of 4.5 s. A share of time is then known to 3.5 % at the worst (the standar
 
 
 SELDOM = ("processes", "pcie_width", "vgpu_licensed", "throttled_power_ns", "ecc_errors")
+_seldom = attrgetter(*SELDOM)
+_NOT_READ = (None,) * len(SELDOM)
 
 
 def thinned(case: Case) -> Case:
@@ -33,7 +36,7 @@ def thinned(case: Case) -> Case:
     ends = _ends(case)
     gpu = [
         _fullest(bunch)
-        for stretch in _stretches(case.gpu, ends, lambda s: s.at_s)
+        for stretch in _stretches(case.gpu, ends, attrgetter("at_s"))
         for index in {s.index for s in stretch}
         for bunch in _bunches([s for s in stretch if s.index == index])
     ]
@@ -42,7 +45,7 @@ def thinned(case: Case) -> Case:
         for stretch in _stretches(case.host, ends, lambda s: s.at_s - s.span_s / 2)
         for bunch in _bunches(stretch)
     ]
-    return replace(case, gpu=tuple(sorted(gpu, key=lambda s: s.at_s)), host=tuple(host))
+    return replace(case, gpu=tuple(sorted(gpu, key=attrgetter("at_s"))), host=tuple(host))
 
 
 def _ends(case: Case) -> list[float]:
@@ -69,15 +72,32 @@ def _bunches(samples: Sequence[T]) -> Iterable[Sequence[T]]:
 
 def _fullest(bunch: Sequence[GpuSample]) -> GpuSample:
     """Return the first sample with what is read once a second, the dearest to lose first."""
-    for name in SELDOM:
-        known = next((s for s in bunch if getattr(s, name) is not None), None)
-        if known is not None:
-            return known
-    return bunch[len(bunch) // 2]
+    full = [s for s in bunch if _seldom(s) != _NOT_READ]
+    if not full:
+        return bunch[len(bunch) // 2]
+    first = [next((i for i, value in enumerate(_seldom(s)) if value is not None)) for s in full]
+    return full[first.index(min(first))]
 
 
 def _middle(bunch: Sequence[HostSample]) -> HostSample:
     if len(bunch) == 1:
         return bunch[0]
-    span_s = sum(s.span_s for s in bunch)
-    return replace(bunch[len(bunch) // 2], at_s=bunch[-1].at_s, span_s=span_s)
+    span_s = sum([s.span_s for s in bunch])
+    return _standing_for(bunch[len(bunch) // 2], at_s=bunch[-1].at_s, span_s=span_s)
+
+
+_SPAN = ("at_s", "span_s")
+_READINGS = tuple(field.name for field in fields(HostSample) if field.name not in _SPAN)
+_readings = attrgetter(*_READINGS)
+_WRITE = tuple(vars(HostSample)[name].__set__ for name in _SPAN + _READINGS)
+
+
+def _standing_for(sample: HostSample, *, at_s: float, span_s: float) -> HostSample:
+    """Return the sample as that of other seconds: `replace` takes three times as long.
+
+    A minute has hundreds of them, and that was half of what its diagnosis cost.
+    """
+    other = object.__new__(HostSample)
+    for write, value in zip(_WRITE, (at_s, span_s, *_readings(sample)), strict=True):
+        write(other, value)
+    return other

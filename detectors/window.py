@@ -15,8 +15,10 @@ from slowtok.detectors.once import once
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
     """Return the time-weighted mean of the readings that are known, None if there are none."""
     weighted = [(value, s.span_s) for s in samples if (value := read(s)) is not None]
-    total_s = sum(span_s for _, span_s in weighted)
-    return sum(value * span_s for value, span_s in weighted) / total_s if total_s else None
+    if not weighted:
+        return None
+    total_s = sum([span_s for _, span_s in weighted])
+    return sum([value * span_s for value, span_s in weighted]) / total_s if total_s else None
 
 
 def gpu_mean(
@@ -29,7 +31,7 @@ def gpu_mean(
 
 def seconds(samples: Iterable[HostSample]) -> float:
     """Return how many seconds the samples cover together."""
-    return sum(s.span_s for s in samples)
+    return sum([s.span_s for s in samples])
 
 
 CPU_DECODES_CORES = 1.5

@@ -2,9 +2,9 @@
 
 import time
 
-import aiohttp
 import orjson
 
+from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.headers import Headers
 from slowtok.proxy.stream.assemble import Assembler
@@ -14,7 +14,7 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; no p
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 
-async def assemble(reply: aiohttp.ClientResponse, exchange: Exchange) -> bytes:
+async def assemble(reply: EngineReply, exchange: Exchange) -> bytes:
     """Read the stream to its end and return the reply; an error in it sets the status.
 
     Raises:

@@ -14,16 +14,30 @@ that another version of slowtok wrote is taken as it is, because that one expect
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.once import once
 from slowtok.detectors.phases import MIN_DECODE_TOKENS, is_error
 from slowtok.proxy.past import summary
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
-from slowtok.proxy.past.setup import Setup, decode_setup, is_alone, prefill_setup
-from slowtok.proxy.past.shared.alike import Alike, alike, is_on_gpu
+from slowtok.proxy.past.setup import (
+    ALONE,
+    Place,
+    Setup,
+    decode_setup,
+    is_alone,
+    octave_of,
+    place_of,
+    prefill_setup,
+    sequences_of,
+    setup_at,
+)
+from slowtok.proxy.past.shared.alike import alike, is_on_gpu
 from slowtok.proxy.past.shared.peers import Peers
 from slowtok.proxy.version import own_version
 
@@ -32,7 +46,9 @@ MIN_DECODE_S = 1.0  # a shorter decode says little about a rate
 MIN_PREFILL_TOKENS = 128  # below that it is mostly overhead; no published source
 MIN_PREFILL_S = 0.1
 LAST_WEEK_S = (DAY_S, 14 * DAY_S)  # how old the rates are that drift is held against
+AGES_STEP_S = 60.0  # they are counted to the full minute before a request
 UNKNOWN_VERSION = "?"
+MOST_KEPT = 256  # answers at hand, for requests of the same setups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +60,30 @@ class Earlier:
     week_ago_decode_tps: float | None
 
 
+class _Asked(NamedTuple):
+    """What a request is held against: its setups, what is expected there, and by which engine."""
+
+    place: Place
+    context: str
+    computed: str
+    sequences: str
+    decode_unit_tps: float | None
+    prefill_unit_tps: float | None
+    engine_version: str
+
+    @property
+    def decode(self) -> Setup:
+        return setup_at("decode", self.place, self.context, self.sequences)
+
+    @property
+    def decode_alone(self) -> Setup:
+        return setup_at("decode", self.place, self.context, ALONE)
+
+    @property
+    def prefill_alone(self) -> Setup:
+        return setup_at("prefill", self.place, self.computed, ALONE)
+
+
 class Baselines:
     """Learns rates by setup, and says what a setup gave before."""
 
@@ -53,6 +93,9 @@ class Baselines:
         self._kept = kept
         self._peers = peers
         self._made_by = made_by or own_version() or UNKNOWN_VERSION
+        # Worked out anew only when rates were added: how often is a part of what is asked.
+        self._own = lru_cache(maxsize=MOST_KEPT)(self._own_now)
+        self._earlier = lru_cache(maxsize=MOST_KEPT)(self._earlier_at)
 
     @property
     def errors(self) -> int:
@@ -64,32 +107,16 @@ class Baselines:
 
         Requests that share the engine are held against it too: what sharing costs is a finding.
         """
-        found, peers = self._own_or_peers(case)
-        decode = sorted(self._at(found, _decode_unit(case)))
-        own_prefill = self._healthy(case, prefill_setup(case, alone=True))
-        prefill = sorted(self._at(own_prefill, _prefill_unit(case)))
-        enough = len(prefill) >= REFINE_AFTER
-        return Baseline(
-            count=len(decode),
-            decode_tps=statistics.median(decode) if decode else None,
-            decode_p10_tps=_percentile(decode, 0.1) if decode else None,
-            prefill_tps=statistics.median(prefill) if enough else None,
-            peers=peers,
-        )
+        asked = _asked(case)
+        own = self._own(asked, self._kept.rates.changes)
+        if self._peers is None or own.count >= REFINE_AFTER:
+            return own
+        return self._with_peers(own, asked, case, self._peers)
 
     def earlier(self, case: Case) -> Earlier:
         """Return what drift is held against, at the case's own context and prompt."""
-        now_unix_s = case.timeline.started_unix_s
-        decoded, unit = self._kept.rates.of(decode_setup(case)), _decode_unit(case)
-        alone = self._kept.rates.of(decode_setup(case, alone=True))
-        prefilled = self._kept.rates.of(prefill_setup(case, alone=True))
-        youngest_s, oldest_s = LAST_WEEK_S
-        last_week = [r for r in decoded if youngest_s < now_unix_s - r.at_unix_s <= oldest_s]
-        return Earlier(
-            best_decode_tps=self._best(alone, unit, now_unix_s),
-            best_prefill_tps=self._best(prefilled, _prefill_unit(case), now_unix_s),
-            week_ago_decode_tps=_median_of_enough(self._at(last_week, unit)),
-        )
+        now_unix_s = case.timeline.started_unix_s // AGES_STEP_S * AGES_STEP_S
+        return self._earlier(_asked(case), self._kept.rates.changes, now_unix_s)
 
     def learn(self, case: Case, diagnosis: Diagnosis) -> bool:
         """Keep the rates of a finished request; True where its decode was healthy and telling."""
@@ -135,36 +162,57 @@ class Baselines:
             tps=tps,
             expected_tps=expected_tps,
             healthy=healthy and is_alone(setup),
-            engine_version=case.server.version or UNKNOWN_VERSION,
+            engine_version=_version(case),
             made_by=self._made_by,
         )
         self._kept.add_rate(setup, rate)
 
-    def _healthy(self, case: Case, setup: Setup) -> list[Rate]:
-        version = case.server.version or UNKNOWN_VERSION
+    def _healthy(self, setup: Setup, version: str) -> list[Rate]:
         rates = self._kept.rates.of(setup)
         mine = [rate for rate in rates if rate.healthy and rate.engine_version == version]
         return mine[-KEEP:]
 
-    def _own_or_peers(self, case: Case) -> tuple[list[Rate], int]:
-        """Return decode's healthy rates, and of how many peers: 0 where they are this machine's."""
-        setup = decode_setup(case, alone=True)
-        own, place = self._healthy(case, setup), self._place(case, setup)
-        if self._peers is None or place is None or len(own) >= REFINE_AFTER:
-            return own, 0
-        told = self._peers.of(place)
-        own = list({rate.at_unix_s: rate for rate in (*told.mine, *own)}.values())
+    def _own_now(self, asked: _Asked, _changes: int) -> Baseline:
+        """Return the baseline of this machine's own rates."""
+        decode = self._healthy(asked.decode_alone, asked.engine_version)
+        prefill = self._healthy(asked.prefill_alone, asked.engine_version)
+        return _baseline(
+            self._at(decode, asked.decode_unit_tps),
+            prefill_tps=_median_of_enough(self._at(prefill, asked.prefill_unit_tps)),
+        )
+
+    def _with_peers(self, own: Baseline, asked: _Asked, case: Case, peers: Peers) -> Baseline:
+        """Return a baseline with peers' decode where this machine's own rates are too few."""
+        place = alike(case, asked.decode_alone)
+        if place is None:
+            return own
+        told = peers.of(place)
+        here = self._healthy(asked.decode_alone, asked.engine_version)
+        mine = list({rate.at_unix_s: rate for rate in (*told.mine, *here)}.values())
         others = [rate for card in told.others for rate in card]
-        is_enough = len(own) >= REFINE_AFTER or len(others) < REFINE_AFTER
-        return (own, 0) if is_enough else (others, len(told.others))
+        is_enough = len(mine) >= REFINE_AFTER or len(others) < REFINE_AFTER
+        return _baseline(
+            self._at(mine if is_enough else others, asked.decode_unit_tps),
+            prefill_tps=own.prefill_tps,
+            peers=0 if is_enough else len(told.others),
+        )
+
+    def _earlier_at(self, asked: _Asked, _changes: int, now_unix_s: float) -> Earlier:
+        decoded, unit_tps = self._kept.rates.of(asked.decode), asked.decode_unit_tps
+        alone = self._kept.rates.of(asked.decode_alone)
+        prefilled = self._kept.rates.of(asked.prefill_alone)
+        youngest_s, oldest_s = LAST_WEEK_S
+        last_week = [r for r in decoded if youngest_s < now_unix_s - r.at_unix_s <= oldest_s]
+        return Earlier(
+            best_decode_tps=self._best(alone, unit_tps, now_unix_s),
+            best_prefill_tps=self._best(prefilled, asked.prefill_unit_tps, now_unix_s),
+            week_ago_decode_tps=_median_of_enough(self._at(last_week, unit_tps)),
+        )
 
     def _tell_peers(self, case: Case, setup: Setup) -> None:
-        place = self._place(case, setup)
+        place = None if self._peers is None else alike(case, setup)
         if self._peers is not None and place is not None and is_on_gpu(case):
-            self._peers.tell(place, self._healthy(case, setup))
-
-    def _place(self, case: Case, setup: Setup) -> Alike | None:
-        return None if self._peers is None else alike(case, setup)
+            self._peers.tell(place, self._healthy(setup, _version(case)))
 
     def _best(
         self, rates: Sequence[Rate], unit_tps: float | None, now_unix_s: float
@@ -181,6 +229,34 @@ class Baselines:
             else rate.tps
             for rate in rates
         ]
+
+
+@once
+def _asked(case: Case) -> _Asked:
+    return _Asked(
+        place_of(case),
+        octave_of(case.envelope.context_tokens),
+        octave_of(case.timeline.tokens.processed),
+        sequences_of(case.neighbours.decode_mean),
+        _decode_unit(case),
+        _prefill_unit(case),
+        _version(case),
+    )
+
+
+def _version(case: Case) -> str:
+    return case.server.version or UNKNOWN_VERSION
+
+
+def _baseline(decode: Sequence[float], *, prefill_tps: float | None, peers: int = 0) -> Baseline:
+    ordered = sorted(decode)
+    return Baseline(
+        count=len(ordered),
+        decode_tps=statistics.median(ordered) if ordered else None,
+        decode_p10_tps=_percentile(ordered, 0.1) if ordered else None,
+        prefill_tps=prefill_tps,
+        peers=peers,
+    )
 
 
 def _decode_unit(case: Case) -> float | None:

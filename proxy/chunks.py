@@ -7,6 +7,7 @@ import aiohttp
 from aiohttp import web
 
 from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.reshaped import Reshaped
 from slowtok.proxy.tap import Tap
@@ -16,7 +17,7 @@ UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 async def pass_chunks(
     request: web.Request,
-    reply: aiohttp.ClientResponse,
+    reply: EngineReply,
     response: web.StreamResponse,
     exchange: Exchange,
     reshaped: Reshaped | None,
@@ -45,7 +46,7 @@ async def pass_chunks(
 
 def _tap(
     request: web.Request,
-    reply: aiohttp.ClientResponse,
+    reply: EngineReply,
     response: web.StreamResponse,
     exchange: Exchange,
     reshaped: Reshaped | None,
@@ -54,15 +55,11 @@ def _tap(
     """Return a tap; None where a record has to be made between two chunks."""
     if reshaped is not None and reshaped.annotates:
         return None
-
-    def seen(piece: bytes, at_s: float) -> None:
-        exchange.observe(piece, at_s)
-        backlog.glance(at_s)
-
     return Tap(
         reply,
         request,
         chunked=response.headers.get("Transfer-Encoding") == "chunked",
         reshape=None if reshaped is None else reshaped.feed,
-        seen=seen,
+        exchange=exchange,
+        backlog=backlog,
     )

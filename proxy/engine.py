@@ -1,8 +1,11 @@
 """One inference server, as it was last seen."""
 
 import asyncio
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from yarl import URL
@@ -16,6 +19,12 @@ from slowtok.proxy.servers.server_facts import meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
 
 MODELS = "/v1/models"  # where every engine lists its models
+
+
+@lru_cache(maxsize=64)
+def only_named(model: str | None) -> ModelFacts:
+    """Return the facts of a model of which only the name is known."""
+    return ModelFacts(name=model)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,16 +54,41 @@ class Engine:
     lost_unix_s: float | None = None
     listed: dict[str, dict[str, Any]] = field(default_factory=dict)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    _facts: tuple[tuple[object, ...], Mapping[str, Any]] | None = None
+    port: int = field(init=False)
+    _told: tuple[tuple[object, ...], Mapping[str, Any]] | None = None
+    _facts: tuple[tuple[object, ...], ServerFacts] | None = None
 
-    def as_told(self, process: ProcessFacts | None, model: str | None) -> Mapping[str, Any]:
+    def __post_init__(self) -> None:
+        """Read the port from the URL, once."""
+        self.port = URL(self.url).port or 80
+
+    def facts(
+        self, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+    ) -> ServerFacts:
+        """Return what it and its process tell; `seen` are further fields, as a request found them.
+
+        The same object until something else is told: much that rests on it is then the same, too.
+        """
+        told, uptime_s = self._as_told(process, model), self._uptime_s()
+        known = (told, seen, uptime_s)
+        if self._facts is None or self._facts[0] != known:
+            self._facts = (known, ServerFacts(**{**told, **seen, "uptime_s": uptime_s}))
+        return self._facts[1]
+
+    def _uptime_s(self) -> float | None:
+        """Return the seconds since it was found, or found again; one that has begun counts."""
+        if self.found_at_s is None or self.identity is None:
+            return None
+        return float(math.ceil(time.monotonic() - self.found_at_s))
+
+    def _as_told(self, process: ProcessFacts | None, model: str | None) -> Mapping[str, Any]:
         """Return the fields of `ServerFacts` that it and its process tell.
 
         They are put together anew only when something else is told.
         """
         identity = self.identity or Identity(kind=self.last_kind)
         told = (identity, self.probe, process, self.local, model)
-        if self._facts is None or self._facts[0] != told:
+        if self._told is None or self._told[0] != told:
             facts = server_facts(
                 identity,
                 self.probe,
@@ -64,8 +98,8 @@ class Engine:
                 local=self.local,
                 model=model,
             )
-            self._facts = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
-        return self._facts[1]
+            self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
+        return self._told[1]
 
     @property
     def kind(self) -> str:
@@ -76,6 +110,13 @@ class Engine:
         """Return the model that a request means."""
         found = (self.models.get(name) for name in meant_by(model or ""))
         return next((facts for facts in found if facts), None)
+
+    def serving(self, model: str | None) -> ModelFacts:
+        """Return what is known of the model that a request means, or of the only one there is."""
+        if not self.models:
+            return only_named(model)
+        only = next(iter(self.models.values())) if len(self.models) == 1 else None
+        return self.lookup(model) or only or only_named(model)
 
     def serves(self, model: str | None) -> bool:
         """Say whether it lists a model by that name."""
@@ -108,11 +149,6 @@ class Engine:
     def version(self) -> str | None:
         """The version that it told."""
         return self.probe.version or (self.identity.version if self.identity else None)
-
-    @property
-    def port(self) -> int:
-        """The port of its URL."""
-        return URL(self.url).port or 80
 
     @property
     def scrape_failures(self) -> int:

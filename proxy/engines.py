@@ -18,7 +18,7 @@ from yarl import URL
 
 from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine
+from slowtok.proxy.engine import Engine, only_named
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
@@ -195,7 +195,10 @@ class Engines:
 
     def find(self, name: str | None) -> Engine | None:
         """Return the engine of that name."""
-        return next((engine for engine in self.all if engine.name == name), None)
+        for engine in self.all:
+            if engine.name == name:
+                return engine
+        return None
 
     def facts(
         self, name: str | None, model: str | None, **seen: Any
@@ -206,13 +209,8 @@ class Engines:
         """
         engine = self.find(name)
         if engine is None:
-            return ServerFacts(**seen), ModelFacts(name=model)
-        told = engine.as_told(self._process(engine), model)
-        here_since_s = engine.found_at_s if engine.identity is not None else None
-        uptime_s = _uptime_s(told["uptime_s"], here_since_s)
-        server = ServerFacts(**{**told, **seen, "uptime_s": uptime_s})
-        only = next(iter(engine.models.values())) if len(engine.models) == 1 else None
-        return server, engine.lookup(model) or only or ModelFacts(name=model)
+            return ServerFacts(**seen), only_named(model)
+        return engine.facts(self._process(engine), model, seen), engine.serving(model)
 
     def note_begin(self, name: str | None, model: str | None = None) -> None:
         """Scrape an engine's counters: a request for `model` is about to be sent to it."""
@@ -380,11 +378,3 @@ class Engines:
         self._tell(
             event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )
-
-
-def _uptime_s(told_s: float | None, found_at_s: float | None) -> float | None:
-    """Return how long an engine has been there: at most since it was found, or found again."""
-    if found_at_s is None:
-        return told_s
-    here_s = time.monotonic() - found_at_s
-    return here_s if told_s is None else min(told_s, here_s)

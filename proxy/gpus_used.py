@@ -37,7 +37,9 @@ def gpus_used(
     the model is loaded it uses none; the samples of a whole request have it at their end.
     `samples` are oldest first.
     """
-    gpus = _independent(device.gpus or ())
+    if not device.gpus:
+        return None
+    gpus = _independent(device.gpus)
     newest = {s.index: s for s in samples if s.processes is not None}
     uses = {gpu.index: _uses(newest.get(gpu.index), device) for gpu in gpus}
     if None in uses.values():
@@ -51,17 +53,19 @@ def gpus_used(
 
 def seen_from(samples: Iterable[GpuSample], pids: Collection[int]) -> tuple[GpuSample, ...]:
     """Return the samples as the server with these pids sees them: other servers are others."""
-    return tuple(
-        sample
-        if sample.processes is None
-        else replace(sample, processes=tuple(_seen(p, pids) for p in sample.processes))
-        for sample in samples
-    )
+    return tuple([_seen_from(sample, pids) for sample in samples])
 
 
-def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
-    foreign = process.is_server is True and process.pid not in pids
-    return replace(process, is_server=False) if foreign else process
+def _seen_from(sample: GpuSample, pids: Collection[int]) -> GpuSample:
+    processes = sample.processes or ()
+    if not any(_is_foreign(process, pids) for process in processes):
+        return sample
+    seen = [replace(p, is_server=False) if _is_foreign(p, pids) else p for p in processes]
+    return replace(sample, processes=tuple(seen))
+
+
+def _is_foreign(process: GpuProcess, pids: Collection[int]) -> bool:
+    return process.is_server is True and process.pid not in pids
 
 
 def _independent(gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:

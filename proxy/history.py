@@ -19,6 +19,7 @@ from slowtok.proxy.past.setup import model_of
 RECENT = 5  # judged requests
 RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
 MOST_CONFIGURATIONS = 256
+_NO_BEST = Best(gpu="", day=0)
 
 _Configuration = tuple[object, ...]
 
@@ -44,7 +45,7 @@ class Past:
         `idle` are samples of all GPUs from before the request, from `since_s` on. Called once for
         each request, before it is judged: a load that the case shows is remembered here.
         """
-        best = self._kept.bests.of(case) or Best(gpu="", day=0)
+        best = self._kept.bests.of(case) or _NO_BEST
         earlier = self._baselines.earlier(case)
         recent = self._recent(case)
         return History(
@@ -53,7 +54,7 @@ class Past:
             best_memory_clock_mhz=best.memory_clock_mhz,
             best_power_w=best.power_w,
             judged_recently=len(recent),
-            causes_recently=tuple(cause for judged in recent for cause in judged.causes),
+            causes_recently=tuple([cause for judged in recent for cause in judged.causes]),
             best_decode_tps=earlier.best_decode_tps,
             best_prefill_tps=earlier.best_prefill_tps,
             week_ago_decode_tps=earlier.week_ago_decode_tps,

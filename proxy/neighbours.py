@@ -2,7 +2,7 @@
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,28 +38,34 @@ def stay_of(exchange: Exchange, now_s: float) -> Stay | None:
     return Stay(exchange.engine_name, exchange.sent_at_s, first_s, end_s)
 
 
-def in_flight_at(engine_name: str | None, at_s: float, stays: Iterable[Stay]) -> int:
-    """Count the generations that were at an engine at one moment."""
-    return sum([s.engine_name == engine_name and s.sent_s <= at_s < s.end_s for s in stays])
+def met_at(engine_name: str | None, stays: Iterable[Stay]) -> list[Stay]:
+    """Return the stays at one engine."""
+    return [stay for stay in stays if stay.engine_name == engine_name]
 
 
-def count_neighbours(
-    engine_name: str | None, sent_at_s: float | None, phases: Phases, others: Iterable[Stay]
-) -> Neighbours:
+def in_flight_at(at_s: float | None, met: Iterable[Stay]) -> int:
+    """Count the generations that were there at one moment; nobody is met at none."""
+    if at_s is None:
+        return 0
+    return sum([sent_s <= at_s < end_s for _, sent_s, _, end_s in met])
+
+
+def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]) -> Neighbours:
     """Count the other generations that a request met at its engine."""
-    if sent_at_s is None:
-        return Neighbours()
-    met = [stay for stay in others if stay.engine_name == engine_name]
     from_s, to_s = _window(phases)
-    spans = [
-        (max(stay.first_s, from_s), min(stay.end_s, to_s))
-        for stay in met
-        if stay.first_s < to_s and stay.end_s > from_s
+    decoding = [
+        (first_s, end_s)
+        for _, _, first_s, end_s in met
+        if first_s < to_s and end_s > from_s and first_s < end_s
     ]
+    if from_s >= to_s or not decoding:
+        return Neighbours(in_flight_at_send=in_flight_at_send)
+    partly = [(max(a, from_s), min(b, to_s)) for a, b in decoding if a > from_s or b < to_s]
+    throughout = len(decoding) - len(partly)
     return Neighbours(
-        in_flight_at_send=in_flight_at(engine_name, sent_at_s, met),
-        decode_mean=sum([b - a for a, b in spans]) / (to_s - from_s) if to_s > from_s else 0.0,
-        decode_max=_most_at_once(spans),
+        in_flight_at_send=in_flight_at_send,
+        decode_mean=throughout + sum([b - a for a, b in partly]) / (to_s - from_s),
+        decode_max=throughout + _most_at_once(partly),
     )
 
 
@@ -75,7 +81,8 @@ def with_slots(
         slots: how many the engine has; a guess beyond the others of them is cut.
         mine: slots that the request itself took (n > 1 takes several).
     """
-    looks = log.window(*_window(phases))
+    from_s, to_s = _window(phases)
+    looks = log.window(from_s, to_s) if from_s < to_s else ()
     if len(looks) >= MIN_LOOKS:
         others = [max(look.busy - mine, 0) for look in looks]
         return replace(guessed, decode_mean=statistics.fmean(others), decode_max=max(others))
@@ -97,6 +104,5 @@ def _window(phases: Phases) -> tuple[float, float]:
 
 def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
     """Return how many spans cover one moment at most; it is one at which one of them begins."""
-    within = [(a, b) for a, b in spans if b > a]
-    begins, ends = sorted(a for a, _ in within), sorted(b for _, b in within)
-    return max((i + 1 - bisect_right(ends, a) for i, a in enumerate(begins)), default=0)
+    begins, ends = sorted([a for a, _ in spans]), sorted([b for _, b in spans])
+    return max([i + 1 - bisect_right(ends, a) for i, a in enumerate(begins)], default=0)

@@ -6,8 +6,9 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 import asyncio
 import itertools
 import time
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from slowtok.detectors.case import Case
@@ -19,23 +20,24 @@ from slowtok.proxy.engines import Engines
 from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.history import Past
+from slowtok.proxy.last_verdicts import LastVerdicts
 from slowtok.proxy.neighbours import Stay, stay_of
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.prompt_guess import PromptGuesses
-from slowtok.proxy.prompts import PRINT_AFTER_S, Prompts, soon
+from slowtok.proxy.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
 from slowtok.proxy.running import running
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.servers.slots import SlotsLook
 from slowtok.proxy.slot_owners import SlotOwners
 from slowtok.proxy.stream.call import PromptPrint, print_prompt
+from slowtok.proxy.together import Together
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
 KEEP_RECENT = 256
-KEEP_PREVIOUS = 256
 
 Step = Literal["begin", "sent", "end"]
 
@@ -96,10 +98,13 @@ class Observer:
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
         self._recent: deque[Stay] = deque(maxlen=KEEP_RECENT)
-        self._settling: dict[str, tuple[Exchange, asyncio.Task[None] | asyncio.Handle]] = {}
+        self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
-        self._previous: OrderedDict[str, str] = OrderedDict()
+        self._verdicts = LastVerdicts()
+        self._meanwhile = Together(self.failures, "prompt print", after_s=PRINT_AFTER_S)
+        self._diagnosing = Together(self.failures, "diagnosis")
+        self._publishing = Together(self.failures, "diagnosis")  # the reply goes first
         self.requests = 0
         self.diagnosed = 0
         self.diagnose_s = 0.0
@@ -132,8 +137,8 @@ class Observer:
         self._note("sent", exchange)
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
-            loop = asyncio.get_running_loop()
-            loop.call_later(PRINT_AFTER_S, self._settle_previous, exchange)
+            if self._settling:
+                self._meanwhile.add(partial(self._settle_previous, exchange, KEEP_PER_MODEL))
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -158,18 +163,17 @@ class Observer:
         self._note("end", exchange)
         if stay := stay_of(exchange, time.monotonic()):
             self._recent.append(stay)
-        waiting: asyncio.Task[None] | asyncio.Handle
-        if exchange.request_id in self._concluded or not exchange.stream:  # the reply goes first
-            waiting = asyncio.get_running_loop().call_soon(self._settle, exchange.request_id)
+        if exchange.request_id in self._concluded or not exchange.stream:
+            self._publishing.add(partial(self._publish, exchange))
         else:
             waiting = asyncio.create_task(self._settle_when_sampled(exchange))
-        self._settling[exchange.request_id] = (exchange, waiting)
+            self._settling[exchange.request_id] = (exchange, waiting)
         if not any(other.api for other in self._live.values()):
             self._sampler.set_active(False)
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
-        soon(size_bytes, lambda: self._print(exchange, said))
+        soon(self._meanwhile, size_bytes, partial(self._print, exchange, said))
 
     def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
         """Compare a prompt, of which there is the print, with earlier ones."""
@@ -196,14 +200,23 @@ class Observer:
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers."""
+        found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._diagnosing.add(partial(self._tell, exchange, found))
+        return await found
+
+    def _tell(self, exchange: Exchange, found: asyncio.Future[dict[str, str]]) -> None:
+        if found.done():
+            return  # the client has gone
         try:
             case, diagnosis = self._diagnose(exchange)
-            found = headers.diagnosis_headers(case, diagnosis)
+            said = headers.diagnosis_headers(case, diagnosis) | self._previous_header(exchange)
         except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
             self.failures["diagnosis"] += 1
-            return {}
+            found.set_result({})
+            return
         self._concluded[exchange.request_id] = (case, diagnosis)
-        return found | self._previous_header(exchange)
+        found.set_result(said)
+        self._verdicts.note(exchange, diagnosis)
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
         """Return the record of a stream whose last token is here; its last sample may be missing.
@@ -211,7 +224,7 @@ class Observer:
         Nothing is kept of it: the record that is logged is made when all is there.
         """
         try:
-            case = self._evidence.case(exchange, list(self._stays(exchange)))
+            case = self._evidence.case(exchange, self._stays(exchange))
             return make_record(case, diagnose(case, disabled=self._disabled))
         except Exception:  # noqa: BLE001 - the stream goes on without its record
             self.failures["annotation"] += 1
@@ -221,6 +234,7 @@ class Observer:
         """Conclude what is still waiting for its last samples: the proxy stops."""
         for request_id in list(self._settling):
             self._settle(request_id)
+        self._publishing.do_all()
 
     def _note(self, step: Step, exchange: Exchange) -> None:
         for name, watcher in self._watchers.items():
@@ -275,27 +289,31 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._evidence.case(exchange, list(self._stays(exchange))), None
+            return self._evidence.case(exchange, self._stays(exchange)), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._evidence.case(exchange, list(self._stays(exchange)))
+        case = self._evidence.case(exchange, self._stays(exchange))
         diagnosis = diagnose(case, disabled=self._disabled)
-        self.failures.update(f"detector {cause}" for cause in diagnosis.failed)
+        for cause in diagnosis.failed:
+            self.failures[f"detector {cause}"] += 1
         self.diagnosed += 1
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
-    def _stays(self, mine: Exchange) -> Iterator[Stay]:
-        """Yield the stays of other requests that are here now or ended after `mine` came."""
-        now_s = time.monotonic()
-        for exchange in self._live.values():
-            if exchange is not mine and (stay := stay_of(exchange, now_s)):
-                yield stay
-        ended = itertools.takewhile(lambda s: s.end_s >= mine.accepted_at_s, reversed(self._recent))
+    def _stays(self, mine: Exchange) -> list[Stay]:
+        """Return the stays of other requests that are here now or ended after `mine` came."""
+        now_s, came_at_s = time.monotonic(), mine.accepted_at_s
+        stays = [stay_of(other, now_s) for other in self._live.values() if other is not mine]
+        found = [stay for stay in stays if stay is not None]
         own = stay_of(mine, now_s)
-        yield from (stay for stay in ended if stay != own)
+        for stay in reversed(self._recent):
+            if stay.end_s < came_at_s:
+                break
+            if stay != own:
+                found.append(stay)
+        return found
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
         """Keep what later requests are compared with."""
@@ -304,23 +322,22 @@ class Observer:
         if exchange.prompt is not None and _was_read(case):
             self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
         self._guesses.learn(exchange, case)
-        self._previous[exchange.model or ""] = headers.previous(exchange.request_id, diagnosis)
-        self._previous.move_to_end(exchange.model or "")
-        while len(self._previous) > KEEP_PREVIOUS:
-            self._previous.popitem(last=False)
+        self._verdicts.note(exchange, diagnosis)
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
-    def _settle_previous(self, mine: Exchange) -> None:
-        """Conclude what a reply will tell of; while the engine computes nobody waits for it."""
-        for request_id, (other, _) in list(self._settling.items()):
-            if other.model == mine.model and other is not mine:
-                self._settle(request_id)
+    def _settle_previous(self, mine: Exchange, most: int) -> None:
+        """Conclude the newest streams of a model that ended before; their next one is here."""
+        model = mine.model
+        ended = (other for other, _ in reversed(self._settling.values()) if other.model == model)
+        for other in reversed(list(itertools.islice(ended, most))):
+            if other is not mine:
+                self._settle(other.request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        self._settle_previous(exchange)
-        value = self._previous.get(exchange.model or "")
-        return {"slowtok-previous": value} if value else {}
+        if self._settling:
+            self._settle_previous(exchange, 1)
+        return self._verdicts.header(exchange.model)
 
     def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
         try:

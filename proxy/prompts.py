@@ -4,9 +4,11 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from slowtok.detectors.case import PromptPrefix
 from slowtok.proxy.stream.call import PromptPrint, compare
+from slowtok.proxy.together import Together
 
 PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
 LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
@@ -16,13 +18,11 @@ MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hash
 MAX_AGE_S = 3600.0
 
 
-def soon(size_bytes: int, look: Callable[[], None]) -> None:
+def soon(meanwhile: Together, size_bytes: int, look: Callable[[], None]) -> None:
     """Let a prompt be looked at a moment later, never in the stream's way."""
     loop = asyncio.get_running_loop()
-    if size_bytes > LARGE_PROMPT_BYTES:
-        loop.call_later(PRINT_AFTER_S, loop.run_in_executor, None, look)
-    else:
-        loop.call_later(PRINT_AFTER_S, look)
+    is_large = size_bytes > LARGE_PROMPT_BYTES
+    meanwhile.add(partial(loop.run_in_executor, None, look) if is_large else look)
 
 
 class Prompts:
@@ -38,7 +38,7 @@ class Prompts:
         prefixes: list[PromptPrefix] = []  # the newest first
         for at, old in reversed(known):
             if at_s - at <= MAX_AGE_S:
-                prefixes.append(compare(new, old, at_s - at))
+                prefixes.append(compare(new, old, at_s - at, others_since=0))
                 if _closeness(prefixes[-1]) == (new.chars, 1.0, new.chars):
                     break  # an older one cannot be closer
         if not prefixes:
@@ -46,7 +46,7 @@ class Prompts:
         found = max(prefixes, key=_closeness)  # of two alike the newer one
         since = prefixes[: prefixes.index(found)]
         others = sum(p.common_prefix_chars < found.common_prefix_chars for p in since)
-        return replace(found, others_since=others)
+        return replace(found, others_since=others) if others else found
 
     def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
         """Keep the print of a prompt that an engine has served."""

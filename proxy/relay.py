@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import aiohttp
@@ -20,6 +21,8 @@ from slowtok.proxy.api_key import OWN_FIELDS, client_keys
 from slowtok.proxy.assembled import as_document, assemble
 from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
 from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
+from slowtok.proxy.engine_reply import EngineReply
+from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay_needs import Directory, Place, Watch
@@ -33,7 +36,7 @@ from slowtok.proxy.stream.call import Call
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
-from slowtok.proxy.upstream import Body, UpstreamError, broke_off, held, no_engine, send
+from slowtok.proxy.upstream import UpstreamError, broke_off, no_engine, send
 
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
@@ -172,23 +175,21 @@ class Relay:
                 self._observer.note_prompt(
                     exchange, call.said, len(body) if isinstance(body, bytes) else 0
                 )
-        target = target_of(request)
+        ask = partial(send, self._session, engine.url, request.method, target_of(request), outgoing)
         try:
-            reply = await send(self._session, engine.url, request.method, target, outgoing, body)
+            reply = await ask(body)
             if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
                 reply.close()
                 exchange.assembling = False
                 exchange.sent_at_s = time.monotonic()
-                reply = await send(
-                    self._session, engine.url, request.method, target, outgoing, asked
-                )
+                reply = await ask(asked)
         except UpstreamError as error:
             if error.ended == "upstream-refused":
                 self._engines.lose(engine)
             return self._refuse(exchange, error)
-        del asked, body, call  # a stream may last for hours: the prompt must not be kept that long
+        del ask, asked, body, call, outgoing  # a stream may last for hours: the prompt must not
         exchange.headers_at_s = time.monotonic()
-        with held(reply):
+        with reply:
             return await self._pass_on(request, reply, exchange)
 
     def _prepare(
@@ -226,7 +227,7 @@ class Relay:
         return asked
 
     async def _pass_on(
-        self, request: web.Request, reply: aiohttp.ClientResponse, exchange: Exchange
+        self, request: web.Request, reply: EngineReply, exchange: Exchange
     ) -> web.StreamResponse:
         exchange.status = reply.status
         passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
@@ -261,7 +262,7 @@ class Relay:
     async def _stream(
         self,
         request: web.Request,
-        reply: aiohttp.ClientResponse,
+        reply: EngineReply,
         exchange: Exchange,
         passed: headers.Headers,
         *,
@@ -315,7 +316,7 @@ class Relay:
     async def _whole(
         self,
         request: web.Request,
-        reply: aiohttp.ClientResponse,
+        reply: EngineReply,
         exchange: Exchange,
         passed: headers.Headers,
     ) -> web.StreamResponse:
@@ -340,7 +341,7 @@ class Relay:
         return await self._answer(reply, exchange, passed, body)
 
     async def _assembled(
-        self, reply: aiohttp.ClientResponse, exchange: Exchange, passed: headers.Headers
+        self, reply: EngineReply, exchange: Exchange, passed: headers.Headers
     ) -> web.StreamResponse:
         """Put the whole reply together from the stream that was asked for in its place."""
         try:
@@ -356,7 +357,7 @@ class Relay:
 
     async def _answer(
         self,
-        reply: aiohttp.ClientResponse,
+        reply: EngineReply,
         exchange: Exchange,
         passed: headers.Headers,
         body: bytes,
@@ -394,6 +395,6 @@ class Relay:
         return response
 
 
-def _is_document(reply: aiohttp.ClientResponse, content_type: str) -> bool:
+def _is_document(reply: EngineReply, content_type: str) -> bool:
     """Say whether a reply to a streamed request is one JSON document after all, or an error."""
     return content_type.startswith("application/json") or reply.status >= 400

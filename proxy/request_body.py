@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from slowtok.proxy.engine_request import Body
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import Call, read_call
-from slowtok.proxy.upstream import Body
 
 LOOK_S = 0.5  # how often a body that does not go on is looked at
 

@@ -11,26 +11,44 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import aiohttp
 from aiohttp import web
+
+from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.engine_reply import EngineReply
+from slowtok.proxy.exchange import Exchange
 
 
 class Tap(asyncio.Protocol):
     """Passes the body of `reply` to the client of `request` while `flow` is awaited.
 
     `chunked` says how the client's reply is framed; its head has gone. `reshape` may change what
-    the client gets. `seen` is told, after that, of every piece as the engine sent it and of when
-    it came.
+    the client gets. After that, `exchange` is shown every piece as the engine sent it, and
+    `backlog` looks at what the client has not taken.
     """
+
+    __slots__ = (
+        "_backlog",
+        "_chunked",
+        "_client",
+        "_connection",
+        "_content",
+        "_ended",
+        "_exchange",
+        "_flow_control",
+        "_inner",
+        "_reshape",
+        "_transport",
+    )
 
     def __init__(
         self,
-        reply: aiohttp.ClientResponse,
+        reply: EngineReply,
         request: web.Request,
         *,
         chunked: bool,
         reshape: Callable[[bytes], bytes] | None,
-        seen: Callable[[bytes, float], None],
+        exchange: Exchange,
+        backlog: BacklogWatch,
     ) -> None:
         self._content = reply.content
         self._connection = reply.connection
@@ -38,7 +56,8 @@ class Tap(asyncio.Protocol):
         self._flow_control = request.protocol
         self._chunked = chunked
         self._reshape = reshape
-        self._seen = seen
+        self._exchange = exchange
+        self._backlog = backlog
         self._ended: asyncio.Future[None] | None = None
 
     async def flow(self) -> None:
@@ -92,7 +111,8 @@ class Tap(asyncio.Protocol):
                 passing = piece if self._reshape is None else self._reshape(piece)
                 if passing:
                     client.write(_chunk(passing) if self._chunked else passing)
-                self._seen(piece, at_s)
+                self._exchange.observe(piece, at_s)
+                self._backlog.glance(at_s)
             if content.total_bytes == parsed_bytes:  # else reading let a parser go on that paused
                 return not (content.is_eof() or self._flow_control.writing_paused)
         return False

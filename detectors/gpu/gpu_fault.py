@@ -51,7 +51,7 @@ class Cost(NamedTuple):
 def detect(case: Case) -> Finding | None:
     """Fire at each new error; it is charged with what happened to the answer there."""
     mine = case.server.gpu_indices
-    if case.server.local is False or case.server.gpu_layers == 0 or mine == ():
+    if case.server.local is False or case.server.gpu_layers == 0 or mine == () or not case.gpu:
         return None
     for index, samples in by_gpu([s for s in case.gpu if not mine or s.index in mine]).items():
         fault = new_fault(samples) or lost_gpu(case, index, samples)

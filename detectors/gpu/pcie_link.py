@@ -42,8 +42,10 @@ of 11 to 12 tokens/s is from such a link. Others that are at their slot's best a
 
 def detect(case: Case) -> Finding | None:
     """Fire in the phase in which a link that is too slow cost most."""
+    if not decodes_on_gpu(case):
+        return None
     own = [gpu.index for gpu in serving_gpus(case) if not gpu.unified_memory]
-    if not decodes_on_gpu(case) or not own:
+    if not own:
         return None
     links = [link for index in own if (link := link_at_work(case, index)) is not None]
     slow = [link for link in links if _is_slow(link)]

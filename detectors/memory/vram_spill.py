@@ -33,6 +33,7 @@ from slowtok.detectors.clocks import decodes_on_gpu, serving
 from slowtok.detectors.finding import Evidence, Finding, need
 from slowtok.detectors.gpu_window import median, settled
 from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.once import once
 from slowtok.detectors.spill import (
     MIN_BUSY_RATIO,
     Spill,
@@ -55,7 +56,13 @@ Gpus = dict[int, tuple[GpuSample, ...]]
 
 def detect(case: Case) -> Finding | None:
     """Fire when the GPU has to fetch a part of each token's bytes from RAM."""
-    if not decodes_on_gpu(case) or may_spill(case) is False:
+    return spilled(case) if decodes_on_gpu(case) else None
+
+
+@once
+def spilled(case: Case) -> Finding | None:
+    """Return what a GPU that decodes has to fetch; causes of a split ask for it, too."""
+    if may_spill(case) is False:
         return None
     gpus = serving(case, "decode")
     told = by_driver(case, gpus)

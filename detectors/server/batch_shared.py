@@ -40,6 +40,13 @@ PAUSED_CONFIDENCE = 0.8
 MAX_PAUSE_RATIO = 1.2
 """Pauses last no longer than the neighbours stayed, but for how well that is known."""
 
+BATCH_FLAG = {"llama-server": "--batch-size", "vllm": "--max-num-batched-tokens"}
+ALONE = {
+    "llama-server": "start llama-server with --parallel 1",
+    "ollama": "set OLLAMA_NUM_PARALLEL=1",
+    "vllm": "lower --max-num-seqs",
+}
+
 
 def detect(case: Case) -> Finding | None:
     """Fire when others decoded beside this request; the cost comes from bytes or from the CPU."""
@@ -89,18 +96,13 @@ def _slowdown_by_bytes(case: Case, batch: float) -> float:
 
 
 def _remedy(case: Case, *, paused: bool) -> str:
-    flags = {"llama-server": "--batch-size", "vllm": "--max-num-batched-tokens"}
-    flag, now = flags.get(case.server.kind), case.server.batch_tokens
+    flag, now = BATCH_FLAG.get(case.server.kind), case.server.batch_tokens
     if paused and flag and now:
         return (
             f"Nothing is broken. For shorter pauses start the engine with {flag} {now // 4} "
             f"({now} now), or send long prompts when nobody else waits."
         )
-    limit = {
-        "llama-server": "start llama-server with --parallel 1",
-        "ollama": "set OLLAMA_NUM_PARALLEL=1",
-        "vllm": "lower --max-num-seqs",
-    }.get(case.server.kind, "lower the engine's limit of parallel requests")
+    limit = ALONE.get(case.server.kind, "lower the engine's limit of parallel requests")
     return (
         f"Nothing is broken. To have one request faster, send fewer at once, or {limit} and let "
         "the others wait."

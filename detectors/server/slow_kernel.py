@@ -61,7 +61,7 @@ def detect(case: Case) -> Finding | None:
         "decode": judge_decode(case).lost_s,
         "prefill": prefill_excess_s(case),
     }
-    phase = max(lost, key=lambda phase: lost[phase])
+    phase: Phase = "prefill" if lost["prefill"] > lost["decode"] else "decode"
     if lost[phase] <= 0 or not decodes_on_gpu(case):
         return None
     if may_be_on_cpu(case, phase):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -38,6 +39,8 @@ from slowtok.proxy.workers.crew import Crew
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
+PACE_S = 1.0
+MOST_LINES = 30  # of requests in that time on a terminal, and as many of slow ones. No source
 
 T = TypeVar("T")
 
@@ -50,6 +53,7 @@ class Screen:
         self._log = Log(self.writer) if json else None
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._is_terminal = self._console.is_terminal
+        self._came: Counter[bool] = Counter()  # requests of this second, by whether they were slow
         self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -98,13 +102,33 @@ class Screen:
         else:
             self.writer.write(text)
 
+    def close(self) -> None:
+        """Show what is still to be shown."""
+        self._next_second()
+        self.writer.close()
+
     def _show(self, record: dict[str, Any]) -> None:
         if not self._is_terminal:
             self.writer.write(plain_line(record))
             return
+        if not self._can_be_read(slow=record.get("verdict") == "slow"):
+            return
         with self._console.capture() as captured:
             self._console.print(request_line(record, self._console.width), end="")
         self.writer.write(captured.get())
+
+    def _can_be_read(self, *, slow: bool) -> bool:
+        """Say whether there is room for one more line on a terminal in this second."""
+        if not self._came:
+            asyncio.get_running_loop().call_later(PACE_S, self._next_second)
+        self._came[slow] += 1
+        return self._came[slow] <= MOST_LINES
+
+    def _next_second(self) -> None:
+        left_out = sum(max(came - MOST_LINES, 0) for came in self._came.values())
+        if left_out:
+            self.writer.write(f"          +{left_out} more: see /slowtok/requests")
+        self._came.clear()
 
 
 def run_serve(settings: Settings) -> int:
@@ -131,7 +155,7 @@ def run_serve(settings: Settings) -> int:
         listener = listeners[0]
         _check_upstreams(settings, int(listener.getsockname()[1]))
         screen = Screen(json=settings.json_lines or settings.log_path is None)
-        opened.callback(screen.writer.close)
+        opened.callback(screen.close)
         sinks: dict[str, Sink] = {"screen": screen}
         log = _usable(settings, "log" if settings.log else "state_dir", lambda: _open_log(settings))
         if log is not None:

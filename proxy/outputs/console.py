@@ -81,11 +81,12 @@ def _parts(record: Record, spared: int, width: int | None) -> Iterator[tuple[str
         yield f" {_name(record, width)}", ""
     for part in _numbers(record, spared):
         yield f"  {part}", ""
-    for finding in named(record)[:1]:
+    causes = named(record)
+    for finding in causes[:1]:
         yield f"  {finding['cause']}", "bold"
         sure = f" {finding['confidence']:.2f}" if spared < CONFIDENCE else ""
         yield f"{sure} lost {seconds(finding['lost_ms'])}" if spared < LOSS else "", ""
-    if verdict == "slow" and not named(record):
+    if verdict == "slow" and not causes:
         yield "  cause not visible", "bold"
     if verdict == "unknown" and record.get("reason"):
         yield f"  ({plain(str(record['reason']))})", "dim"
@@ -133,7 +134,7 @@ def number(value: float) -> str:
 
 def _numbers(record: Record, spared: int) -> list[str]:
     """Return the times and rates; with `WORDS` left out only those of the phase that was slow."""
-    tokens, timing, rate = (record.get(k, {}) for k in ("tokens", "timing", "rate"))
+    tokens, timing, rate = [record.get(name, {}) for name in ("tokens", "timing", "rate")]
     phase, parts = record.get("phase"), []
     if record.get("status", 200) != 200:
         why = "" if spared >= WORDS and record.get("reason") else f" {record.get('ended')}"

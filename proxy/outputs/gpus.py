@@ -149,7 +149,7 @@ def _holder(other: Holder) -> Mapping[str, Any]:
 
 
 def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
-    ordered = sorted(value for value in map(attrgetter(name), samples) if value is not None)
+    ordered = sorted([value for value in map(attrgetter(name), samples) if value is not None])
     if not ordered:
         return None
     return {
@@ -160,7 +160,7 @@ def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
 
 
 def _last(samples: Sequence[GpuSample], name: str) -> Any:
-    known = (getattr(s, name) for s in reversed(samples))
+    known = map(attrgetter(name), reversed(samples))
     return next((value for value in known if value is not None), None)
 
 

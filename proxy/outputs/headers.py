@@ -2,7 +2,7 @@
 
 from slowtok.detectors.case import Case, Phases
 from slowtok.detectors.finding import Diagnosis, Finding
-from slowtok.proxy.outputs.structured import bare, inner_list, item, string
+from slowtok.proxy.outputs.structured import bare, decimal, inner_list, item, string
 
 _MS = 1000.0
 
@@ -11,7 +11,7 @@ def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
     """Return the headers of a reply whose own diagnosis is known when its head is sent."""
     found = {
         "server-timing": server_timing(case.phases, case.timeline.proxy_s),
-        "slowtok-verdict": item(diagnosis.verdict),
+        "slowtok-verdict": diagnosis.verdict,
         "slowtok-prefill": _prefill(case),
         "slowtok-decode": _decode(case),
         "slowtok-expected": _expected(case),
@@ -26,22 +26,24 @@ def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
 
 def server_timing(phases: Phases | None, proxy_s: float) -> str:
     """Return `Server-Timing` with the phases that are known, in milliseconds."""
-    parts: dict[str, float | None] = {"proxy": proxy_s}
+    parts: tuple[tuple[str, float | None], ...] = (("proxy", proxy_s),)
     if phases is not None:
-        parts = {
-            "queue": phases.queue_s,
-            "load": phases.load_s,
-            "prefill": phases.prefill_s,
-            "decode": phases.decode_s,
-            "proxy": proxy_s,
-        }
-    known = ((name, value) for name, value in parts.items() if value is not None)
-    return ", ".join(f"{name};dur={bare(value * _MS)}" for name, value in known)
+        parts = (
+            ("queue", phases.queue_s),
+            ("load", phases.load_s),
+            ("prefill", phases.prefill_s),
+            ("decode", phases.decode_s),
+            *parts,
+        )
+    known = [f"{name};dur={decimal(took_s * _MS)}" for name, took_s in parts if took_s is not None]
+    return ", ".join(known)
 
 
 def previous(request_id: str, diagnosis: Diagnosis) -> str:
     """Return `slowtok-previous`: the verdict on the last finished request of the same model."""
-    return item(diagnosis.verdict, {"id": request_id, "cause": next(iter(_named(diagnosis)), None)})
+    named = _named(diagnosis)
+    cause = f";cause={string(next(iter(named)))}" if named else ""
+    return f"{diagnosis.verdict};id={string(request_id)}{cause}"
 
 
 def hint(diagnosis: Diagnosis) -> str:
@@ -67,19 +69,18 @@ def _causes(diagnosis: Diagnosis) -> str:
 
 
 def _prefill(case: Case) -> str | None:
-    tokens, seconds = case.timeline.tokens, case.phases.prefill_s
+    tokens, phases = case.timeline.tokens, case.phases
     if tokens.prompt is None:
         return None
-    params = {"cached": tokens.cached, "ms": _ms(seconds), "rate": _rate(case.phases.prefill_tps)}
-    return item(str(tokens.prompt), params)
+    cached = "" if tokens.cached is None else f";cached={bare(tokens.cached)}"
+    return f"{tokens.prompt}{cached}{_ms(phases.prefill_s)}{_rate('rate', phases.prefill_tps)}"
 
 
 def _decode(case: Case) -> str | None:
-    completion = case.timeline.tokens.completion
+    completion, phases = case.timeline.tokens.completion, case.phases
     if completion is None:
         return None
-    params = {"ms": _ms(case.phases.decode_s), "rate": _rate(case.phases.decode_tps)}
-    return item(str(completion), params)
+    return f"{completion}{_ms(phases.decode_s)}{_rate('rate', phases.decode_tps)}"
 
 
 def _expected(case: Case) -> str | None:
@@ -88,12 +89,12 @@ def _expected(case: Case) -> str | None:
         return None
     edges = inner_list((float(round(band.low, 1)), float(round(band.high, 1))))
     word = (case.envelope.basis or "").split(",")[0] or None
-    return item(edges, {"ceiling": _rate(case.envelope.ceiling_tps), "basis": word})
+    return item(f"{edges}{_rate('ceiling', case.envelope.ceiling_tps)}", {"basis": word})
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * _MS, 1)
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f";ms={decimal(seconds * _MS, 1)}"
 
 
-def _rate(tokens_per_s: float | None) -> float | None:
-    return None if tokens_per_s is None else round(tokens_per_s, 2)
+def _rate(name: str, tokens_per_s: float | None) -> str:
+    return "" if tokens_per_s is None else f";{name}={decimal(tokens_per_s, 2)}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 MAX_QUEUED = 10_000
-GATHER_S = 0.02  # a line waits so long for others; a record is due within 0.25 s
+GATHER_S = 0.04  # a line waits so long for others; a record is due within 0.25 s
 MAX_TOGETHER = 500
 CLOSE_S = 2.0  # at the end, a writer that is stuck is left behind after this
 
@@ -48,21 +48,21 @@ class Writer(Generic[T]):
         self._flush = flush
         self._close = close
         self._ended = False
-        self._items: queue.Queue[T | None] = queue.Queue(max_queued)  # None is the end
+        self._max_queued = max_queued
+        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()  # None is the end
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     def write(self, item: T) -> None:
         """Queue one item; never waits."""
-        try:
-            self._items.put_nowait(item)
-        except queue.Full:
+        if self._items.qsize() < self._max_queued:
+            self._items.put(item)
+        else:
             self.dropped += 1
 
     def close(self) -> None:
         """Write what is queued, and stop; give up on a writer that is stuck."""
-        with contextlib.suppress(queue.Full):
-            self._items.put(None, timeout=CLOSE_S)
+        self._items.put(None)
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
@@ -147,8 +147,10 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
     def emit_together(self, lines: list[str]) -> None:
         """Write lines at once where they fit into the file as it is, else each by itself."""
         together = _logged("\n".join(lines))
-        fits = not self.shouldRollover(together)
-        for record in [together] if fits else map(_logged, lines):
+        if not self.shouldRollover(together):
+            logging.FileHandler.emit(self, together)  # `emit` itself would ask this once more
+            return
+        for record in map(_logged, lines):
             self.emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's

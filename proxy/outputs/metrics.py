@@ -1,20 +1,21 @@
 """`/slowtok/metrics`: finished requests as Prometheus metrics. docs/metrics.md lists them all.
 
-Strategy: what is counted request by request is kept in a registry of its own; what is so now comes
-in as `Now` when somebody asks. Every label has a bounded number of values.
+Strategy: what is counted request by request is kept in cells; what is so now comes in as `Now` when
+somebody asks. Every label has a bounded number of values.
 """
 
 import asyncio
-import itertools
+import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
+from slowtok.proxy.outputs.cells import Counter, Histogram, Request
 from slowtok.proxy.outputs.gauges import gauges
 from slowtok.proxy.outputs.names import Names, ending, unexplained_s
 from slowtok.proxy.outputs.now import Now
@@ -29,8 +30,6 @@ PREFILL_TPS = (10, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 OF_EXPECTED = (0.1, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.5)
 PROXY_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
 
-M = TypeVar("M", Counter, Histogram)
-
 _OF = ("kind", "model")
 _EOF = b"# EOF\n"  # ends OpenMetrics
 
@@ -39,42 +38,33 @@ class Metrics:
     """Counts finished requests; as a sink it takes each one, `exposition` gives the text."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self._process = ProcessCollector(registry=None)
+        self._families: list[Counter | Histogram] = []
         self._models = Names()
-        self._labelled: dict[tuple[int, tuple[str, ...]], Any] = {}
-        ProcessCollector(registry=self._registry)
         self._count_requests()
         self._count_tokens()
         self._measure()
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Count a finished request."""
+        kind = case.server.kind
         if diagnosis is None:
-            self._of(self._passed, case.server.kind).inc()
+            self._passed.inc((kind,))
             return
-        who = (case.server.kind, self._models.of(case))
-        exemplar = {"request_id": case.timeline.request_id}
-        phase = diagnosis.phase or "none"
-        self._of(self._requests, *who, diagnosis.verdict, phase).inc(1, exemplar)
-        self._of(self._endings, *who, ending(case)).inc()
+        who = (kind, self._models.of(case))
+        request = Request(case.timeline.request_id, time.time())
+        self._requests.inc((*who, diagnosis.verdict, diagnosis.phase or "none"), 1, request)
+        self._endings.inc((*who, ending(case)))
         for cause, finding in diagnosis.findings.items():
             if not finding.informational:
-                self._of(self._named, *who, cause, finding.phase).inc(1, exemplar)
-                self._of(self._lost, *who, cause, finding.phase).inc(finding.lost_s, exemplar)
+                self._named.inc((*who, cause, finding.phase), 1, request)
+                self._lost.inc((*who, cause, finding.phase), finding.lost_s, request)
         for lost_in, lost_s in unexplained_s(diagnosis).items():
-            self._of(self._lost, *who, "unexplained", lost_in).inc(lost_s, exemplar)
+            self._lost.inc((*who, "unexplained", lost_in), lost_s, request)
         self._add_tokens(case, who)
         for histogram, value in self._values(case):
             if value is not None:
-                self._of(histogram, *who).observe(value, exemplar)
-
-    def _of(self, metric: M, *labels: str) -> M:
-        """Return the metric of these labels; the library's own look takes locks and checks."""
-        key = (id(metric), labels)
-        if key not in self._labelled:
-            self._labelled[key] = metric.labels(*labels)
-        found: M = self._labelled[key]
-        return found
+                histogram.observe(who, value, request)
 
     async def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
@@ -84,12 +74,18 @@ class Metrics:
         """
         encode, content_type = choose_encoder(accept)
         pieces = []
-        for metric in itertools.chain(self._registry.collect(), gauges(now)):
+        for metric in self._all(now):
             pieces.append(encode(_Only(metric)).removesuffix(_EOF))
             await asyncio.sleep(0)
         if content_type.startswith("application/openmetrics"):
             pieces.append(_EOF)
         return b"".join(pieces), content_type
+
+    def _all(self, now: Now) -> Iterator[Metric]:
+        yield from self._process.collect()
+        for counted in self._families:
+            yield counted.family()
+        yield from gauges(now)
 
     def _count_requests(self) -> None:
         self._requests = self._counter(
@@ -99,12 +95,9 @@ class Metrics:
             "phase",
         )
         self._endings = self._counter("endings", "Finished generations by how they ended.", "ended")
-        self._passed = Counter(
-            "slowtok_passed_through",
-            "Relayed requests that ask for no generation.",
-            ("kind",),
-            registry=self._registry,
-        )
+        said = "Relayed requests that ask for no generation."
+        self._passed = Counter("slowtok_passed_through", said, ("kind",))
+        self._families.append(self._passed)
         self._lost = self._counter(
             "lost_seconds",
             "Time that slow requests lost against expectation, by cause.",
@@ -147,18 +140,20 @@ class Metrics:
         self._proxy = self._histogram("proxy_seconds", "Held by slowtok itself.", PROXY_S)
 
     def _counter(self, name: str, said: str, *labels: str) -> Counter:
-        return Counter(f"slowtok_{name}", said, (*_OF, *labels), registry=self._registry)
+        counter = Counter(f"slowtok_{name}", said, (*_OF, *labels))
+        self._families.append(counter)
+        return counter
 
     def _histogram(self, name: str, said: str, bounds: Iterable[float]) -> Histogram:
-        return Histogram(
-            f"slowtok_{name}", said, _OF, buckets=tuple(bounds), registry=self._registry
-        )
+        histogram = Histogram(f"slowtok_{name}", said, _OF, bounds)
+        self._families.append(histogram)
+        return histogram
 
     def _add_tokens(self, case: Case, who: tuple[str, str]) -> None:
         for name, counter in self._tokens.items():
             count = getattr(case.timeline.tokens, name)
             if count is not None:
-                self._of(counter, *who).inc(count)
+                counter.inc(who, count)
 
     def _values(self, case: Case) -> Iterator[tuple[Histogram, float | None]]:
         """Yield what was measured; what was only estimated is left out."""
@@ -180,13 +175,9 @@ class Metrics:
 
 
 class _Only:
-    """One metric to be written, without the times at which its series began.
-
-    The library can leave those out only for the whole process, by a global switch.
-    """
+    """One metric to be written."""
 
     def __init__(self, metric: Metric) -> None:
-        metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
         self._metric = metric
 
     def collect(self) -> Iterator[Metric]:

@@ -56,7 +56,8 @@ def _label(said: str) -> str:
     """Return a name as a label: bounded, text that any encoding can carry, no folders."""
     if said.startswith("/") or said[1:3] == ":\\":  # llama-server's name for a file without alias
         said = said.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    return said[:MAX_NAME_CHARS].encode("utf-8", "replace").decode() or UNNAMED
+    name = said[:MAX_NAME_CHARS] or UNNAMED
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def ending(case: Case) -> str:

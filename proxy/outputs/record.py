@@ -37,6 +37,22 @@ _HOST_FIELDS = (  # of HostSample, medians over the request
     "cpu_mhz",
 )
 _HOST_READINGS = attrgetter(*_HOST_FIELDS)
+_TIMING = {  # milliseconds in the record: seconds of the case
+    "queue_ms": "phases.queue_s",
+    "load_ms": "phases.load_s",
+    "prefill_ms": "phases.prefill_s",
+    "decode_ms": "phases.decode_s",
+    "total_ms": "phases.total_s",
+    "ttft_ms": "phases.ttft_s",
+    "itl_p50_ms": "timeline.itl_p50_s",
+    "itl_p99_ms": "timeline.itl_p99_s",
+    "delivery_ms": "phases.delivery_s",
+    "proxy_ms": "timeline.proxy_s",
+    "decode_stream_ms": "phases.decode_stream_s",
+}
+_TIMES_S = attrgetter(*_TIMING.values())
+_TOKENS = ("prompt", "cached", "completion", "drafted", "accepted")
+_TOKEN_COUNTS = attrgetter(*_TOKENS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
@@ -44,12 +60,11 @@ def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
     record = _request(case)
     if diagnosis is not None:
         record |= _judged(case, diagnosis)
-    return {name: value for name, value in record.items() if value is not None and value != {}}
+    return {name: value for name, value in record.items() if value is not None}
 
 
 def _request(case: Case) -> dict[str, Any]:
-    timeline, phases, tokens = case.timeline, case.phases, case.timeline.tokens
-    timed = phases.prefill_s is not None or phases.decode_s is not None
+    timeline, phases, server = case.timeline, case.phases, case.server
     return {
         "event": "request",
         "schema": SCHEMA,
@@ -57,42 +72,34 @@ def _request(case: Case) -> dict[str, Any]:
         "id": timeline.request_id,
         "model": _text(timeline.model),
         "upstream": _some(
-            name=case.server.name,
-            kind=case.server.kind,
-            url=case.server.url,
-            version=case.server.version,
+            name=server.name, kind=server.kind, url=server.url, version=server.version
         ),
         "path": _text(timeline.path),
         "stream": timeline.stream,
         "status": timeline.status,
         "ended": timeline.ended,
-        "timing": _some(
-            queue_ms=_ms(phases.queue_s),
-            load_ms=_ms(phases.load_s),
-            prefill_ms=_ms(phases.prefill_s),
-            decode_ms=_ms(phases.decode_s),
-            total_ms=_ms(phases.total_s),
-            ttft_ms=_ms(phases.ttft_s),
-            itl_p50_ms=_ms(timeline.itl_p50_s),
-            itl_p99_ms=_ms(timeline.itl_p99_s),
-            delivery_ms=_ms(phases.delivery_s),
-            proxy_ms=_ms(timeline.proxy_s),
-            decode_stream_ms=_ms(phases.decode_stream_s),
-            source=phases.source if timed else None,
-        ),
-        "tokens": _some(
-            prompt=tokens.prompt,
-            cached=tokens.cached,
-            completion=tokens.completion,
-            drafted=tokens.drafted,
-            accepted=tokens.accepted,
-        ),
-        "rate": _some(
-            prefill_tps=_rate(phases.prefill_tps),
-            decode_tps=_rate(phases.decode_tps),
-        ),
+        "timing": _timing(case),
+        "tokens": {
+            name: count
+            for name, count in zip(_TOKENS, _TOKEN_COUNTS(timeline.tokens), strict=True)
+            if count is not None
+        }
+        or None,
+        "rate": _some(prefill_tps=_rate(phases.prefill_tps), decode_tps=_rate(phases.decode_tps)),
         "parse_errors": timeline.parse_errors or None,
     }
+
+
+def _timing(case: Case) -> dict[str, Any]:
+    phases = case.phases
+    timing: dict[str, Any] = {
+        name: round(seconds * _MS, 3)
+        for name, seconds in zip(_TIMING, _TIMES_S(case), strict=True)
+        if seconds is not None
+    }
+    if phases.prefill_s is not None or phases.decode_s is not None:
+        timing["source"] = phases.source
+    return timing
 
 
 def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -102,14 +109,15 @@ def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "phase": diagnosis.phase,
         "reason": diagnosis.reason or None,
         "findings": [_finding(cause, f) for cause, f in diagnosis.findings.items()],
-        "budget_ms_per_token": {k: round(v, 3) for k, v in diagnosis.budget_ms_per_token.items()},
+        "budget_ms_per_token": {k: round(v, 3) for k, v in diagnosis.budget_ms_per_token.items()}
+        or None,
         "cleared": list(diagnosis.cleared),
         "not_visible": [
             {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
             for fact in dict.fromkeys([*_estimated(case), *diagnosis.missing.values()])
         ],
         "failed": dict(diagnosis.failed) or None,
-        "gpu": known(gpu_entries(case)),
+        "gpu": known(gpu_entries(case)) if case.gpu else [],
         "host": _host(case),
     }
 
@@ -119,7 +127,7 @@ def _estimated(case: Case) -> list[str]:
     return ["decode time"] if counted and case.phases.source == "estimate" else []
 
 
-def _expected(case: Case) -> dict[str, Any]:
+def _expected(case: Case) -> dict[str, Any] | None:
     envelope = case.envelope
     configured = envelope.as_configured
     return _some(
@@ -134,7 +142,7 @@ def _expected(case: Case) -> dict[str, Any]:
     )
 
 
-def _finding(cause: str, finding: Finding) -> dict[str, Any]:
+def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
     return _some(
         cause=cause,
         confidence=round(finding.confidence, 2),
@@ -173,16 +181,17 @@ def _medians(samples: tuple[HostSample, ...]) -> dict[str, Any]:
     return {"samples": len(samples), **found}
 
 
-def _some(**values: Any) -> dict[str, Any]:
-    """Return what is known of these."""
-    return {name: value for name, value in values.items() if value is not None}
+def _some(**values: Any) -> dict[str, Any] | None:
+    """Return what is known of these; None where nothing is."""
+    return {name: value for name, value in values.items() if value is not None} or None
 
 
 def _text(text: str | None) -> str | None:
     """Bound what a client wrote, and make it text that JSON can carry."""
     if text is None:
         return None
-    return text[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
+    bounded = text[:MAX_TEXT_CHARS]
+    return bounded if bounded.isascii() else bounded.encode("utf-8", "replace").decode()
 
 
 def known(value: Any) -> Any:
@@ -192,10 +201,6 @@ def known(value: Any) -> Any:
     if isinstance(value, list):
         return [known(v) for v in value]
     return value
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * _MS, 3)
 
 
 def _rate(tokens_per_s: float | None) -> float | None:

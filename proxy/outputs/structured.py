@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 Bare = int | float | str
 MAX_STRING_CHARS = 240
+_MOST_INTEGER = 999_999_999_999_999
+_MOST_DECIMAL = 999_999_999_999.0
 
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
@@ -18,13 +20,20 @@ def inner_list(values: Iterable[Bare]) -> str:
 
 
 def bare(value: Bare) -> str:
-    """Serialise an integer, a decimal (one to three fraction digits) or a string."""
-    if isinstance(value, str):
-        return string(value)
+    """Serialise an integer, a decimal or a string."""
+    if isinstance(value, float):
+        return decimal(value)
     if isinstance(value, int):
-        return str(max(min(value, 999_999_999_999_999), -999_999_999_999_999))
-    digits = f"{max(min(value, 999_999_999_999.0), -999_999_999_999.0):.3f}"
-    return digits.rstrip("0") if digits[-2:] != "00" else digits[:-2]
+        return str(max(min(value, _MOST_INTEGER), -_MOST_INTEGER))
+    return string(value)
+
+
+def decimal(value: float, digits: int = 3) -> str:
+    """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
+    if not -_MOST_DECIMAL <= value <= _MOST_DECIMAL:
+        value = max(min(value, _MOST_DECIMAL), -_MOST_DECIMAL)
+    text = f"{value:.{digits}f}".rstrip("0")
+    return f"{text}0" if text[-1] == "." else text
 
 
 def string(text: str) -> str:

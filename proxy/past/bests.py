@@ -7,6 +7,7 @@ because a GPU that was given a lower limit for good is not held against last yea
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.machine import GpuSample
@@ -19,6 +20,8 @@ LOADED_RATIO = 0.8
 MIN_SAMPLES = 5
 MOST_DAYS = 1000
 """Of all GPUs together: thirty days of more than thirty GPUs."""
+
+MOST_KEPT = 64  # answers at hand, for requests of the same GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Bests:
 
     def __init__(self) -> None:
         self._days: dict[tuple[str, int], Best] = {}
+        self._best_of = lru_cache(maxsize=MOST_KEPT)(self._best_of_days)
 
     def add(self, best: Best) -> bool:
         """Take readings in; True where one of them is better than that day's so far."""
@@ -45,6 +49,7 @@ class Bests:
         self._days[key] = highest([before, best], gpu=best.gpu, day=best.day)
         while len(self._days) > MOST_DAYS:
             self._days.pop(next(iter(self._days)))
+        self._best_of.cache_clear()
         return self._days.get(key) != before
 
     def of(self, case: Case) -> Best | None:
@@ -52,12 +57,17 @@ class Bests:
 
         None where none was seen, and where they are not alike: then one number says nothing.
         """
-        mine = gpus_of(case)
+        if not self._days or not (mine := gpus_of(case)):
+            return None
         names = {gpu.name for gpu in case.device.gpus or () if gpu.index in mine}
-        today = int(case.timeline.started_unix_s // DAY_S)
-        uuids, first_day = frozenset(mine.values()), today - int(KEEP_S // DAY_S)
+        if len(names) != 1:
+            return None
+        return self._best_of(frozenset(mine.values()), int(case.timeline.started_unix_s // DAY_S))
+
+    def _best_of_days(self, uuids: frozenset[str], today: int) -> Best | None:
+        first_day = today - int(KEEP_S // DAY_S)
         found = [b for b in self._days.values() if b.gpu in uuids and b.day >= first_day]
-        return highest(found, gpu="", day=today) if found and len(names) == 1 else None
+        return highest(found, gpu="", day=today) if found else None
 
 
 def seen_in(case: Case) -> list[Best]:

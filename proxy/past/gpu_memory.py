@@ -51,8 +51,9 @@ def held_over_time(
     for sample in sorted(samples, key=lambda sample: sample.at_s):
         if sample.processes is None or sample.index not in gpus:
             continue
-        newest[sample.index] = replace(
-            sample, processes=tuple(_seen(p, pids) for p in sample.processes)
+        seen = tuple([_seen(p, pids) for p in sample.processes])
+        newest[sample.index] = (
+            sample if seen == sample.processes else replace(sample, processes=seen)
         )
         if len(newest) == len(gpus) and (found := _together(sample.at_s, newest.values())):
             held.append(found)
@@ -83,9 +84,10 @@ def lowest(held: Sequence[Held], from_s: float, to_s: float) -> Held | None:
 
 
 def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
-    if process.is_server is None:
+    is_server = process.pid in pids
+    if process.is_server in (None, is_server):
         return process
-    return replace(process, is_server=process.pid in pids)
+    return replace(process, is_server=is_server)
 
 
 def _together(at_s: float, samples: Iterable[GpuSample]) -> Held | None:

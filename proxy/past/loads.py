@@ -64,7 +64,10 @@ class _Engine:
 
     def newest(self, key: str) -> _Load | None:
         """Return the newest load of a model."""
-        return next((load for load in reversed(self.loads) if load.key == key), None)
+        for load in reversed(self.loads):
+            if load.key == key:
+                return load
+        return None
 
 
 class Loads:
@@ -81,8 +84,9 @@ class Loads:
         """
         engine = self._engine(_address(case))
         held = _held(engine, case, idle)
-        load = _noticed(engine, case, held)
-        current = engine.newest(model_of(case))
+        key = model_of(case)
+        current = engine.newest(key)
+        load = _noticed(engine, case, held, key, current)
         if load is not None and not _is_known(load, current):
             engine.loads.append(load)
             current = load
@@ -94,11 +98,13 @@ class Loads:
 
     def since_s(self, case: Case) -> float:
         """Return from when on idle samples are of use: since the engine's last request."""
-        engine = self._engines.get(_address(case), _Engine())
+        engine = self._engine(_address(case))
         return max(_from_s(engine, case), case.timeline.accepted_at_s - LOOK_BACK_S)
 
     def _engine(self, name: str) -> _Engine:
-        engine = self._engines.setdefault(name, _Engine())
+        engine = self._engines.get(name)
+        if engine is None:
+            engine = self._engines[name] = _Engine()
         self._engines.move_to_end(name)
         while len(self._engines) > MOST_ENGINES:
             self._engines.popitem(last=False)
@@ -107,12 +113,15 @@ class Loads:
 
 def _held(engine: _Engine, case: Case, idle: Iterable[GpuSample]) -> list[Held]:
     """Return the memory since the engine's last request; earlier loads were noticed then."""
+    listing = [s for s in (*idle, *case.gpu) if s.processes is not None]
+    if not listing:
+        return []
     listed = [p for s in case.gpu for p in s.processes or () if p.is_server]
-    for pid in dict.fromkeys(process.pid for process in listed):
+    for pid in dict.fromkeys([process.pid for process in listed]):
         if pid not in engine.pids:
             engine.pids.append(pid)
     from_s = _from_s(engine, case)
-    samples = (s for s in (*idle, *case.gpu) if s.at_s >= from_s)
+    samples = [s for s in listing if s.at_s >= from_s]
     return held_over_time(samples, gpus_of(case).keys(), engine.pids)
 
 
@@ -124,18 +133,20 @@ def _address(case: Case) -> str:
     return case.server.url or case.server.name or case.server.kind
 
 
-def _noticed(engine: _Engine, case: Case, held: list[Held]) -> _Load | None:
+def _noticed(
+    engine: _Engine, case: Case, held: list[Held], key: str, current: _Load | None
+) -> _Load | None:
     """Return the load that the case runs on, where anything speaks for a new one."""
     waited = _waited_for(case, held)
     if waited is not None:
         return waited
-    key, model, server = model_of(case), _name(case), case.server
-    rise = last_rise(held)
+    model, server = _name(case), case.server
+    rise = last_rise(held) if held else None
     if rise is not None and _serves_one_model(case):
         at_s = min(rise.done_at_s, case.timeline.accepted_at_s)
         begin_s = min(rise.before.at_s, at_s)
         return _Load(key=key, model=model, begin_s=begin_s, at_s=at_s, before=rise.before)
-    current, accepted_at_s = engine.newest(key), case.timeline.accepted_at_s
+    accepted_at_s = case.timeline.accepted_at_s
     restarted = _was_restarted(engine, case)
     if restarted and server.uptime_s is not None and server.loaded_models is None:
         at_s = accepted_at_s - server.uptime_s

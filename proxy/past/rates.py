@@ -48,9 +48,12 @@ class Rates:
     def __init__(self) -> None:
         self._piles: OrderedDict[Setup, dict[_Pile, deque[Rate]]] = OrderedDict()
         self._count = 0
+        self.changes = 0
+        """How often anything was added: what was worked out of the rates is true until then."""
 
     def add(self, setup: Setup, rate: Rate) -> None:
         """Keep a rate; what is too old or too much makes room."""
+        self.changes += 1
         piles = self._piles.setdefault(setup, {})
         self._piles.move_to_end(setup)
         key = (rate.day, rate.healthy, rate.engine_version)

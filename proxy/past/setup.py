@@ -5,7 +5,7 @@ The engine's version is not in it: what is compared across versions is what drif
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.once import once
@@ -13,6 +13,7 @@ from slowtok.detectors.placement import serving_gpus
 
 Kind = Literal["decode", "prefill"]
 
+ALONE = "alone"
 ALONE_SEQUENCES = 0.1
 """At most so many others on the mean still leave a request alone. No published source."""
 
@@ -41,23 +42,32 @@ class Setup:
         return " | ".join((self.kind, *parts, f"{where} {self.tokens}", self.sequences, *drafts))
 
 
-@once
-def decode_setup(case: Case, *, alone: bool = False) -> Setup:
-    """Return the setup of a decode; with `alone` as if nobody else had been there."""
-    others = 0.0 if alone else case.neighbours.decode_mean
-    return _setup(case, "decode", case.envelope.context_tokens, others)
+class Place(NamedTuple):
+    """What all setups of one engine and model have in common."""
+
+    device: str
+    model: str
+    engine: str
+    kv_type: str
+    speculative: bool
 
 
-@once
-def prefill_setup(case: Case, *, alone: bool = False) -> Setup:
-    """Return the setup of a prefill; with `alone` as if nobody else had been there."""
-    others = 0.0 if alone else case.neighbours.in_flight_at_send
-    return _setup(case, "prefill", case.timeline.tokens.processed, others)
+def decode_setup(case: Case) -> Setup:
+    """Return the setup of a decode."""
+    sequences = sequences_of(case.neighbours.decode_mean)
+    return setup_at("decode", place_of(case), octave_of(case.envelope.context_tokens), sequences)
+
+
+def prefill_setup(case: Case) -> Setup:
+    """Return the setup of a prefill."""
+    sequences = sequences_of(case.neighbours.in_flight_at_send)
+    tokens = octave_of(case.timeline.tokens.processed)
+    return setup_at("prefill", place_of(case), tokens, sequences)
 
 
 def is_alone(setup: Setup) -> bool:
     """Say whether its requests had the engine to themselves."""
-    return setup.sequences == _sequences(0.0)
+    return setup.sequences == ALONE
 
 
 def model_of(case: Case) -> str:
@@ -72,24 +82,23 @@ def model_of(case: Case) -> str:
 @once
 def gpus_of(case: Case) -> dict[int, str]:
     """Return the uuids of the GPUs that may serve, by index; empty where surely none does."""
-    if case.server.gpu_indices == ():
+    if case.server.gpu_indices == () or not case.device.gpus:
         return {}
     return {gpu.index: gpu.uuid or str(gpu.index) for gpu in serving_gpus(case)}
 
 
-def _setup(case: Case, kind: Kind, tokens: int | None, others: float) -> Setup:
+def setup_at(kind: Kind, place: Place, tokens: str, sequences: str) -> Setup:
+    """Return the setup of a place with so many tokens and sequences, as octaves name them."""
+    return Setup(kind=kind, **place._asdict(), tokens=tokens, sequences=sequences)
+
+
+@once
+def place_of(case: Case) -> Place:
+    """Return what all setups of a case's engine and model have in common."""
     server = case.server
-    types = dict.fromkeys((server.kv_type_k or "f16", server.kv_type_v or "f16"))
-    return Setup(
-        kind=kind,
-        device=_device(case),
-        model=model_of(case),
-        engine=server.kind,
-        kv_type="/".join(types),
-        tokens=_octave(tokens),
-        sequences=_sequences(others),
-        speculative=bool(server.speculative),
-    )
+    key_type, value_type = server.kv_type_k or "f16", server.kv_type_v or "f16"
+    kv_type = key_type if key_type == value_type else f"{key_type}/{value_type}"
+    return Place(_device(case), model_of(case), server.kind, kv_type, bool(server.speculative))
 
 
 def _device(case: Case) -> str:
@@ -98,7 +107,7 @@ def _device(case: Case) -> str:
     return ",".join(gpus_of(case).values()) or "cpu"
 
 
-def _octave(tokens: int | None) -> str:
+def octave_of(tokens: int | None) -> str:
     """Name the power of two that holds so many tokens: "0-1k", "1k-2k", "2k-4k", ..."""
     if tokens is None:
         return "?"
@@ -106,9 +115,9 @@ def _octave(tokens: int | None) -> str:
     return "0-1k" if power == 0 else f"{1 << (power - 1)}k-{1 << power}k"
 
 
-def _sequences(others: float) -> str:
+def sequences_of(others: float) -> str:
     """Name how many there were: "alone", "2", "3-4", "5-8", ..."""
     if others <= ALONE_SEQUENCES:
-        return "alone"
+        return ALONE
     power = max(math.ceil(math.log2(1 + others)), 1)
     return "2" if power == 1 else f"{(1 << (power - 1)) + 1}-{1 << power}"

@@ -102,7 +102,7 @@ class Readings:
         if ring is None:
             return ()
         found = ring.window(from_s, to_s + LONGEST_SPAN_S)
-        return tuple(sample for sample in found if sample.at_s - sample.span_s < to_s)
+        return tuple([sample for sample in found if sample.at_s - sample.span_s < to_s])
 
     def gpu_window(self, from_s: float, to_s: float) -> tuple[GpuSample, ...]:
         """Return the samples of all GPUs taken inside the window, oldest first."""

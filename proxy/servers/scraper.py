@@ -67,6 +67,8 @@ class Scraper:
     async def settled(self, timeout_s: float) -> bool:
         """Wait until what was wanted by now has been asked and answered; False when it is late."""
         wanted = self._wanted
+        if self._served >= wanted:
+            return True
         try:
             async with asyncio.timeout(timeout_s):
                 while self._served < wanted:

@@ -6,8 +6,7 @@ Python's own `hash`, SipHash under a key that is drawn at start and never leaves
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,25 +104,24 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     whole = "".join(texts)[:MAX_PRINTED_CHARS]
     if not whole:
         return None
-    pieces = Counter[int]()
+    pieces: dict[int, int] = {}
     for piece in _PIECE.findall(whole):
-        pieces[hash(piece)] += len(piece)
+        which = hash(piece)
+        pieces[which] = pieces.get(which, 0) + len(piece)
     tools = tuple(_tools(said.get("tools")))
-    return PromptPrint(
-        len(whole), tuple(_blocks(whole)), pieces, tuple(spans), find_marks(whole), tools
-    )
+    return PromptPrint(len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools)
 
 
-def compare(new: PromptPrint, old: PromptPrint, age_s: float) -> PromptPrefix:
+def compare(
+    new: PromptPrint, old: PromptPrint, age_s: float, others_since: int | None = None
+) -> PromptPrefix:
     """Say how much of `new` an engine that had served `old` could have kept."""
-    pairs = enumerate(zip(new.blocks, old.blocks, strict=False))
-    same = next((i for i, (a, b) in pairs if a != b), min(len(new.blocks), len(old.blocks)))
-    begin, length = _block_at(same)
+    begin, length = _block_at(_same_blocks(new.blocks, old.blocks))
     message = _first_changed(new, old)
     common = new.chars if message is None else min(begin, new.chars, old.chars)
     if common == new.chars:
         message = None
-    kept = sum(size for piece, size in new.pieces.items() if piece in old.pieces)
+    kept = sum(map(new.pieces.__getitem__, new.pieces.keys() & old.pieces.keys()))
     printed = sum(new.pieces.values())
     return PromptPrefix(
         chars=new.chars,
@@ -135,7 +133,16 @@ def compare(new: PromptPrint, old: PromptPrint, age_s: float) -> PromptPrefix:
         difference_kind=None if message is None else _kind(new, old, message, begin, length),
         granularity_chars=length,
         previous_age_s=age_s,
+        others_since=others_since,
     )
+
+
+def _same_blocks(new: Sequence[int], old: Sequence[int]) -> int:
+    """Return how many blocks both begin with."""
+    both = min(len(new), len(old))
+    if new[:both] == old[:both]:
+        return both
+    return next(i for i, (a, b) in enumerate(zip(new, old, strict=False)) if a != b)
 
 
 def _first_changed(new: PromptPrint, old: PromptPrint) -> int | None:
@@ -222,12 +229,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _blocks(text: str) -> Iterable[int]:
-    at = index = 0
-    while at < len(text):
-        begin, length = _block_at(index)
-        yield hash(text[begin : begin + length])
-        at, index = begin + length, index + 1
+def _blocks(text: str) -> tuple[int, ...]:
+    """Return the hash of each block, see `_block_at`."""
+    fine = range(0, min(len(text), FINE_CHARS), FINE_BLOCK_CHARS)
+    coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
+    return (
+        *[hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine],
+        *[hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse],
+    )
 
 
 def _block_at(index: int) -> tuple[int, int]:

@@ -90,7 +90,7 @@ class Meter:
 
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
-        self._count(self._carried(self._reader.flush()), at_s)
+        self._count(sum(map(self._note_event, self._reader.flush())), at_s)
         self.parse_errors += self._reader.dropped
 
     @property

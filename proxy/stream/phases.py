@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
 
+_NO_WORD = EngineTimings()
 MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; no published source
 
 
@@ -72,11 +73,11 @@ def estimate(
     Prefill and decode are taken to have been slower than expected by the same factor, so that
     together they are the time from the request to its reply. Nothing may be concluded from that.
     """
+    if phases.source != "estimate" or not (prefill_tps and decode_tps):
+        return phases
     processed, completion = timeline.tokens.processed, timeline.tokens.completion
     whole_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, phases.load_s or 0.0)
-    if phases.source != "estimate" or not (prefill_tps and decode_tps and whole_s):
-        return phases
-    if processed is None or completion is None:
+    if not whole_s or processed is None or completion is None:
         return phases
     usual_prefill_s = processed / prefill_tps
     usual_decode_s = max(completion / choices - 1, 0) / decode_tps
@@ -98,7 +99,7 @@ def _word(
 ) -> tuple[EngineTimings, Source]:
     """Return the engine's timings and where they are from: its reply goes before its counters."""
     if counted is None or (said and (said.prefill_s is not None or said.decode_s is not None)):
-        return said or EngineTimings(), "engine"
+        return said or _NO_WORD, "engine"
     return counted, "metrics"
 
 
@@ -199,7 +200,7 @@ def _latest_at_s(timeline: Timeline) -> float:
         timeline.delivered_at_s,
         timeline.ended_at_s,
     )
-    return max(at_s for at_s in known if at_s is not None)
+    return max([at_s for at_s in known if at_s is not None])
 
 
 def _stream_decode(timeline: Timeline) -> float | None:

@@ -23,7 +23,7 @@ MAX_MISSES = 16  # in a row, after which a stream whose events all differ is lef
 class Repeats:
     """Knows the event before, and finds those that only repeat it.
 
-    `frame` is what stands before and after an event on the wire.
+    `frame` is what stands before and after an event on the wire; without one, nothing follows.
     """
 
     __slots__ = (
@@ -38,7 +38,7 @@ class Repeats:
 
     def __init__(self, frame: tuple[bytes, bytes]) -> None:
         self._frame = frame
-        self._misses = 0
+        self._misses = 0 if any(frame) else MAX_MISSES
         self.forget()
 
     def count(self, chunk: bytes) -> int:

@@ -5,7 +5,7 @@ in the units of our records (seconds, tokens).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slowtok.detectors.case import EngineTimings, Tokens
@@ -68,33 +68,25 @@ class Reply:
                 cached=self.cached_tokens,
                 completion=self.completion_tokens,
             )
-        every = list(self.timings.values())
-        cached = every[0].cached_tokens
+        told = _together(*self.timings.values())
         return Tokens(
-            prompt=every[0].prompt_tokens,
-            cached=self.cached_tokens if cached is None else cached,
-            completion=sum(t.completion_tokens for t in every),
-            drafted=_sum([t.drafted for t in every]),
-            accepted=_sum([t.accepted for t in every]),
+            prompt=told.prompt_tokens,
+            cached=self.cached_tokens if told.cached_tokens is None else told.cached_tokens,
+            completion=told.completion_tokens,
+            drafted=told.drafted,
+            accepted=told.accepted,
         )
 
     def engine(self) -> EngineTimings | None:
-        """Return the engine's own timings, or None where it gave none.
-
-        Choices of one request (n > 1) share the prefill of the first and decode side by side.
-        """
+        """Return the engine's own timings, or None where it gave none."""
         if self.timings:
-            every = list(self.timings.values())
-            return EngineTimings(
-                prefill_s=every[0].prefill_s, decode_s=max(t.decode_s for t in every)
-            )
-        timings = EngineTimings(
-            queue_s=self.queue_s,
-            load_s=self.load_s,
-            prefill_s=self.prefill_s,
-            decode_s=self.decode_s,
-        )
-        return None if timings == EngineTimings() else timings
+            told = _together(*self.timings.values())
+            return EngineTimings(prefill_s=told.prefill_s, decode_s=told.decode_s)
+        queue_s, load_s = self.queue_s, self.load_s
+        prefill_s, decode_s = self.prefill_s, self.decode_s
+        if (queue_s, load_s, prefill_s, decode_s) == (None, None, None, None):
+            return None
+        return EngineTimings(queue_s=queue_s, load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
 
 
 def count_of(value: Any) -> int | None:
@@ -112,6 +104,23 @@ def number_of(value: Any) -> float | None:
 def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
     """Narrow a JSON value to a non-empty string of bounded length, or None."""
     return value[:most_chars] if isinstance(value, str) and value else None
+
+
+def _together(first: ChoiceTimings, *others: ChoiceTimings) -> ChoiceTimings:
+    """Return the timings of one request's choices: the prefill is the first one's.
+
+    They share it, and decode side by side.
+    """
+    if not others:
+        return first
+    every = (first, *others)
+    return replace(
+        first,
+        completion_tokens=sum([t.completion_tokens for t in every]),
+        decode_s=max([t.decode_s for t in every]),
+        drafted=_sum([t.drafted for t in every]),
+        accepted=_sum([t.accepted for t in every]),
+    )
 
 
 def _sum(values: list[int | None]) -> int | None:

@@ -8,12 +8,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.headers import server_timing
-from slowtok.proxy.prompts import soon
+from slowtok.proxy.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.together import Together
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, packed, progress_of
 
@@ -32,6 +34,7 @@ class FarObserver:
         self._live: dict[str, Exchange] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
         self.failures: Counter[str] = Counter()
+        self._meanwhile = Together(self.failures, "prompt print", after_s=PRINT_AFTER_S)
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come; while nobody reads what is told, nothing is told of it."""
@@ -55,7 +58,7 @@ class FarObserver:
         """Take the prompt's print here: the prompt itself never leaves this process."""
         loop = asyncio.get_running_loop()
         if self._knows(exchange):
-            soon(size_bytes, lambda: self._print(exchange, said, loop))
+            soon(self._meanwhile, size_bytes, partial(self._print, exchange, said, loop))
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""

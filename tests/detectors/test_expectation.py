@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
-from fakes.cases import with_tokens
+import pytest
+
+from fakes.cases import healthy, with_tokens
 from fakes.gpu_cases import gpu_case
-from slowtok.detectors.case import Baseline
-from slowtok.detectors.expectation import with_baseline, with_expectation
+from slowtok.detectors.case import Baseline, Case
+from slowtok.detectors.expectation import expectation, refined, with_baseline, with_expectation
 
 LEARNED = Baseline(count=20, decode_tps=120.0, decode_p10_tps=115.0)
 
@@ -16,6 +18,17 @@ def test_a_baseline_that_comes_later_refines_as_one_that_was_there() -> None:
 
     assert later == with_expectation(replace(gpu_case(), baseline=LEARNED))
     assert later.envelope.decode != fresh.envelope.decode
+
+
+@pytest.mark.parametrize(
+    "case", [gpu_case(), healthy(), with_tokens(gpu_case(), drafted=100, accepted=50)]
+)
+def test_first_principles_need_no_more_than_these(case: Case) -> None:
+    found = expectation(case.server, case.model, case.device, case.timeline.tokens, case.neighbours)
+    fresh = with_expectation(replace(case, baseline=Baseline()))
+
+    assert found == fresh.envelope
+    assert refined(fresh, LEARNED) == with_baseline(fresh, LEARNED).envelope
 
 
 def test_nothing_learned_refines_nothing() -> None:

@@ -75,6 +75,18 @@ def test_one_host_sample_stands_for_the_time_of_its_neighbours() -> None:
     assert mean(after, lambda s: s.server_cpu_cores) == pytest.approx(1.7)
 
 
+def test_its_other_readings_are_those_of_one_of_them() -> None:
+    case = long_case()
+    busy = tuple(replace(s, server_cpu_cores=at / 1000) for at, s in enumerate(case.host))
+    few = thinned(replace(case, host=busy)).host
+    by_cores = {s.server_cpu_cores: s for s in busy}
+
+    assert len(few) < len(busy)
+    for sample in few:
+        one = by_cores[sample.server_cpu_cores]
+        assert sample == replace(one, at_s=sample.at_s, span_s=sample.span_s)
+
+
 def test_two_gpus_keep_as_many_each() -> None:
     one = long_case()
     both = replace(one, gpu=one.gpu + tuple(replace(s, index=1) for s in one.gpu))

@@ -15,6 +15,7 @@ from fakes.records import full_case
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.machine import GpuSample
+from slowtok.proxy.outputs import series_store
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.series import MAX_BINS, MAX_POINTS, series
 from slowtok.proxy.outputs.series_store import SeriesStore
@@ -150,6 +151,33 @@ def test_store_keeps_nothing_of_what_merely_passed() -> None:
     store(simulated("queued"), None, {"id": "x"})
 
     assert store.get("x") is None
+
+
+def short(name: str) -> Case:
+    """A whole reply between two samples."""
+    plain = case()
+    line = replace(plain.timeline, request_id=name, token_at_s=(), itl_p50_s=None)
+    return replace(plain, timeline=line, gpu=(), host=plain.host[:2])
+
+
+def test_short_ones_are_kept_by_number_and_told_when_asked_for() -> None:
+    store = SeriesStore(3)
+    ids = [put(store, short(f"short {i}")) for i in range(5)]
+
+    found = [store.get(each) for each in ids]
+    assert [body is not None for body in found] == [False, False, True, True, True]
+    assert json.loads(found[-1] or b"") == series(short("short 4"))
+    assert store.get(ids[-1]) == found[-1]
+
+
+def test_few_are_kept_unwritten_and_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_store, "MAX_UNWRITTEN", 2)
+    size = len(json.dumps(series(short("short 0")), separators=(",", ":")))
+    store = SeriesStore(9, max_bytes=int(2.5 * size))
+
+    ids = [put(store, short(f"short {i}")) for i in range(8)]
+
+    assert [store.get(each) is not None for each in ids] == [False] * 4 + [True] * 4
 
 
 def test_samples_are_served_and_unknown_ones_are_not_found(stage: Stage) -> None:

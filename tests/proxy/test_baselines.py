@@ -83,6 +83,25 @@ def test_median_and_noise_of_healthy_requests(baselines: Baselines) -> None:
     assert baselines.find(healthy()) == Baseline(count=11, decode_tps=149.0, decode_p10_tps=140.0)
 
 
+def test_what_was_said_before_is_not_said_again_once_more_is_learned(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0, days_ago=2)] * 5)
+    assert baselines.find(healthy()).decode_tps == 150.0
+    assert baselines.earlier(at(150.0)).best_decode_tps == 150.0
+
+    learn(baselines, *[at(170.0, days_ago=2)] * 6)
+
+    assert baselines.find(healthy()).decode_tps == 170.0
+    assert baselines.earlier(at(150.0)).best_decode_tps == 170.0
+
+
+def test_rates_become_those_of_last_week_by_time_alone(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0)] * 5)
+
+    assert baselines.earlier(at(150.0, days_ago=-0.5)).week_ago_decode_tps is None
+    assert baselines.earlier(at(150.0, days_ago=-1.5)).week_ago_decode_tps == 150.0
+    assert baselines.earlier(at(150.0, days_ago=-15.0)).week_ago_decode_tps is None
+
+
 def test_only_the_last_ones_count(baselines: Baselines) -> None:
     learn(baselines, *[at(80.0, days_ago=1)] * KEEP, *[at(150.0)] * KEEP)
 

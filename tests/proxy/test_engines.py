@@ -1,6 +1,7 @@
 """Which engines there are, and which one a request goes to."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -216,6 +217,28 @@ async def test_facts_follow_what_is_told(engine: Upstream, tmp_path: Path) -> No
         assert before.slots == 1
         assert (later.slots, later.slept, later.gpu_indices) == (7, False, (1,))
         assert engines.facts(found.name, "small")[0].slept is True
+
+
+def test_facts_are_one_object_until_something_else_is_told() -> None:
+    engine = Engine(name="e", url="http://h:1", given=True, identity=Identity(kind="vllm"))
+    first = engine.facts(None, "m", {"slept": False})
+
+    assert engine.facts(None, "m", {"slept": False}) is first
+    assert engine.facts(None, "m", {"slept": True}).slept is True
+    engine.probe = replace(engine.probe, slots=7)
+    assert engine.facts(None, "m", {"slept": False}).slots == 7
+
+
+def test_facts_tell_how_long_an_engine_is_there_in_whole_seconds() -> None:
+    engine = Engine(name="e", url="http://h:1", given=True, identity=Identity(kind="vllm"))
+    assert engine.facts(None, "m", {}).uptime_s is None
+
+    engine.found_at_s = time.monotonic() - 100.5
+    uptime_s = engine.facts(None, "m", {}).uptime_s
+
+    assert uptime_s is not None
+    assert uptime_s >= 101.0, "a second that has begun counts: it is never too little"
+    assert uptime_s.is_integer()
 
 
 async def test_facts_of_nobody(tmp_path: Path) -> None:

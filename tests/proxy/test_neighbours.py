@@ -6,7 +6,14 @@ import pytest
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, stay_of, with_slots
+from slowtok.proxy.neighbours import (
+    Stay,
+    count_neighbours,
+    in_flight_at,
+    met_at,
+    stay_of,
+    with_slots,
+)
 from slowtok.proxy.servers.slots import SlotLog
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
@@ -51,7 +58,8 @@ def exchange(
 
 def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
     stays = [stay for other in others if (stay := stay_of(other, NOW_S))]
-    return count_neighbours("a", sent_at_s, phases, stays)
+    met = met_at("a", stays)
+    return count_neighbours(in_flight_at(sent_at_s, met), phases, met)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +89,9 @@ def test_what_is_no_generation_does_not_count() -> None:
 
 
 def test_request_that_was_never_sent_met_nobody() -> None:
-    assert count(exchange(1.0, 90.0, first_at_s=2.0), sent_at_s=None) == Neighbours()
+    never = Phases(source="estimate", total_s=20.0)
+
+    assert count(exchange(1.0, 90.0, first_at_s=2.0), phases=never, sent_at_s=None) == Neighbours()
 
 
 def test_one_that_was_there_all_the_time() -> None:
@@ -185,4 +195,4 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
 def test_a_request_is_alone_beside_one_at_another_engine() -> None:
     there = [Stay("b", 1.0, 2.0, 9.0), Stay("a", 1.0, 2.0, 5.0)]
 
-    assert [in_flight_at("a", at_s, there) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
+    assert [in_flight_at(at_s, met_at("a", there)) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]

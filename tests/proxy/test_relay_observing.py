@@ -17,7 +17,7 @@ import pytest
 from fakes.client import CHAT, Client
 from fakes.proxy import SILENT, Served, serving
 from fakes.upstream import Upstream
-from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply
+from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
 from slowtok.detectors.server import queued
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.lines import Writer
@@ -57,6 +57,13 @@ async def both_pass(engine: Upstream, client: Client) -> None:
         assert (await client.reply())[1] == WHOLE
         await client.ask("GET", "/x")
         assert (await client.reply())[1] == WHOLE
+
+
+async def one_more_stream(engine: Upstream, client: Client) -> None:
+    """A stream that no other request follows at once: there is time for its last sample."""
+    engine.reply = STREAM
+    await client.chat()
+    assert (await client.reply())[1] == TEXT + LAST
 
 
 async def failures(proxy: Served) -> dict[str, int]:
@@ -101,7 +108,7 @@ async def test_detector_that_raises(
     [
         "slowtok.proxy.observer.diagnose",
         "slowtok.proxy.observer.Observer.diagnosis_headers",
-        "slowtok.proxy.evidence.with_expectation",
+        "slowtok.proxy.evidence.expectation",
         "slowtok.proxy.evidence.split",
         "slowtok.proxy.observer.make_record",
         "slowtok.proxy.outputs.headers.diagnosis_headers",
@@ -130,9 +137,11 @@ async def test_observing_that_raises(
     monkeypatch.setattr(place, fail)
 
     await both_pass(engine, client)
+    await one_more_stream(engine, client)
 
-    monkeypatch.undo()
     assert proxy.proxy.observer.in_flight == 0
+    await until(proxy.proxy.observer.failures.total)
+    monkeypatch.undo()
     assert sum((await failures(proxy)).values()) > 0
 
 

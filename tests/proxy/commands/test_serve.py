@@ -13,11 +13,15 @@ import httpx
 import psutil
 import pytest
 
+from fakes.cases import FIRING, healthy
 from fakes.client import CHAT
 from fakes.commands import Running, keep_ram_bandwidth, run, served, started
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
-from slowtok.proxy.commands.serve import Screen, addresses, outward_address
+from slowtok.detectors.diagnose import diagnose
+from slowtok.proxy.commands import serve
+from slowtok.proxy.commands.serve import MOST_LINES, Screen, addresses, outward_address
+from slowtok.proxy.outputs.record import make_record
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 DONE = reply(b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}', JSON)
@@ -194,6 +198,15 @@ async def test_log_on_standard_output_is_nothing_but_json(engine: Upstream, tmp_
     assert not (tmp_path / "log.jsonl").exists()
 
 
+async def counts_with_lost(address: str, lines: int) -> dict[str, Any]:
+    """Return the counts once so many lines were lost: the last are written together, and late."""
+    async with asyncio.timeout(20):
+        while True:
+            counts: dict[str, Any] = (await own(address, "/slowtok/status"))["counts"]
+            if counts["log_lines_lost"] >= lines:
+                return counts
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
 async def test_stuck_terminal_and_full_disk_harm_no_request(
     engine: Upstream, tmp_path: Path
@@ -204,7 +217,7 @@ async def test_stuck_terminal_and_full_disk_harm_no_request(
     async with served(tmp_path, "--upstream", engine.url, env=settings) as running:
         address = await running.address(err=True)
         await ask(address, MORE_THAN_A_PIPE_HOLDS)
-        counts = (await own(address, "/slowtok/status"))["counts"]
+        counts = await counts_with_lost(address, MORE_THAN_A_PIPE_HOLDS)
         process = running.process
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(20):
@@ -214,7 +227,6 @@ async def test_stuck_terminal_and_full_disk_harm_no_request(
         assert process.returncode == 0
         assert counts["requests"] == MORE_THAN_A_PIPE_HOLDS
         assert counts["failures"] == {}
-        assert counts["log_lines_lost"] >= MORE_THAN_A_PIPE_HOLDS
 
 
 async def test_no_engine_says_how_to_start_one(tmp_path: Path) -> None:
@@ -286,3 +298,35 @@ def test_screen_shows_what_people_want_to_see(
     screen.writer.close()
 
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
+
+
+def show(screen: Screen, *, slow: bool, count: int) -> None:
+    shown = FIRING["queued"]() if slow else healthy()
+    record = make_record(shown, diagnose(shown))
+    for _ in range(count):
+        screen(shown, None, record)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_terminal_is_shown_no_more_than_can_be_read(
+    *, terminal: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    monkeypatch.setattr(serve, "PACE_S", 0.0)
+    screen = Screen(json=False)
+    show(screen, slow=False, count=MOST_LINES + 7)
+    show(screen, slow=True, count=2)
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.001, later.set_result, None)
+    await later  # the second is over
+    show(screen, slow=False, count=1)
+    screen.close()
+
+    lines = capfd.readouterr().out.splitlines()
+    if not terminal:
+        assert len(lines) == MOST_LINES + 7 + 2 + 1
+        return
+    assert sum("normal" in line for line in lines) == MOST_LINES + 1
+    assert sum("slow queue" in line for line in lines) == 2
+    assert lines[-2] == "          +7 more: see /slowtok/requests"

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.proxy.outputs.structured import MAX_STRING_CHARS, bare, inner_list, item, string
+from slowtok.proxy.outputs.structured import (
+    MAX_STRING_CHARS,
+    bare,
+    decimal,
+    inner_list,
+    item,
+    string,
+)
 
 # RFC 9651, sections 3.3.1 to 3.3.3.
 INTEGER = re.compile(r"-?\d{1,15}")
@@ -42,6 +49,15 @@ def test_integers_are_valid(value: int) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=True))
 def test_decimals_are_valid(value: float) -> None:
     assert DECIMAL.fullmatch(bare(value))
+
+
+@given(st.floats(-1e11, 1e11), st.integers(1, 3))
+def test_a_decimal_has_as_many_digits_as_it_needs(value: float, digits: int) -> None:
+    written = decimal(value, digits)
+
+    assert DECIMAL.fullmatch(written)
+    assert float(written) == round(value, digits)
+    assert written[-1] != "0" or written[-2] == "."
 
 
 @given(st.text())

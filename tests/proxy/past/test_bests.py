@@ -47,6 +47,16 @@ def test_what_is_not_read_is_not_known() -> None:
     assert (best.sm_clock_mhz, best.power_w) == (1905, None)
 
 
+def test_a_better_one_counts_from_then_on() -> None:
+    bests = Bests()
+    bests.add(Best(gpu="GPU-3090", day=DAY, power_w=300.0))
+    assert bests.of(gpu_case()) == Best(gpu="", day=DAY, power_w=300.0)
+
+    bests.add(Best(gpu="GPU-3090", day=DAY, power_w=310.0))
+
+    assert bests.of(gpu_case()) == Best(gpu="", day=DAY, power_w=310.0)
+
+
 def test_the_highest_of_each_reading_counts() -> None:
     bests = Bests()
     assert bests.add(Best(gpu="GPU-3090", day=DAY, sm_clock_mhz=1900, power_w=300.0))

@@ -16,7 +16,7 @@ GIB = 2**30
 
 
 def place(case: Case) -> Alike | None:
-    return alike(case, decode_setup(case, alone=True))
+    return alike(case, decode_setup(case))
 
 
 def with_model(case: Case, **facts: object) -> Case:

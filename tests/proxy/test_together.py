@@ -1,0 +1,52 @@
+"""Work that is done in a row, in its order, and what breaks in it."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from slowtok.proxy.together import MOST_IN_A_ROW, Together
+
+
+async def test_work_is_done_in_its_order_and_others_run_in_between() -> None:
+    done: list[int | str] = []
+    together = Together(Counter(), "here")
+    for number in range(MOST_IN_A_ROW + 1):
+        together.add(lambda number=number: done.append(number))  # type: ignore[misc]
+    asyncio.get_running_loop().call_soon(done.append, "another")
+
+    assert done == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert done == [*range(MOST_IN_A_ROW), "another", MOST_IN_A_ROW]
+
+
+async def test_work_that_raises_costs_only_itself() -> None:
+    done: list[int] = []
+    failures: Counter[str] = Counter()
+    together = Together(failures, "here")
+    together.add(lambda: 1 / 0)
+    together.add(lambda: done.append(1))
+    await asyncio.sleep(0)
+
+    assert done == [1]
+    assert failures == {"here": 1}
+
+
+async def test_work_for_later_waits_and_may_be_done_at_once() -> None:
+    done: list[int] = []
+    together = Together(Counter(), "here", after_s=3600.0)
+    together.add(lambda: done.append(1))
+    await asyncio.sleep(0)
+    assert done == []
+
+    together.do_all()
+    assert done == [1]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1e-6])
+async def test_what_work_adds_is_done_too(after_s: float) -> None:
+    done = asyncio.Event()
+    together = Together(Counter(), "here", after_s=after_s)
+    together.add(lambda: together.add(done.set))
+    await asyncio.wait_for(done.wait(), 5)
