@@ -9,12 +9,13 @@ the machine that recorded the case. Every `*_s` is a duration in seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.detectors.once import once
+from slowtok.detectors.value import value
 
 SCHEMA = 1
 
@@ -26,7 +27,7 @@ cut it short: `client-gone`, `no-engine`, `upstream-error`, `upstream-refused`, 
 `http-error`, `overloaded`, `proxy-stopped`; `complete` where the reply was not looked into."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """Token counts of one request; `processed` are the prompt tokens not taken from the cache."""
 
@@ -42,7 +43,7 @@ class Tokens:
         return None if self.prompt is None else max(self.prompt - (self.cached or 0), 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class EngineTimings:
     """The engine's own word about one request, in seconds, wherever it gave one."""
 
@@ -52,7 +53,7 @@ class EngineTimings:
     decode_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One request as the proxy saw it, on one monotonic clock.
 
@@ -88,7 +89,7 @@ class Timeline:
     parse_errors: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Phases:
     """Where the time of one request went; the sum is at most `total_s`.
 
@@ -128,7 +129,7 @@ a date or time, a number, an identifier, other tools or the same in another orde
 were left out or put in between, or any other text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PromptPrefix:
     """How this prompt compares with the ones this model saw before; counts, never text.
 
@@ -152,7 +153,7 @@ class PromptPrefix:
     others_since: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Neighbours:
     """Other requests that the proxy had at the same engine while this one was there."""
 
@@ -161,7 +162,7 @@ class Neighbours:
     decode_max: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Range:
     """A closed interval of rates in tokens per second."""
 
@@ -169,7 +170,7 @@ class Range:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """What decode should give here: a band with its basis, or `decode` None and the reason.
 
@@ -195,7 +196,7 @@ class Envelope:
     expected_prefill_tps: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """What this setup gave before, learned from healthy requests only: medians of `count`.
 
@@ -210,7 +211,7 @@ class Baseline:
     peers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ModelLoad:
     """One load of a model that was noticed: who it was and what it met.
 
@@ -228,7 +229,7 @@ class ModelLoad:
     others_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class History:
     """What went before at this engine, as far as it was seen.
 
@@ -252,7 +253,7 @@ class History:
     week_ago_decode_tps: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Case:
     """One finished request with everything that was known about it.
 

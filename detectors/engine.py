@@ -3,10 +3,10 @@
 Invariants as in `slowtok.detectors.case`: `None` is not known, zero is a measurement.
 """
 
-from dataclasses import dataclass
+from slowtok.detectors.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """The inference engine: what it said of itself and what its command line and environment say.
 
@@ -54,7 +54,7 @@ class ServerFacts:
     unified_memory: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """The model's geometry as far as bytes per token need it.
 
@@ -83,7 +83,7 @@ class ModelFacts:
     active_parameters: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class EngineActivity:
     """What the engine's own counters gained over the `span_s` seconds around a request.
 

@@ -7,10 +7,11 @@ module as a `Detector`, so there is no base class and no registration.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, Protocol, TypeVar
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.value import value
 
 T = TypeVar("T")
 Verdict = Literal["slow", "normal", "unknown"]
@@ -34,7 +35,7 @@ def need(value: T | None, fact: str) -> T:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One number that a finding rests on, with the limit it was held against."""
 
@@ -44,7 +45,7 @@ class Evidence:
     limit: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One cause with its proof.
 
@@ -120,7 +121,7 @@ class Detector(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PhaseLoss:
     """Time lost in one phase against expectation; `slow` says that it is beyond the gate."""
 
@@ -129,7 +130,7 @@ class PhaseLoss:
     slow: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The verdict on one request.
 

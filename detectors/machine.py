@@ -5,14 +5,16 @@ was. Invariants as in `slowtok.detectors.case`: `None` is not known, zero is a m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from slowtok.detectors.value import value
 
 PowerSource = Literal["ac", "battery", "undersized"]
 """What feeds a GPU; `undersized` is an adapter that gives less than the machine may need."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class CpuUser:
     """All processes of one name together; `pid` is the busiest one's."""
 
@@ -22,7 +24,7 @@ class CpuUser:
     processes: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
@@ -67,7 +69,7 @@ class HostSample:
         return max(self.cpu_busy_cores - self.server_cpu_cores, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     """One process that holds memory on a GPU; `memory_bytes` is None where the driver hides it.
 
@@ -86,7 +88,7 @@ class GpuProcess:
     memory_busy_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GpuSample:
     """One GPU at `at_s`. Ratios are 0 to 1; `reasons` is NVML's clocks-event mask.
 
@@ -134,7 +136,7 @@ class GpuSample:
     xids: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
     """What does not change about a GPU. Bandwidth is the memory's peak, from NVML's clocks.
 
@@ -169,7 +171,7 @@ class GpuFacts:
     mig: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
     """The machine. `gpus` is None where no GPU library answered, empty where it saw no GPU.
 

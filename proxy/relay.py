@@ -364,9 +364,9 @@ class Relay:
     ) -> web.StreamResponse:
         """Diagnose a reply that is here as a whole, and send it."""
         arrived_at_s = exchange.last_byte_at_s or time.monotonic()
+        exchange.end(None, arrived_at_s)  # now it is known whether the reply tells its times
         with self._unharmed("engine counters"):
             await self._observer.counted(exchange)
-        exchange.end(None, arrived_at_s)
         with self._unharmed("diagnosis headers"):
             passed.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status

@@ -1,0 +1,19 @@
+"""Values: data classes that nobody changes. The type checker sees to that, and nobody at run time.
+
+A frozen dataclass sets every field through `object.__setattr__`, and is three times as dear to make
+for it. A request makes forty values with 300 fields: a twentieth of all that its whole reply costs.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as value
+else:
+
+    def value(*, frozen: bool, **how: Any) -> Any:
+        """Return what makes a class a dataclass; `frozen` is for the type checker."""
+        return dataclass(**how, unsafe_hash=frozen)
+
+
+__all__ = ["value"]
