@@ -201,7 +201,10 @@ class Observer:
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers."""
         found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        self._diagnosing.add(partial(self._tell, exchange, found))
+        if self.in_flight == 1:
+            self._tell(exchange, found)
+        else:
+            self._diagnosing.add(partial(self._tell, exchange, found))
         return await found
 
     def _tell(self, exchange: Exchange, found: asyncio.Future[dict[str, str]]) -> None:
