@@ -15,9 +15,20 @@ def family(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-def cpu_s(processes: list[psutil.Process]) -> float:
+Spent = dict[int, float]  # CPU seconds by thread, or by process where threads are not told
+
+
+def spent_s(processes: list[psutil.Process]) -> Spent:
     """Return the CPU seconds that these have used; to the nanosecond where the kernel tells."""
-    return sum(_cpu_s(process) for process in processes)
+    spent: Spent = {}
+    for process in processes:
+        spent |= _spent_s(process)
+    return spent
+
+
+def between_s(before: Spent, after: Spent) -> float:
+    """Return what was spent between two looks; what a thread did that has ended is not known."""
+    return sum(now_s - before.get(thread, 0.0) for thread, now_s in after.items())
 
 
 def resident_bytes(processes: list[psutil.Process]) -> int:
@@ -31,14 +42,16 @@ def keep_to(*cores: int) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _spent_s(process: psutil.Process) -> Spent:
     try:
         tasks = list(Path(f"/proc/{process.pid}/task").iterdir())
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        return {
+            int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks
+        }
     except (OSError, IndexError):
         pass
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
-        return 0.0
-    return times.user + times.system
+        return {}
+    return {process.pid: times.user + times.system}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bench.client import Client, Heard, make_request
-from bench.processes import cpu_s, resident_bytes
+from bench.processes import Spent, between_s, resident_bytes, spent_s
 from bench.ways import Way
 
 WARM_S = 0.6  # streams begin spread over this, and are looked at after it
@@ -29,7 +29,7 @@ class Workload:
 
 @dataclass(slots=True)
 class _Mark:
-    cpu_s: float
+    spent: Spent
     tokens: int
     timed: int
 
@@ -41,7 +41,7 @@ def paced(way: Way, *, streams: int, rate: float, seconds: float) -> Figures:
     processes, marks = way.processes(), []
 
     def mark(heard: Heard) -> None:
-        marks.append(_Mark(cpu_s(processes), heard.tokens, len(heard.late_s)))
+        marks.append(_Mark(spent_s(processes), heard.tokens, len(heard.late_s)))
 
     looks = [(WARM_S, mark), (seconds - 0.1, mark)]
     heard = client.run(requests=streams, spread_s=SPREAD_S if streams > 1 else 0.0, looks=looks)
@@ -52,7 +52,7 @@ def paced(way: Way, *, streams: int, rate: float, seconds: float) -> Figures:
     return {
         "latency p50, µs": late[len(late) // 2] * US,
         "latency p99, µs": late[int(len(late) * 0.99)] * US,
-        "CPU per token, µs": (last.cpu_s - first.cpu_s) / tokens * US,
+        "CPU per token, µs": between_s(first.spent, last.spent) / tokens * US,
         "tokens/s": tokens / (seconds - 0.1 - WARM_S),
         "failed": heard.failed,
     }
@@ -62,9 +62,9 @@ def saturated(way: Way, *, streams: int, tokens: int) -> Figures:
     """Send as fast as it is taken; tokens per second of CPU."""
     client = Client(way.port, make_request(tokens=tokens), streams, timed=False)
     processes = way.processes()
-    before_s = cpu_s(processes)
+    before = spent_s(processes)
     heard = client.run(requests=streams)
-    used_s = cpu_s(processes) - before_s
+    used_s = between_s(before, spent_s(processes))
     client.close()
     figures = {"tokens/s": heard.tokens / heard.took_s, "failed": float(heard.failed)}
     return figures | ({"tokens per CPU second": heard.tokens / used_s} if processes else {})
@@ -88,9 +88,9 @@ def whole(way: Way, *, requests: int, at_once: int) -> Figures:
     """Ask for whole replies; requests per second, and the CPU of one."""
     client = Client(way.port, make_request(tokens=0), at_once)
     processes = way.processes()
-    before_s = cpu_s(processes)
+    before = spent_s(processes)
     heard = client.run(requests=requests)
-    used_s = cpu_s(processes) - before_s
+    used_s = between_s(before, spent_s(processes))
     client.close()
     return {
         "requests/s": heard.replies / heard.took_s,
@@ -137,9 +137,9 @@ def settle(way: Way) -> None:
     """Let what follows the last replies end before the next load: diagnoses, records."""
     processes = way.processes()
     for _ in range(MOST_LOOKS):
-        before_s = cpu_s(processes)
+        before = spent_s(processes)
         time.sleep(LOOK_S)
-        if cpu_s(processes) - before_s < IDLE_RATIO * LOOK_S:
+        if between_s(before, spent_s(processes)) < IDLE_RATIO * LOOK_S:
             return
 
 

@@ -18,6 +18,8 @@ from slowtok.proxy.state_file import replace_file
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
 QUIET_CHECK_S = 0.2
+GIVE_WAY_S = 0.02  # a request that comes meanwhile shares the cores no longer than this
+MAX_PAUSE_S = 60.0  # where requests keep coming each try is in somebody's way. No published source
 LIMIT_S = 20.0
 MAX_AGE_S = 90 * 86400.0  # memory gets exchanged
 PATIENCE_S = 30.0  # how long idle cores are waited for
@@ -60,15 +62,17 @@ class RamBandwidth:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _measure(self) -> None:
-        began_s = time.monotonic()
+        began_s, pause_s = time.monotonic(), QUIET_CHECK_S
         while self.bytes_per_s is None or self.is_beside_others:
             idle = self._is_idle()
             out_of_patience = time.monotonic() - began_s > PATIENCE_S
             if self._is_quiet() and (idle or (out_of_patience and self.bytes_per_s is None)):
                 line = await self._try_once()
-                if line is not None and not self._take(line, beside_others=not idle):
+                if line is None:
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                elif not self._take(line, beside_others=not idle):
                     return
-            await asyncio.sleep(QUIET_CHECK_S)
+            await asyncio.sleep(pause_s)
 
     async def _try_once(self) -> bytes | None:
         """Run the measurement and return its line; None when a request came in between."""
@@ -88,7 +92,7 @@ class RamBandwidth:
                     return None
                 if time.monotonic() - began_s > LIMIT_S:
                     return b""
-                await asyncio.wait({reading}, timeout=QUIET_CHECK_S)
+                await asyncio.wait({reading}, timeout=GIVE_WAY_S)
             return reading.result()[0]
         finally:
             if process.returncode is None:

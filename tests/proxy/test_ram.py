@@ -110,6 +110,29 @@ async def test_known_number_is_not_measured_again(
     assert bandwidth.failure is None
 
 
+async def test_where_requests_keep_coming_it_is_tried_ever_more_seldom(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, HANGS)
+    monkeypatch.setattr(ram, "MAX_PAUSE_S", 0.04)
+    pauses_s: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(pause_s: float) -> None:
+        pauses_s.append(pause_s)
+        await sleep(0)
+
+    monkeypatch.setattr("slowtok.proxy.ram.asyncio.sleep", note)
+    bandwidth = RamBandwidth(path, is_quiet=lambda: not is_measuring(), is_idle=yes)
+    bandwidth.start()
+    async with asyncio.timeout(20):
+        while len(pauses_s) < 4:
+            await sleep(0.005)
+    await bandwidth.stop()
+
+    assert pauses_s[:4] == [0.01, 0.02, 0.04, 0.04]
+
+
 def test_old_number_counts_no_more(path: Path) -> None:
     keep(path, age_s=MAX_AGE_S + 60)
 
