@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 
 import psutil
-from bench.own_cost import diagnosis_ms, resident_mib, sampling_ratio, start_s
+from bench.goals import goals_table
+from bench.own_cost import OwnCost, diagnosis_ms, resident_mib, sampling_ratio, start_s
 from bench.processes import keep_to
-from bench.report import Rounds, failures, shown, table
+from bench.report import Rounds, failures, table
 from bench.scaling import workers_table
 from bench.ways import LOAD_CORE, Way, all_ways, running_engine
 from bench.workloads import many_open, settle, workloads
@@ -42,6 +43,10 @@ token by itself, about 290 bytes, as llama-server does. Read ratios, not microse
 did other work, too.
 """
 
+GOALS = """## Goals
+
+What slowtok wants to cost at most, and what it cost in this run."""
+
 
 def main() -> None:
     """Measure, print, and write the page."""
@@ -59,8 +64,15 @@ def main() -> None:
             resident = resident_mib(next(way for way in ways if way.name == "slowtok"))
             found = measure(ways, rounds, quick=asked.quick)
         scaling = workers_table(engine, rounds)
-    own = own_costs(starts, resident, quick=asked.quick)
-    text = "\n".join([*table(found), "", *scaling, "", *own, ""])
+    own = OwnCost(
+        start_s=statistics.median(starts),
+        resident_mib=resident[0],
+        all_resident_mib=resident[1],
+        diagnosis_ms=diagnosis_ms(20),
+        sampling_ratio={} if asked.quick else sampling_ratio(5.0),
+    )
+    goals = goals_table(found, own)
+    text = "\n".join([*table(found), "", *scaling, "", *own.table(), "", GOALS, "", *goals, ""])
     print(text)
     if failed := failures(found):
         raise SystemExit(f"{failed} replies failed: these figures mean nothing")
@@ -85,27 +97,6 @@ def measure(ways: list[Way], rounds: int, *, quick: bool) -> Rounds:
                 found.setdefault((work.name, way.name), []).append(work.measure(way))
                 settle(way)
     return found
-
-
-def own_costs(starts: list[float], resident: tuple[float, float], *, quick: bool) -> list[str]:
-    """Return slowtok's own figures as a Markdown table."""
-    rows = [
-        ("from the command to the open port", f"{statistics.median(starts):.2f} s"),
-        ("memory, idle: the proxy", f"{resident[0]:.0f} MiB"),
-        ("memory, idle: all processes", f"{resident[1]:.0f} MiB"),
-    ]
-    for name, taken_ms in diagnosis_ms(20).items():
-        what = f"CPU of a diagnosis with its record: a minute on a GPU, {name}"
-        rows.append((what, f"{shown(taken_ms)} ms"))
-    if not quick:
-        for name, (idle, active) in sampling_ratio(5.0).items():
-            rows.append((f"sampling, share of a core, idle: {name}", f"{100 * idle:.2f} %"))
-            rows.append((f"sampling, with a request there: {name}", f"{100 * active:.2f} %"))
-    return [
-        "| slowtok by itself | |",
-        "|---|--:|",
-        *(f"| {what} | {cost} |" for what, cost in rows),
-    ]
 
 
 def machine() -> str:

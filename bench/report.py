@@ -22,7 +22,7 @@ def table(rounds: Rounds) -> list[str]:
     for load in loads:
         names = dict.fromkeys(name for way in ways for name in _figures(rounds, load, way))
         for name in names:
-            cells = [_cell(_values(rounds, load, way, name)) for way in ways]
+            cells = [_cell(values_of(rounds, load, way, name)) for way in ways]
             lines.append(
                 f"| {load} | {name} | {' | '.join(cells)} | {_ratio(rounds, load, name)} |"
             )
@@ -36,7 +36,7 @@ def failures(rounds: Rounds) -> int:
 
 def ratio_of(rounds: Rounds, load: str, name: str) -> list[float]:
     """Return slowtok's figure as a multiple of the naive relay's, one for each round, sorted."""
-    ours, naive = (_values(rounds, load, way, name) for way in ("slowtok", "naive"))
+    ours, naive = (values_of(rounds, load, way, name) for way in ("slowtok", "naive"))
     return sorted(a / b for a, b in zip(ours, naive, strict=False) if b)
 
 
@@ -45,7 +45,8 @@ def _figures(rounds: Rounds, load: str, way: str) -> Iterable[str]:
     return (name for name in first if name not in LEFT_OUT)
 
 
-def _values(rounds: Rounds, load: str, way: str, name: str) -> list[float]:
+def values_of(rounds: Rounds, load: str, way: str, name: str) -> list[float]:
+    """Return a figure of one way under one load, one for each round."""
     return [found[name] for found in rounds.get((load, way), []) if name in found]
 
 
