@@ -27,6 +27,7 @@ from slowtok.proxy.drain import Stop
 from slowtok.proxy.edge import make_runner
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.front import Alone, Front
+from slowtok.proxy.lag import keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.console import is_telling, plain, plain_line, request_line
@@ -140,6 +141,7 @@ def run_serve(settings: Settings) -> int:
     _check_causes(settings)
     _check_exposed(settings)
     leave_no_core()
+    keep_threads_short()
     _check_workers(settings)
     with contextlib.ExitStack() as opened:
         listeners = _usable(

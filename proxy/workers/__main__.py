@@ -25,7 +25,7 @@ from slowtok.proxy.door import BACKLOG, Door, most_connections
 from slowtok.proxy.drain import Stop, drain, under_way
 from slowtok.proxy.edge import make_edge, make_relay, make_runner
 from slowtok.proxy.entrance import make_entrance
-from slowtok.proxy.lag import LoopLag
+from slowtok.proxy.lag import LoopLag, keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.relay import Relay
 from slowtok.proxy.upstream import make_session
@@ -155,6 +155,7 @@ def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    keep_threads_short()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work(channel, listener))
 
