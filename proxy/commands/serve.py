@@ -7,21 +7,18 @@ import os
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.case import Case
 from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.commands.port_holder import why_not
+from slowtok.proxy.commands.screen import Screen
 from slowtok.proxy.door import Door, leave_no_core, most_connections, open_ports
 from slowtok.proxy.drain import Stop
 from slowtok.proxy.edge import make_runner
@@ -30,8 +27,8 @@ from slowtok.proxy.front import Alone, Front
 from slowtok.proxy.lag import keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.observer import Sink
-from slowtok.proxy.outputs.console import is_telling, plain, plain_line, request_line
-from slowtok.proxy.outputs.lines import to_file, to_stdout
+from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.outputs.lines import to_file
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
@@ -40,96 +37,8 @@ from slowtok.proxy.workers.crew import Crew
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
-PACE_S = 1.0
-MOST_LINES = 30  # of requests in that time on a terminal, and as many of slow ones. No source
 
 T = TypeVar("T")
-
-
-class Screen:
-    """Standard output, through a thread: readable lines, or the JSON lines of the log."""
-
-    def __init__(self, *, json: bool) -> None:
-        self.writer = to_stdout()
-        self._log = Log(self.writer) if json else None
-        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._is_terminal = self._console.is_terminal
-        self._came: Counter[bool] = Counter()  # requests of this second, by whether they were slow
-        self.greeted = False  # until then the greeting tells of engines
-
-    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Show a finished request; what merely passed through is shown only when it failed."""
-        if self._log is not None:
-            self._log(case, diagnosis, record)
-        elif is_telling(record):
-            self._show(record)
-
-    def tell(self, event: str, **facts: Any) -> None:
-        """Show what else happened; of that, people want to see engines that went away."""
-        if self._log is not None:
-            self._log.event(event, **facts)
-        elif event == "engine-lost":
-            self.say(plain(f"engine    {facts.get('url')} does not answer any more"))
-        elif event == "engine-is-slowtok":
-            self.say(
-                plain(f"warning   {facts['url']} is another slowtok: name its engine instead, or")
-            )
-            self.say("          each request is timed twice, and kept in two logs")
-        elif event == "state-shared":
-            self.say(plain(f"warning   {facts['state_dir']} is in use by another slowtok"))
-            self.say(plain(f"          ({facts['by']}): lines of the log may get lost, and"))
-            self.say("          neither learns from the other; --state-dir DIR keeps them apart")
-        elif event == "sampling-down":
-            self.say("warning   readings of the machine are missing: diagnoses lack their evidence")
-            self.say(plain(f"          {facts['why']}"))
-        elif event == "ram-measured-busy":
-            rate = f"{facts['bytes_per_s'] / 1e9:.3g} GB/s"
-            self.say(
-                f"warning   RAM bandwidth {rate}, measured while other programs used the cores:"
-            )
-            self.say("          it may be too low; it is measured again once they rest")
-        elif event == "worker-died":
-            self.say(plain(f"warning   a worker died, and {facts['requests']} requests with it"))
-        elif event == "stopping":
-            self.say(f"stopping  {facts['requests']} under way; once more stops at once")
-        elif event == "engine-found" and self.greeted:
-            version = f" {facts['version']}" if facts.get("version") else ""
-            self.say(plain(f"engine    {facts.get('url')} ({facts.get('kind')}{version}) is here"))
-
-    def say(self, text: str) -> None:
-        """Show a plain line, or put it on standard error where lines are JSON."""
-        if self._log is not None:
-            sys.stderr.write(text + "\n")
-        else:
-            self.writer.write(text)
-
-    def close(self) -> None:
-        """Show what is still to be shown."""
-        self._next_second()
-        self.writer.close()
-
-    def _show(self, record: dict[str, Any]) -> None:
-        if not self._is_terminal:
-            self.writer.write(plain_line(record))
-            return
-        if not self._can_be_read(slow=record.get("verdict") == "slow"):
-            return
-        with self._console.capture() as captured:
-            self._console.print(request_line(record, self._console.width), end="")
-        self.writer.write(captured.get())
-
-    def _can_be_read(self, *, slow: bool) -> bool:
-        """Say whether there is room for one more line on a terminal in this second."""
-        if not self._came:
-            asyncio.get_running_loop().call_later(PACE_S, self._next_second)
-        self._came[slow] += 1
-        return self._came[slow] <= MOST_LINES
-
-    def _next_second(self) -> None:
-        left_out = sum(max(came - MOST_LINES, 0) for came in self._came.values())
-        if left_out:
-            self.writer.write(f"          +{left_out} more: see /slowtok/requests")
-        self._came.clear()
 
 
 def run_serve(settings: Settings) -> int:

@@ -19,8 +19,9 @@ from fakes.commands import Running, keep_ram_bandwidth, run, served, started
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
 from slowtok.detectors.diagnose import diagnose
-from slowtok.proxy.commands import serve
-from slowtok.proxy.commands.serve import MOST_LINES, Screen, addresses, outward_address
+from slowtok.proxy.commands import screen as screen_module
+from slowtok.proxy.commands.screen import MOST_LINES, Screen
+from slowtok.proxy.commands.serve import addresses, outward_address
 from slowtok.proxy.outputs.record import make_record
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
@@ -313,7 +314,7 @@ async def test_terminal_is_shown_no_more_than_can_be_read(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
-    monkeypatch.setattr(serve, "PACE_S", 0.0)
+    monkeypatch.setattr(screen_module, "PACE_S", 0.0)
     screen = Screen(json=False)
     show(screen, slow=False, count=MOST_LINES + 7)
     show(screen, slow=True, count=2)
