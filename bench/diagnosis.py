@@ -13,7 +13,7 @@ from typing import Any
 from fakes.gpu_cases import HEALTHY_MS, gpu_case
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.expectation import with_baseline, with_expectation
+from slowtok.detectors.expectation import with_expectation
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 
@@ -47,7 +47,7 @@ def minute(*, slow: float) -> Case:
 
 def conclude(case: Case) -> None:
     """Do what follows a finished request: expectation, verdict, headers, record."""
-    case = with_baseline(with_expectation(case), case.baseline)
+    case = with_expectation(case)
     diagnosis = diagnose(case)
     headers.diagnosis_headers(case, diagnosis)
     make_record(case, diagnosis)

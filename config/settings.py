@@ -136,6 +136,7 @@ class Settings(BaseModel):
     max_head_bytes: Annotated[int, Field(ge=8192, le=1 << 24)]
     max_body_bytes: Annotated[int, Field(ge=0, le=1 << 32)]
     max_reply_bytes: Annotated[int, Field(ge=0, le=1 << 32)]
+    max_held_bytes: Annotated[int, Field(ge=0, le=1 << 40)]
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)]
     workers: Annotated[int, Field(ge=1, le=256)]
     grace_s: Annotated[float, Field(ge=0, le=86_400)]

@@ -77,8 +77,10 @@ def completed_live(told: ModelFacts) -> tuple[ModelFacts, tuple[Assumption, ...]
     """Return the same for a model that is being served, of which the engine or its file told more.
 
     Nothing is assumed where all is known, and nothing where no size is: the facts come as they are.
+    Nor is it where the engine's options are known to change the weights.
     """
-    if None not in (told.read_bytes, told.layers, told.kv_bytes_per_token):
+    is_whole = None not in (told.read_bytes, told.layers, told.kv_bytes_per_token)
+    if is_whole or told.bytes_unknown is not None:
         return told, ()
     active = _ACTIVE.search(told.name or "")
     try:

@@ -63,6 +63,8 @@ class ModelFacts:
     the context; layers with a sliding window add `kv_window_bytes_per_token` for up to
     `kv_window_tokens`; both at 16-bit. `state_bytes` is the recurrent state of one sequence, of the
     same size at any context, and both read and written for each token; zero where there is none.
+    `file_bytes` and what rests on it are of the weights as the engine loads them; where its options
+    change them in a way that nothing tells they are None, and `bytes_unknown` says why.
     """
 
     name: str | None = None
@@ -81,6 +83,7 @@ class ModelFacts:
     bits_per_weight: float | None = None
     state_bytes: float | None = None
     active_parameters: int | None = None
+    bytes_unknown: str | None = None
 
 
 @value(frozen=True, slots=True, kw_only=True)

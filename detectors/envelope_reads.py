@@ -11,9 +11,10 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 KV_RATIO = {
     "f32": 2.0, "f16": 1.0, "fp16": 1.0, "bf16": 1.0, "auto": 1.0,
     "q8_0": 0.531, "q5_1": 0.375, "q5_0": 0.344, "q4_1": 0.3125, "q4_0": 0.281, "iq4_nl": 0.281,
-    "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5,
+    "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5, "fp8_inc": 0.5,
+    "mxfp8": 0.516, "nvfp4": 0.281, "nvfp4_4over6": 0.281, "fp4_mx_block16": 0.281,
 }  # fmt: skip
-"""Bytes of a KV type against 16-bit."""
+"""Bytes of a KV type against 16-bit; FP4 has 8 bits of scale for 16 values, MXFP8 for 32."""
 
 ONE_BIT = 2.0
 ONE_BIT_NAMES = ("IQ1", "TQ", "Q1_", "Q2_0", "I2_S")
@@ -50,6 +51,8 @@ def reads_of(model: ModelFacts, server: ServerFacts, context_tokens: int | None)
     Raises:
         NoBasis: the model, the context or the KV type is not known well enough.
     """
+    if model.bytes_unknown is not None:
+        raise NoBasis(model.bytes_unknown)
     if model.read_bytes is None or model.layers is None or model.kv_bytes_per_token is None:
         raise NoBasis("the model's weights, layers or KV bytes are not known")
     if context_tokens is None:

@@ -14,7 +14,8 @@ def with_expectation(case: Case) -> Case:
     envelope = expectation(
         case.server, case.model, case.device, case.timeline.tokens, case.neighbours
     )
-    return replace(case, envelope=_refined(case, envelope, case.baseline))
+    case = replace(case, envelope=envelope)
+    return replace(case, envelope=refined(case, case.baseline))
 
 
 def expectation(
@@ -41,18 +42,7 @@ def refined(case: Case, baseline: Baseline) -> Envelope:
 
     Not refined where tokens are drafted: other text gives other rates there.
     """
-    return _refined(case, case.envelope, baseline)
-
-
-def with_baseline(case: Case, baseline: Baseline) -> Case:
-    """Return the case with its baseline, which refines its expectation (see `refined`)."""
-    if baseline == case.baseline:
-        return case
-    return replace(case, baseline=baseline, envelope=refined(case, baseline))
-
-
-def _refined(case: Case, envelope: Envelope, baseline: Baseline) -> Envelope:
-    return envelope if speculates(case) else refine(envelope, baseline)
+    return case.envelope if speculates(case) else refine(case.envelope, baseline)
 
 
 def _context(tokens: Tokens) -> int | None:

@@ -37,7 +37,7 @@ _CUT_SHORT = {
     "upstream-error": "the engine broke off, or reported an error",
     "timeout": "the engine did not answer in time",
     "client-gone": "the client left before the end",
-    "overloaded": "slowtok had no file descriptor left for it",
+    "overloaded": "slowtok had no file descriptor or no memory left for it",
     "proxy-stopped": "slowtok was stopped before the end",
 }
 

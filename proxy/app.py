@@ -165,6 +165,7 @@ class Proxy:
         gpu_samples = self.sampler.gpu_window(now_s - STATUS_WINDOW_S, now_s)
         hosts = self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
         seen = Seen(device=device, gpu=gpu_samples, host=hosts)
+        workers = self.front.workers() if self.front else []
         return {
             "version": own_version(),
             "listen": self.settings.listen,
@@ -172,7 +173,7 @@ class Proxy:
             "log": self._log_name(),
             "engines": [self._engine_status(engine, seen) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
-            "workers": self.front.workers() if self.front else [],
+            "workers": workers,
             "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"}
@@ -191,6 +192,7 @@ class Proxy:
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self.lag.summary(),
+                "held": None if workers else self.relay.held.summary(),  # each worker has its own
                 "sampling": self.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },

@@ -7,6 +7,7 @@ import orjson
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.headers import Headers
+from slowtok.proxy.held_bytes import HeldBytes, no_room
 from slowtok.proxy.stream.assemble import Assembler
 from slowtok.proxy.upstream import UpstreamError
 
@@ -14,11 +15,11 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; no p
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 
-async def assemble(reply: EngineReply, exchange: Exchange) -> bytes:
+async def assemble(reply: EngineReply, exchange: Exchange, held: HeldBytes) -> bytes:
     """Read the stream to its end and return the reply; an error in it sets the status.
 
     Raises:
-        UpstreamError: the stream broke off, or cannot be put together.
+        UpstreamError: the stream broke off, cannot be put together, or is more than may be held.
         aiohttp.ClientError, OSError: the connection broke.
     """
     if exchange.api is None or exchange.api.make_parts is None:
@@ -32,6 +33,8 @@ async def assemble(reply: EngineReply, exchange: Exchange) -> bytes:
             size_bytes += len(chunk)
             if size_bytes > MAX_STREAM_BYTES:
                 raise _cannot("is too long to be put together")
+            if not held.take(exchange, len(chunk)):
+                raise no_room("the reply to this request")
         exchange.last_byte_at_s = time.monotonic()
         whole = assembler.whole()
     except (ValueError, TypeError, AttributeError, KeyError) as error:

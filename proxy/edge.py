@@ -11,6 +11,7 @@ from aiohttp import web
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.entrance import Handler
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.relay import PASSED, Relay
 from slowtok.proxy.relay_needs import Directory, Watch
 
@@ -43,14 +44,19 @@ def make_edge(
 def make_relay(
     settings: Settings, session: aiohttp.ClientSession, engines: Directory, observer: Watch
 ) -> Relay:
-    """Return the relay as it is set."""
+    """Return the relay as it is set.
+
+    What alone is more than all may hold together is never held: room for it would never come.
+    """
+    limit_bytes = settings.max_held_bytes // settings.workers
     return Relay(
         session,
         engines,
         observer,
         client_timeout_s=settings.client_timeout_s,
-        max_body_bytes=settings.max_body_bytes,
-        max_reply_bytes=settings.max_reply_bytes,
+        held=HeldBytes(limit_bytes),
+        max_body_bytes=min(settings.max_body_bytes, limit_bytes),
+        max_reply_bytes=min(settings.max_reply_bytes, limit_bytes),
         annotate=settings.annotate,
         split_nonstreamed=settings.split_nonstreamed,
         records_traces=bool(settings.otlp_endpoint),

@@ -14,6 +14,7 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.activity import ActivityLog
 from slowtok.proxy.servers.facts import Identity, Kind, Probe
+from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.servers.scraper import Scraper
 from slowtok.proxy.servers.server_facts import meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
@@ -33,8 +34,9 @@ class Engine:
 
     `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
     answering; None while it answers, and until it did. `asked_model` is the model that the
-    last request was for. `listed` are its last lists of models as it sent them, by path. `wanted`
-    asks for a whole look now. `scraper` is None until it is needed.
+    last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
+    lists of models as it sent them, by path. `wanted` asks for a whole look now. `scraper` is None
+    until it is needed.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Engine:
     probe: Probe = field(default_factory=Probe)
     local: bool | None = None
     models: dict[str, ModelFacts] = field(default_factory=dict)
+    loading: Loading = AS_IN_THE_FILES
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     slots: SlotLog = field(default_factory=SlotLog)
     activity: ActivityLog = field(default_factory=ActivityLog)

@@ -15,6 +15,14 @@ from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import probe, vllm
 from slowtok.proxy.servers.hf_cache import find_folder
 from slowtok.proxy.servers.identify import identify
+from slowtok.proxy.servers.loading import (
+    AS_IN_THE_FILES,
+    SGLANG_ONLINE,
+    VLLM_ONLINE,
+    Loading,
+    loading_asked,
+    settled,
+)
 from slowtok.proxy.servers.locality import is_local
 from slowtok.proxy.servers.model_facts import read_model_facts
 from slowtok.proxy.servers.reply import get
@@ -59,13 +67,30 @@ async def look(
 async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: Path) -> None:
     """Read the geometry of the models that the engine has, once for each file or folder."""
     names = engine.probe.models
+    before, engine.loading = engine.loading, await _loading(engine, process)
     for name in names:
         path = await _path(engine, name, process)
         known = engine.models.get(name)
-        if known is None or (path is not None and known.path != path):
+        is_new = known is None or engine.loading != before
+        if is_new or (known is not None and path is not None and known.path != path):
             engine.models[name] = await _read_model(engine, name, path, cache_dir)
     for name in [name for name in engine.models if name not in names]:
         del engine.models[name]
+
+
+async def _loading(engine: Engine, process: ProcessFacts | None) -> Loading:
+    """Return how the engine loads weights, by its own word, else by its command line.
+
+    A process that is not seen now was started as it was when it was seen.
+    """
+    if engine.kind not in SERVES_FOLDERS:
+        return AS_IN_THE_FILES
+    if engine.probe.weights is not None:
+        return engine.probe.weights
+    if process is None or not process.cmdline:
+        return engine.loading
+    online = SGLANG_ONLINE if engine.kind == "sglang" else VLLM_ONLINE
+    return await asyncio.to_thread(settled, loading_asked(process.cmdline, online))
 
 
 async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str | None:
@@ -93,7 +118,7 @@ def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
 async def _read_model(engine: Engine, name: str, path: str | None, cache_dir: Path) -> ModelFacts:
     """Return what the model's files say; where they cannot be read, what the engine says of it."""
     if engine.local and path:
-        facts = await read_model_facts(Path(path), cache_dir)
+        facts = await read_model_facts(Path(path), cache_dir, loading=engine.loading)
         if facts is not None:
             return replace(facts, name=name, path=path)
     return replace(told_model(engine.probe, name), path=None)  # asked for again at the next look

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -137,8 +137,8 @@ class Observer:
         self._note("sent", exchange)
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
-            if self._settling:
-                self._meanwhile.add(partial(self._settle_previous, exchange, KEEP_PER_MODEL))
+            if before := self._just_ended(exchange.model, KEEP_PER_MODEL):
+                self._meanwhile.add(partial(self._settle_each, before))
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -176,12 +176,9 @@ class Observer:
         soon(self._meanwhile, size_bytes, partial(self._print, exchange, said))
 
     def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
-        """Compare a prompt, of which there is the print, with earlier ones."""
-        exchange.prompt = printed
-        exchange.prefix = self._prompts.compare(
-            _served_by(exchange), printed, exchange.accepted_at_s
-        )
-        exchange.guess = self._guesses.guess(exchange)
+        """Compare a worker's prompt, of which there is the print, with earlier ones."""
+        self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
+        self._compare(exchange, printed)
 
     def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
         """Take note of how far an engine's slots are; of those of `model` where it has several."""
@@ -210,6 +207,9 @@ class Observer:
     def _tell(self, exchange: Exchange, found: asyncio.Future[dict[str, str]]) -> None:
         if found.done():
             return  # the client has gone
+        if exchange.request_id not in self._live:  # a worker's, which did not wait so long
+            found.set_result({})
+            return
         try:
             case, diagnosis = self._diagnose(exchange)
             said = headers.diagnosis_headers(case, diagnosis) | self._previous_header(exchange)
@@ -235,8 +235,7 @@ class Observer:
 
     def settle_all(self) -> None:
         """Conclude what is still waiting for its last samples: the proxy stops."""
-        for request_id in list(self._settling):
-            self._settle(request_id)
+        self._settle_each(list(self._settling))
         self._publishing.do_all()
 
     def _note(self, step: Step, exchange: Exchange) -> None:
@@ -329,25 +328,37 @@ class Observer:
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
-    def _settle_previous(self, mine: Exchange, most: int) -> None:
-        """Conclude the newest streams of a model that ended before; their next one is here."""
-        model = mine.model
-        ended = (other for other, _ in reversed(self._settling.values()) if other.model == model)
-        for other in reversed(list(itertools.islice(ended, most))):
-            if other is not mine:
-                self._settle(other.request_id)
+    def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
+        """Return the newest streams of a model that wait for their last samples, in their order."""
+        if not self._settling:
+            return ()
+        newest = reversed(self._settling.values())
+        ended = (other.request_id for other, _ in newest if other.model == model)
+        return list(itertools.islice(ended, most))[::-1]
+
+    def _settle_each(self, request_ids: Iterable[str]) -> None:
+        """Conclude streams without their last samples: the next request of their model is here."""
+        for request_id in request_ids:
+            self._settle(request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        if self._settling:
-            self._settle_previous(exchange, 1)
+        self._settle_each(self._just_ended(exchange.model, 1))
         return self._verdicts.header(exchange.model)
 
     def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
         try:
             if (printed := print_prompt(said)) is not None:
-                self.note_print(exchange, printed)
+                self._compare(exchange, printed)
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
             self.failures["prompt print"] += 1
+
+    def _compare(self, exchange: Exchange, printed: PromptPrint) -> None:
+        """Compare a prompt with earlier ones; that of a large one happens in a thread."""
+        exchange.prompt = printed
+        exchange.prefix = self._prompts.compare(
+            _served_by(exchange), printed, exchange.accepted_at_s
+        )
+        exchange.guess = self._guesses.guess(exchange)
 
 
 def _was_read(case: Case) -> bool:

@@ -7,7 +7,7 @@ that a slow client does not slow the reading, and with it the clock, of the engi
 
 import asyncio
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
@@ -24,6 +24,7 @@ from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay_needs import Directory, Place, Watch
 from slowtok.proxy.request_body import read_request, target_of
@@ -36,30 +37,12 @@ from slowtok.proxy.stream.call import Call
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
+from slowtok.proxy.unharmed import Unharmed
 from slowtok.proxy.upstream import UpstreamError, broke_off, no_engine, send
 
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
-
-
-class _Unharmed:
-    """Lets whatever breaks in observing cost the request nothing; it is counted."""
-
-    __slots__ = ("_failures", "_place")
-
-    def __init__(self, failures: Counter[str], place: str) -> None:
-        self._failures = failures
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._failures[self._place] += 1
-        return True
 
 
 class Relay:
@@ -72,12 +55,14 @@ class Relay:
         observer: Watch,
         *,
         client_timeout_s: float,
+        held: HeldBytes,
         max_body_bytes: int,
         max_reply_bytes: int,
         annotate: str,
         split_nonstreamed: str,
         records_traces: bool = False,
     ) -> None:
+        self.held = held
         self._session = session
         self._engines = engines
         self._observer = observer
@@ -104,17 +89,24 @@ class Relay:
         )
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._tasks.add(task)
+        response: web.StreamResponse | None = None
         with self._unharmed("begin"):
             self._observer.begin(exchange)
         try:
-            return await self._relay(request, exchange)
+            response = await self._relay(request, exchange)
+        except UpstreamError as error:
+            response = self._refuse(exchange, error)
         except asyncio.CancelledError:
-            exchange.end(self._cut_short(), time.monotonic())
+            why = "proxy-stopped" if self._is_cut_off else "client-gone"
+            exchange.end(why, time.monotonic())
             raise
         finally:
             self._tasks.discard(task)
+            if exchange.held_bytes:  # a whole reply is written when this has returned
+                task.add_done_callback(partial(self.held.let_go, exchange, response))
             with self._unharmed("end"):
                 self._observer.end(exchange)
+        return response
 
     @property
     def in_flight(self) -> int:
@@ -128,21 +120,10 @@ class Relay:
             task.cancel()
         return len(self._tasks)
 
-    def _cut_short(self) -> str:
-        """Say why a request was cancelled."""
-        return "proxy-stopped" if self._is_cut_off else "client-gone"
-
-    def _unharmed(self, place: str) -> "_Unharmed":
-        return _Unharmed(self._observer.failures, place)
+    def _unharmed(self, place: str) -> Unharmed:
+        return Unharmed(self._observer.failures, place)
 
     async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
-        body, call = await read_request(
-            request,
-            exchange.api,
-            self._client_timeout_s,
-            self._max_body_bytes,
-            for_model=self._engines.several,
-        )
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
@@ -152,6 +133,14 @@ class Relay:
         exchange.caller_id = outgoing["X-Request-Id"]
         exchange.traceparent = outgoing["traceparent"]
         exchange.began_trace = "traceparent" not in request.headers
+        body, call = await read_request(
+            request,
+            exchange,
+            self.held,
+            self._client_timeout_s,
+            self._max_body_bytes,
+            for_model=self._engines.several,
+        )
         keys = client_keys(outgoing)
         merged = await self._engines.merged_list(request.method, request.path, keys)
         if merged is not None:
@@ -160,7 +149,7 @@ class Relay:
         engine = await self._engines.choose(model, request.path, keys)
         chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
         if engine is None:
-            return self._refuse(exchange, no_engine(self._engines.looked_at))
+            raise no_engine(self._engines.looked_at)
         asked = body
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, body)
@@ -186,8 +175,9 @@ class Relay:
         except UpstreamError as error:
             if error.ended == "upstream-refused":
                 self._engines.lose(engine)
-            return self._refuse(exchange, error)
+            raise
         del ask, asked, body, call, outgoing  # a stream may last for hours: the prompt must not
+        self.held.give_back(exchange)
         exchange.headers_at_s = time.monotonic()
         with reply:
             return await self._pass_on(request, reply, exchange)
@@ -266,7 +256,7 @@ class Relay:
         exchange: Exchange,
         passed: headers.Headers,
         *,
-        first: bytes = b"",
+        first: deque[bytes] | None = None,
         reshaping: Reshaping | None = None,
     ) -> web.StreamResponse:
         """Pass the reply on piece by piece, `first` before what is still to come."""
@@ -285,8 +275,9 @@ class Relay:
             reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
         backlog = BacklogWatch(backlog_of(transport))
         try:
-            if first:
-                await response.write(first)
+            while first:
+                await response.write(first.popleft())
+            self.held.give_back(exchange)
             ended_at_s = await pass_chunks(request, reply, response, exchange, reshaped, backlog)
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
@@ -321,19 +312,22 @@ class Relay:
         passed: headers.Headers,
     ) -> web.StreamResponse:
         """Wait for the whole reply, so that its head can carry its own diagnosis."""
-        pieces: list[bytes] = []
+        pieces: deque[bytes] = deque()
         size_bytes = 0
         try:
             while chunk := await reply.content.readany():
                 pieces.append(chunk)
                 size_bytes += len(chunk)
-                if size_bytes > self._max_reply_bytes:
-                    exchange.meter = None
-                    first = b"".join(pieces)
-                    return await self._stream(request, reply, exchange, passed, first=first)
+                is_held = self.held.take(exchange, len(chunk))
+                if size_bytes > self._max_reply_bytes or not is_held:
+                    break
         except UPSTREAM_BROKE:
-            return self._refuse(exchange, broke_off(reply))
+            raise broke_off(reply) from None
+        if chunk:  # it is too much to be held
+            exchange.meter = None
+            return await self._stream(request, reply, exchange, passed, first=pieces)
         body = b"".join(pieces)
+        pieces.clear()
         exchange.last_byte_at_s = time.monotonic()
         with self._unharmed("arrived"):
             self._observer.arrived(exchange)
@@ -345,11 +339,9 @@ class Relay:
     ) -> web.StreamResponse:
         """Put the whole reply together from the stream that was asked for in its place."""
         try:
-            body = await assemble(reply, exchange)
-        except UpstreamError as error:
-            return self._refuse(exchange, error)
+            body = await assemble(reply, exchange, self.held)
         except UPSTREAM_BROKE:
-            return self._refuse(exchange, broke_off(reply))
+            raise broke_off(reply) from None
         with self._unharmed("arrived"):
             self._observer.arrived(exchange)
         as_document(passed)

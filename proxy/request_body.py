@@ -2,46 +2,73 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
 
 from aiohttp import web
 
 from slowtok.proxy.engine_request import Body
-from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.held_bytes import HeldBytes, no_room
 from slowtok.proxy.stream.call import Call, read_call
 
 LOOK_S = 0.5  # how often a body that does not go on is looked at
 
 
 async def read_request(
-    request: web.Request, api: Api | None, timeout_s: float, max_bytes: int, *, for_model: bool
+    request: web.Request,
+    exchange: Exchange,
+    held: HeldBytes,
+    timeout_s: float,
+    max_bytes: int,
+    *,
+    for_model: bool,
 ) -> tuple[Body, Call | None]:
     """Return the body to send, and what it asks for where it is a generation that we can read.
 
     One larger than `max_bytes` passes unread. `for_model`: other JSON is read, too, because a model
     in it says which engine it is for.
+
+    Raises:
+        UpstreamError: all bodies and replies together would be more than may be held.
     """
     if not request.body_exists:
         return None, None
+    api = exchange.api
     wanted = api is not None or (for_model and request.content_type == "application/json")
     if not wanted or "Content-Encoding" in request.headers:
-        return _pieces(request, [], timeout_s), None
-    pieces: list[bytes] = []
+        return _rest(request, timeout_s), None
+    pieces: deque[bytes] = deque()
     size_bytes = 0
     while chunk := await _next_piece(request, timeout_s):
-        pieces.append(chunk)
         size_bytes += len(chunk)
         if size_bytes > max_bytes:
-            return _pieces(request, pieces, timeout_s), None
+            return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
+        if not held.take(exchange, len(chunk)):
+            raise no_room("this request")
+        pieces.append(chunk)
     body = b"".join(pieces)
     return body, None if api is None else read_call(api, body)
 
 
-async def _pieces(
-    request: web.Request, read: list[bytes], timeout_s: float
+async def _after(
+    read: deque[bytes],
+    last: bytes,
+    rest: AsyncIterator[bytes],
+    exchange: Exchange,
+    held: HeldBytes,
 ) -> AsyncIterator[bytes]:
-    for piece in read:
+    """Yield what was read before it was too much, which is held no longer, and then the rest."""
+    while read:
+        piece = read.popleft()
         yield piece
+        held.give_back(exchange, len(piece))
+    yield last
+    async for piece in rest:
+        yield piece
+
+
+async def _rest(request: web.Request, timeout_s: float) -> AsyncIterator[bytes]:
     while piece := await _next_piece(request, timeout_s):
         yield piece
 

@@ -8,8 +8,10 @@ between (measured with whole replies, 16 at once).
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
+from time import monotonic
 
-MOST_IN_A_ROW = 8  # about half a millisecond; then streams go on. No published source
+MOST_IN_A_ROW = 8  # then streams go on. No published source
+MOST_S = 0.002  # the print of a prompt of 200 kB takes one of them. No published source
 
 Work = Callable[[], object]
 
@@ -42,8 +44,11 @@ class Together:
             self._do_next()
 
     def _do_some(self) -> None:
+        until_s = monotonic() + MOST_S
         for _ in range(min(MOST_IN_A_ROW, len(self._waiting))):
             self._do_next()
+            if monotonic() >= until_s:
+                break
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._do_some)
 

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import redis
 
+from fakes.baselines import with_baseline
 from fakes.cases import with_timeline
 from fakes.learning import learn, rate
 from fakes.sharing import on
@@ -27,7 +28,6 @@ from fakes.stores import (
 )
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.expectation import with_baseline
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.demo.children import free_port
 from slowtok.proxy.past.kept import Kept

@@ -15,7 +15,7 @@ from slowtok.proxy.outputs.lines import to_stdout
 from slowtok.proxy.outputs.log import Log
 
 PACE_S = 1.0
-MOST_LINES = 30  # of requests in that time on a terminal, and as many of slow ones. No source
+MOST_LINES = 30  # in that time on a terminal, and as many of slow or failed ones. No source
 
 Facts = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ class Screen:
         self._log = Log(self.writer) if json else None
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._is_terminal = self._console.is_terminal
-        self._came: Counter[bool] = Counter()  # requests of this second, by whether they were slow
+        self._came: Counter[bool] = Counter()  # in this second; slow and failed ones apart
         self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -62,18 +62,19 @@ class Screen:
         if not self._is_terminal:
             self.writer.write(plain_line(record))
             return
-        if not self._can_be_read(slow=record.get("verdict") == "slow"):
+        failed = (record.get("status") or 0) >= 400
+        if not self._can_be_read(matters=failed or record.get("verdict") == "slow"):
             return
         with self._console.capture() as captured:
             self._console.print(request_line(record, self._console.width), end="")
         self.writer.write(captured.get())
 
-    def _can_be_read(self, *, slow: bool) -> bool:
+    def _can_be_read(self, *, matters: bool) -> bool:
         """Say whether there is room for one more line on a terminal in this second."""
         if not self._came:
             asyncio.get_running_loop().call_later(PACE_S, self._next_second)
-        self._came[slow] += 1
-        return self._came[slow] <= MOST_LINES
+        self._came[matters] += 1
+        return self._came[matters] <= MOST_LINES
 
     def _next_second(self) -> None:
         left_out = sum(max(came - MOST_LINES, 0) for came in self._came.values())

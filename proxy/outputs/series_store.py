@@ -46,13 +46,18 @@ class SeriesStore:
             self._drop(next(iter(self._kept)))
 
     def get(self, request_id: str) -> bytes | None:
-        """Return the series of one request as JSON."""
+        """Return the series of one request as JSON; None where there is none."""
         if request_id in self._unwritten:
             self._write(request_id)
         return self._kept.get(request_id)
 
     def _write(self, request_id: str) -> None:
-        body = orjson.dumps(series(self._unwritten.pop(request_id)))
+        case = self._unwritten.pop(request_id)
+        try:
+            body = orjson.dumps(series(case))
+        except Exception:
+            self._drop(request_id)  # what is there for it would be no JSON
+            raise
         self._kept[request_id] = body
         self._bytes += len(body)
 

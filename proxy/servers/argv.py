@@ -52,6 +52,12 @@ def options(
     return found
 
 
+def dashed(word: str) -> str:
+    """Return an option in its dashed spelling, for programs that take underscores too."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
 def values(argv: Sequence[str], spellings: Collection[str]) -> list[str]:
     """Return every value of an option that may stand several times."""
     rest = arguments(argv)

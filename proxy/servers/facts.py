@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slowtok.detectors.engine import ModelFacts
+from slowtok.proxy.servers.loading import Loading
 
 Kind = Literal["llama-server", "vllm", "ollama", "sglang", "lm-studio", "openai", "unknown"]
 
@@ -83,7 +84,7 @@ class Probe:
 
     `models` are the names that requests may use. `loaded` are those in memory, of an engine that
     loads models when they are asked for; None of any other. `flags` are the options that it says
-    it was started with.
+    it was started with, `weights` is what these do to the weights when it loads them.
     """
 
     version: str | None = None
@@ -99,6 +100,7 @@ class Probe:
     loading: bool = False
     loaded: tuple[Loaded, ...] | None = None
     flags: Flags | None = None
+    weights: Loading | None = None
     kv_cache_tokens: int | None = None
     gpu_memory_ratio: float | None = None
     prefix_caching: bool | None = None

@@ -3,12 +3,16 @@
 Strategy: this runs as a process of its own (`python -m slowtok.proxy.servers.hf_facts FOLDER`): the
 headers of a large model are tens of megabytes of JSON, and its folder may lie on a slow share.
 
+With a second argument, a `Loading` as JSON, it says what the weights are once they are loaded so.
+
 Exit status 1 and one line on stderr when the folder cannot be read.
 """
 
 import hashlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -17,21 +21,21 @@ from slowtok.detectors.engine import ModelFacts
 from slowtok.proxy.servers import hf_config, safetensors_facts
 from slowtok.proxy.servers.facts_process import print_facts
 from slowtok.proxy.servers.hf_config import Config
+from slowtok.proxy.servers.loaded_weights import as_loaded, is_quantised
+from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading, unknown_because
 from slowtok.proxy.servers.safetensors_facts import Tensor
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 # A second copy of the weights in Mistral's own layout; loaders of this format pass it over.
 SECOND_COPY = "consolidated"
-# Checkpoints of 32-bit floats are loaded with 16 unless the engine is told otherwise.
-LOADED_BITS = {"float32": 16}
 
 
-def read(folder: Path) -> ModelFacts:
-    """Return the geometry of the model in `folder`.
+def read(folder: Path, loading: Loading = AS_IN_THE_FILES) -> ModelFacts:
+    """Return the geometry of the model in `folder`, its weights loaded as `loading` says.
 
     Without safetensors files it says what the config alone does. `digest` is the SHA-256 of the
-    config, the headers and the file sizes.
+    config, the headers and the file sizes, and of `loading` where that asks for something.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: not a folder of this kind.
@@ -45,8 +49,11 @@ def read(folder: Path) -> ModelFacts:
     for header in headers:
         digest.update(header)
     digest.update(repr(sizes).encode())
+    if loading != AS_IN_THE_FILES:
+        digest.update(orjson.dumps(loading))
     tensors = [t for header in headers for t in safetensors_facts.parse_header(header)]
-    return model_facts(folder, config, tensors, sum(sizes), digest.hexdigest())
+    facts = model_facts(config, tensors, sum(sizes), loading)
+    return replace(facts, path=str(folder), digest=digest.hexdigest())
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -61,43 +68,52 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def model_facts(
-    folder: Path, whole: Config, tensors: Sequence[Tensor], file_bytes: int, digest: str
+    whole: Config, stored: Sequence[Tensor], file_bytes: int, loading: Loading
 ) -> ModelFacts:
     """Return the facts that follow from the config and the tensor table."""
     config = hf_config.text_config(whole)
     layers = hf_config.layer_count(config)
     experts, used = hf_config.experts(config)
-    quantisation, bits = hf_config.quantisation(config)
+    method, bits = hf_config.quantisation(config)
+    quantised = method is not None or is_quantised(stored)
+    tensors = as_loaded(stored, loading, quantised=quantised)
     decoder = safetensors_facts.decoder(tensors, layers)
     kv = hf_config.kv_bytes(config, safetensors_facts.attending_layers(decoder))
-    loaded_bits = LOADED_BITS.get(str(config.get("dtype") or config.get("torch_dtype")))
     whole_tensors = [(tensor, 1.0) for tensor in tensors]
     parameters = safetensors_facts.parameters(whole_tensors, bits) if tensors else None
     states = safetensors_facts.state_layers(decoder)
     read = safetensors_facts.read(decoder, experts, used) if decoder else None
-    total_bytes = sum(tensor.size_bytes for tensor in tensors)
-    return ModelFacts(
-        path=str(folder),
-        digest=digest,
-        quantisation=quantisation or safetensors_facts.main_type(tensors),
+    stored_bytes, loaded_bytes = (sum(t.size_bytes for t in each) for each in (stored, tensors))
+    online = None if quantised or loading.quantisation is None else loading.quantisation.upper()
+    facts = ModelFacts(
+        quantisation=online or method or safetensors_facts.main_type(stored),
         parameters=parameters,
-        file_bytes=file_bytes or None,
-        read_bytes=None if read is None else safetensors_facts.read_bytes(read, loaded_bits),
+        file_bytes=file_bytes + loaded_bytes - stored_bytes or None,
+        read_bytes=None if read is None else safetensors_facts.read_bytes(read),
         layers=layers,
         experts=experts,
         experts_used=used,
         kv_bytes_per_token=None if kv is None else kv.growing,
         kv_window_tokens=None if kv is None else kv.window_tokens,
         kv_window_bytes_per_token=None if kv is None else kv.windowed,
-        bits_per_weight=total_bytes * 8 / parameters if parameters else None,
+        bits_per_weight=loaded_bytes * 8 / parameters if parameters else None,
         state_bytes=hf_config.state_bytes(config, len(states)) if decoder else None,
         active_parameters=None if read is None else safetensors_facts.parameters(read, bits),
     )
+    why = unknown_because(loading, quantised=quantised, bits=bits)
+    return facts if why is None else _without_bytes(facts, why)
+
+
+def _without_bytes(facts: ModelFacts, why: str) -> ModelFacts:
+    """Return the facts without the sizes that the engine's options hide."""
+    return replace(facts, bytes_unknown=why, read_bytes=None, file_bytes=None, bits_per_weight=None)
 
 
 def main(argv: list[str]) -> int:
     """Print the facts of the folder named in `argv`."""
-    return print_facts(argv, read, "hf_facts FOLDER")
+    *path, said = argv if len(argv) == 2 else (*argv, "{}")
+    loading = Loading(**orjson.loads(said))
+    return print_facts(path, partial(read, loading=loading), "hf_facts FOLDER [LOADING]")
 
 
 if __name__ == "__main__":

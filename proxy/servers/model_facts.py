@@ -14,11 +14,12 @@ from pathlib import Path
 import orjson
 
 from slowtok.detectors.engine import ModelFacts
+from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.state_file import replace_file
 
 READER = "slowtok.proxy.servers.gguf_facts"
 FOLDER_READER = "slowtok.proxy.servers.hf_facts"
-READER_VERSION = 2  # raise when a reader counts differently, so that kept facts are read anew
+READER_VERSION = 3  # raise when a reader counts differently, so that kept facts are read anew
 READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
 # 0.25 s measured for a 94 MiB file on a local disk, nearly all of it Python starting; a network
 # share may take long to give a header.
@@ -28,37 +29,48 @@ log = logging.getLogger(__name__)
 
 
 async def read_model_facts(
-    path: Path, cache_dir: Path, *, timeout_s: float = READ_TIMEOUT_S
+    path: Path,
+    cache_dir: Path,
+    *,
+    loading: Loading = AS_IN_THE_FILES,
+    timeout_s: float = READ_TIMEOUT_S,
 ) -> ModelFacts | None:
-    """Return the facts of the model at `path`, or None, with one warning, when unreadable."""
+    """Return the facts of the model at `path`, or None, with one warning, when unreadable.
+
+    `loading` is how the engine loads a folder; a GGUF file is served as it is.
+    """
     try:
-        kept_at = cache_dir / f"{await asyncio.to_thread(_key, path)}.json"
+        kept_at = cache_dir / f"{await asyncio.to_thread(_key, path, loading)}.json"
     except OSError as error:
         log.warning("model file cannot be read: %s", error)
         return None
     kept = _load(kept_at)
     if kept is not None:
         return kept
-    output = await _run_reader(path, timeout_s)
+    output = await _run_reader(path, loading, timeout_s)
     facts = None if output is None else _parse(output)
     if facts is not None and output is not None:
         _keep(kept_at, output)
     return facts
 
 
-def _key(path: Path) -> str:
+def _key(path: Path, loading: Loading) -> str:
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in READ_OF_A_FOLDER)
     stats = [(file.name, file.stat()) for file in files]
     sizes = "".join(f"\0{name}\0{stat.st_size}\0{stat.st_mtime_ns}" for name, stat in stats)
-    return hashlib.sha256(f"{READER_VERSION}\0{path.absolute()}{sizes}".encode()).hexdigest()
+    asked = "" if loading == AS_IN_THE_FILES else f"\0\0{loading}"
+    key = f"{READER_VERSION}\0{path.absolute()}{sizes}{asked}"
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
-async def _run_reader(path: Path, timeout_s: float) -> bytes | None:
-    reader = FOLDER_READER if await asyncio.to_thread(path.is_dir) else READER
+async def _run_reader(path: Path, loading: Loading, timeout_s: float) -> bytes | None:
+    reader: tuple[str, ...] = (READER, str(path))
+    if await asyncio.to_thread(path.is_dir):
+        reader = (FOLDER_READER, str(path), orjson.dumps(loading).decode())
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", reader, str(path),
+        sys.executable, "-m", *reader,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -33,6 +33,9 @@ KEYS = re.compile(
     r"(.*)\.(k_proj|qkv_proj|qkv|kv_a_proj_with_mqa|c_attn|query_key_value|Wqkv|wqkv|wk|wkv_a"
     r"|in_proj_qkv|kv_proj|to_k|key)\.[^.]+$"
 )
+ROUTER = re.compile(
+    r"(^|\.)(mlp\.gate|router(\.\w+)?|shared_expert_gate|block_sparse_moe\.gate)\.[^.]+$"
+)
 # Of a recurrent layer, whose keys are not kept; of a short convolution.
 STATE = re.compile(r"(.*)\.(A_log|conv\.conv\.weight)$")
 # What quantisation adds: no parameters of the model.
@@ -50,6 +53,7 @@ class Tensor:
     name: str
     size_bytes: int
     elements: int
+    dimensions: int
     type_name: str
 
     @property
@@ -87,6 +91,7 @@ def parse_header(header: bytes) -> list[Tensor]:
             name=name,
             size_bytes=about["data_offsets"][1] - about["data_offsets"][0],
             elements=prod(about["shape"]),
+            dimensions=len(about["shape"]),
             type_name=about["dtype"],
         )
         for name, about in orjson.loads(header).items()
@@ -126,16 +131,9 @@ def read(
     return found
 
 
-def read_bytes(shares: Iterable[tuple[Tensor, float]], plain_bits: int | None = None) -> int:
-    """Return the bytes of shares of tensors.
-
-    `plain_bits` is what 32-bit weights are loaded as, where that is another size.
-    """
-    total = 0.0
-    for tensor, ratio in shares:
-        loaded = plain_bits / 32 if plain_bits is not None and tensor.type_name == "F32" else 1.0
-        total += tensor.size_bytes * ratio * loaded
-    return round(total)
+def read_bytes(shares: Iterable[tuple[Tensor, float]]) -> int:
+    """Return the bytes of shares of tensors."""
+    return round(sum(tensor.size_bytes * ratio for tensor, ratio in shares))
 
 
 def parameters(shares: Iterable[tuple[Tensor, float]], bits: int | None) -> int | None:

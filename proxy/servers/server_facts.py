@@ -31,12 +31,8 @@ def server_facts(
     name: str | None = None,
     local: bool | None = None,
     model: str | None = None,
-    now_unix_s: float | None = None,
 ) -> ServerFacts:
-    """Return what is known of the engine as it serves `model` (None: the only one it has).
-
-    `now_unix_s` is the wall clock that its uptime is counted to.
-    """
+    """Return what is known of the engine as it serves `model` (None: the only one it has)."""
     loaded = loaded_model(probe, model)
     flags = _flags(identity, probe, process, model)
     asked = flags or Flags()
@@ -60,7 +56,6 @@ def server_facts(
         memory_mapped=asked.memory_mapped,
         speculative=_speculative(probe, loaded, asked),
         slept=probe.sleeping if loaded is None else loaded.sleeping,
-        uptime_s=_uptime_s(process, now_unix_s),
         batch_tokens=asked.batch_tokens,
         micro_batch_tokens=asked.micro_batch_tokens,
         cpu_moe_layers=asked.cpu_moe_layers,
@@ -207,12 +202,6 @@ def _unified_memory(identity: Identity, process: ProcessFacts | None) -> bool | 
     if process is None or identity.kind not in RUN_BY_LLAMA_CPP or not process.environment:
         return None
     return UNIFIED_MEMORY in process.environment
-
-
-def _uptime_s(process: ProcessFacts | None, now_unix_s: float | None) -> float | None:
-    if process is None or process.created_unix_s is None or now_unix_s is None:
-        return None
-    return max(now_unix_s - process.created_unix_s, 0.0)
 
 
 def _first(told: T | None, asked: T | None) -> T | None:

@@ -11,8 +11,10 @@ from typing import Any
 import aiohttp
 
 from slowtok.proxy.servers.facts import Flags, Probe
+from slowtok.proxy.servers.loading import SGLANG_ONLINE, Loading, loading
 from slowtok.proxy.servers.openai_server import model_entries
 from slowtok.proxy.servers.reply import Reply, get
+from slowtok.proxy.servers.vllm import kv_cache_type
 
 PATIENCE_S = 5.0  # a batch of a long prompt takes seconds; nobody waits for this
 GIB = 1 << 30  # what `--cpu-offload-gb` is counted in
@@ -44,6 +46,7 @@ def read_probe(info: Reply | None, models: Reply | None) -> Probe:
         slots=said.get("max_running_requests"),
         kv_cache_tokens=said.get("max_total_num_tokens"),
         flags=_flags(said) if said else None,
+        weights=_loading(said) if said else None,
     )
 
 
@@ -55,13 +58,14 @@ def _flags(said: dict[str, Any]) -> Flags:
     """
     piece_tokens = said.get("chunked_prefill_size")
     offload_gib = said.get("cpu_offload_gb")
+    kv_type = kv_cache_type(said.get("kv_cache_dtype"), _loading(said))
     return Flags(
         model_path=said.get("model_path"),
         alias=said.get("served_model_name"),
         context_tokens=said.get("context_length"),
         batch_tokens=piece_tokens if piece_tokens and piece_tokens > 0 else None,
-        kv_type_k=said.get("kv_cache_dtype"),
-        kv_type_v=said.get("kv_cache_dtype"),
+        kv_type_k=kv_type,
+        kv_type_v=kv_type,
         speculative=said["speculative_algorithm"] is not None
         if "speculative_algorithm" in said
         else None,
@@ -71,6 +75,25 @@ def _flags(said: dict[str, Any]) -> Flags:
         eager=said.get("disable_cuda_graph"),
         cpu_offload_bytes=None if offload_gib is None else int(offload_gib * GIB),
     )
+
+
+def _loading(said: dict[str, Any]) -> Loading:
+    """Return how it loads weights, by what it resolved its options to.
+
+    `torchao_config` is of versions until 2026. With `enable_fp32_lm_head` the output matrix is
+    computed with 32 bits.
+    """
+    named = {
+        "dtype": said.get("dtype"),
+        "quantisation": said.get("quantization"),
+        "load_format": said.get("load_format"),
+        "overrides": said.get("json_model_override_args"),
+        "torchao_config": said.get("torchao_config"),
+        "modelopt_quant": said.get("modelopt_quant"),
+    }
+    texts = {name: str(value) if value else None for name, value in named.items()}
+    wide = "--enable-fp32-lm-head: the output matrix is computed with 32 bits"
+    return loading(texts, SGLANG_ONLINE, (wide if said.get("enable_fp32_lm_head") else None,))
 
 
 def _not(truth: bool | None) -> bool | None:

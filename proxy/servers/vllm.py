@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import aiohttp
 
-from slowtok.proxy.servers.argv import arguments, number, options
+from slowtok.proxy.servers.argv import arguments, dashed, number, options
 from slowtok.proxy.servers.facts import Flags, Probe
+from slowtok.proxy.servers.loading import (
+    VLLM_ONLINE,
+    Loading,
+    loading_asked,
+)
 from slowtok.proxy.servers.metrics import cache_config
 from slowtok.proxy.servers.openai_server import model_entries
 from slowtok.proxy.servers.reply import Reply, get
@@ -19,6 +24,7 @@ VALUED = {
     "--max-num-seqs": "slots",
     "--max-num-batched-tokens": "batch_tokens",
     "--kv-cache-dtype": "kv_type",
+    "--kv-cache-dtype-skip-layers": "kv_plain_layers",
     "--speculative-config": "speculative",
     "--speculative-model": "speculative",
     "-sc": "speculative",
@@ -70,8 +76,9 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     The children's command lines are overwritten by their titles (`VLLM::EngineCore`): give the
     parent's.
     """
-    said = options([_dashed(word) for word in argv], VALUED, BARE)
-    kv_type = said.get("kv_type")
+    said = options([dashed(word) for word in argv], VALUED, BARE)
+    loading = loading_asked(argv, VLLM_ONLINE)
+    kv_type = kv_cache_type(said.get("kv_type"), loading, some_plain="kv_plain_layers" in said)
     offload_gib = _ratio(said.get("cpu_offload_gib"))
     return Flags(
         model_path=said.get("model_path") or _positional(argv),
@@ -90,12 +97,22 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     )
 
 
+def kv_cache_type(asked: str | None, loading: Loading, *, some_plain: bool = False) -> str | None:
+    """Return the type of the KV cache: by default that of the weights that are not quantised.
+
+    With `some_plain` some layers keep that, which makes a size that nothing tells.
+    """
+    if asked in {None, "auto"}:
+        return "f32" if loading.plain_bits == 32 else asked
+    return f"{asked}, not in all layers" if some_plain else asked
+
+
 def weights_asked(argv: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the folder for downloads and the revision of the model that a command line asks for.
 
     A revision is a branch, a tag or a commit of the model's repository.
     """
-    said = options([_dashed(word) for word in argv], VALUED, BARE)
+    said = options([dashed(word) for word in argv], VALUED, BARE)
     return said.get("download_dir"), said.get("revision")
 
 
@@ -136,9 +153,3 @@ def _positional(argv: Sequence[str]) -> str | None:
     if len(words) > 1 and words[0] == "serve" and not words[1].startswith("-"):
         return words[1]
     return None
-
-
-def _dashed(word: str) -> str:
-    """Return an option in its dashed spelling; vLLM takes underscores too."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if word.startswith("--") else word

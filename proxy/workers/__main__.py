@@ -56,6 +56,7 @@ class Worker:
         self._engines = FarEngines(self._channel)
         self._door: Door | None = None
         self._under_way: Callable[[], int] = lambda: 0
+        self._held: Callable[[], dict[str, int]] = dict
 
     async def run(self, channel: socket.socket, listener: socket.socket) -> None:
         """Work until the main process says stop, or is gone."""
@@ -83,6 +84,7 @@ class Worker:
             await runner.setup()
             server = cast(web.Server, runner.server)  # it is set up
             self._under_way = lambda: under_way(relay, server)
+            self._held = relay.held.summary
             most = most_connections(settings.max_connections)
             self._door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=self._tell)
             listening = await loop.create_server(self._door, sock=listener, backlog=BACKLOG)
@@ -128,7 +130,8 @@ class Worker:
         self._observer.failures.clear()
         refused = self._door.refused if self._door else 0
         progress = self._observer.progress()
-        self._channel.tell("pulse", Pulse(progress, failures, refused, self._lag.summary()))
+        pulse = Pulse(progress, failures, refused, self._lag.summary(), self._held())
+        self._channel.tell("pulse", pulse)
 
     def _know(self, directory: FarDirectory) -> None:
         self._engines.known = directory

@@ -33,6 +33,7 @@ class Desk:
         self.requests = 0
         self.refused = 0
         self.loop_lag: Mapping[str, float | None] = {}
+        self.held: Mapping[str, int] = {}
 
     @property
     def in_flight(self) -> int:
@@ -150,7 +151,7 @@ class Desk:
             if isinstance(exchange.meter, FarMeter):
                 exchange.meter.note(progress, now_s)
         self._observer.failures.update(pulse.failures)
-        self.refused, self.loop_lag = pulse.refused, pulse.loop_lag
+        self.refused, self.loop_lag, self.held = pulse.refused, pulse.loop_lag, pulse.held
 
     async def _choose(
         self, model: str | None, path: str, keys: Mapping[str, str]

@@ -111,6 +111,7 @@ class WorkerProcess:
             "requests": desk.requests if desk else 0,
             "in_flight": desk.in_flight if desk else 0,
             "loop_lag": dict(desk.loop_lag) if desk else {},
+            "held": dict(desk.held) if desk else {},
             **(self._cost(process.pid) if process else {}),
         }
 

@@ -15,8 +15,8 @@ from slowtok.proxy.stream.meter import Meter
 TICK_S = 0.25
 """Between two words of a worker on how far its requests are. No published source."""
 
-# found again by the path, or made in the main process
-_KEPT_APART = ("api", "prompt", "prefix", "slot", "guess")
+# found again by the path, made in the main process, or counted by each worker
+_KEPT_APART = ("api", "prompt", "prefix", "slot", "guess", "held_bytes")
 _FIELDS = tuple(f.name for f in fields(Exchange) if f.name not in _KEPT_APART)
 
 Packed = tuple[Any, ...]
@@ -42,6 +42,7 @@ class Pulse(NamedTuple):
     failures: Mapping[str, int]
     refused: int
     loop_lag: Mapping[str, float | None]
+    held: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,27 @@ def test_an_unknown_model_has_no_band(gap: str) -> None:
     unjudged(expect(unknown, RTX_4090, LLAMA_CPP, 100), "not known")
 
 
+def test_weights_that_loading_changes_by_nobody_knows_how_much_have_no_band() -> None:
+    """Nor are they taken from the table of models by name and parameters."""
+    why = "--quantization torchao changes the weights"
+    named = ModelFacts(
+        name="Meta-Llama-3-8B-Instruct", parameters=8_030_000_000, quantisation="BF16", layers=32,
+        bytes_unknown=why,
+    )  # fmt: skip
+    unjudged(expect(replace(LLAMA_3_8B, bytes_unknown=why), RTX_4090, LLAMA_CPP, 100), why)
+    unjudged(expect(named, RTX_4090, LLAMA_CPP, 100), why)
+    assert expect(replace(named, bytes_unknown=None), RTX_4090, LLAMA_CPP, 100).decode is not None
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "ratio"), [("bfloat16", 1.0), ("nvfp4", 0.28), ("mxfp8", 0.52)]
+)
+def test_types_of_the_cache_as_vllm_and_sglang_name_them(kv_type: str, ratio: float) -> None:
+    server = replace(LLAMA_CPP, kv_type_k=kv_type, kv_type_v=kv_type)
+    plain, found = (expect(LLAMA_3_8B, RTX_4090, s, 32_768) for s in (LLAMA_CPP, server))
+    assert found.kv_bytes == pytest.approx(ratio * (plain.kv_bytes or 0), rel=0.01)
+
+
 def test_an_unknown_context_has_no_band() -> None:
     unjudged(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, None), "context")
 

@@ -71,7 +71,7 @@ async def next_request_works(engine: Upstream, client: Client) -> None:
 
 
 def census(proxy: Served) -> tuple[int, ...]:
-    """Count what could be left behind: tasks, descriptors, requests, connections on both sides."""
+    """Count what could be left behind: tasks, descriptors, requests, memory, connections."""
     connector = _connector(proxy)
     return (
         len(asyncio.all_tasks()),
@@ -79,6 +79,7 @@ def census(proxy: Served) -> tuple[int, ...]:
         proxy.proxy.observer.in_flight,
         len(proxy.proxy.observer._settling),
         len(proxy.proxy.relay._tasks),
+        proxy.proxy.relay.held.now_bytes,
         len(connector._acquired),
         len(proxy.server.connections),
     )

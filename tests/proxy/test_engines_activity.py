@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from fakes import recordings
@@ -10,6 +11,8 @@ from fakes.engines import looking
 from fakes.hf_folder import small_llama, write_folder
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
+from slowtok.proxy.look import look
+from slowtok.proxy.sampling.wire import ProcessFacts
 
 VLLM = recordings.unframe(recordings.load("vllm-0.32.metrics")).body
 LLAMA_SERVER = recordings.unframe(recordings.load("llama-server-2026.10.metrics")).body
@@ -113,6 +116,32 @@ async def test_geometry_of_a_local_folder(
         model = engines.facts(engines.all[0].name, "small")[1]
 
     assert (model.name, model.path, model.layers) == ("small", str(folder), 2)
+
+
+@pytest.mark.parametrize("kind", ["vllm"])
+async def test_another_way_to_load_the_same_folder_is_another_model(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "m", *small_llama())
+    body = f'{{"data":[{{"id":"small","owned_by":"vllm","root":"{folder}"}}]}}'
+    engine.looks["/v1/models"] = reply(body.encode(), JSON, "Connection: close")
+    serve = ("vllm", "serve", str(folder))
+    async with looking(tmp_path / "kept", engine.url) as engines:
+        seen = engines.all[0]
+        found = []
+        async with aiohttp.ClientSession() as session:
+            for argv in (serve, (*serve, "-q", "fp8"), None, (*serve, "-q", "torchao"), serve):
+                process = argv and ProcessFacts(port=seen.port, pid=7, cmdline=argv)
+                await look(session, seen, process, tmp_path / "kept")
+                found.append(seen.models["small"])
+    plain, fp8, unseen, torchao, again = found
+
+    assert plain == again
+    assert fp8 == unseen, "a process that is not seen for once runs as it did"
+    assert (fp8.quantisation, fp8.read_bytes) == ("FP8", (plain.read_bytes or 0) // 2 + 100 * 64)
+    assert (torchao.read_bytes, torchao.file_bytes, torchao.layers) == (None, None, 2)
+    assert "--quantization torchao" in (torchao.bytes_unknown or "")
+    assert len({model.digest for model in found}) == 3, "what was learned of one is not the other's"
 
 
 @pytest.mark.parametrize("kind", ["vllm"])

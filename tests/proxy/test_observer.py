@@ -254,20 +254,56 @@ async def test_path_that_is_no_text_does_not_poison_the_list(
     assert len(await proxy.own("/slowtok/requests")) == 1
 
 
+def generation(request_id: str, *, stream: bool) -> Exchange:
+    return Exchange(
+        request_id=request_id,
+        method="POST",
+        path="/v1/chat/completions",
+        started_unix_s=time.time(),
+        accepted_at_s=time.monotonic(),
+        api=find_api("POST", "/v1/chat/completions"),
+        stream=stream,
+    )
+
+
+async def test_reply_that_nobody_waits_for_any_more_is_diagnosed_once(proxy: Served) -> None:
+    watching = proxy.proxy.observer
+    mine, another = generation("one", stream=False), generation("two", stream=False)
+    watching.begin(mine)
+    watching.begin(another)
+    waiting = asyncio.create_task(watching.diagnosis_headers(mine))
+    await asyncio.sleep(0)  # now it is in the row
+    watching.end(mine)
+
+    assert await waiting == {}
+    assert (await proxy.record("one"))["id"] == "one"
+    assert watching.diagnosed == 1
+    assert not watching._concluded
+    watching.end(another)
+
+
+async def test_only_streams_that_had_ended_before_are_settled_for_the_next(
+    proxy: Served,
+) -> None:
+    watching = proxy.proxy.observer
+    before, mine, after = (generation(name, stream=name != "mine") for name in ("a", "mine", "b"))
+    watching.begin(before)
+    watching.end(before)
+    watching.begin(mine)
+    watching.sent(mine)
+    watching.begin(after)
+    watching.end(after)
+    watching._meanwhile.do_all()
+
+    assert set(watching._settling) == {"b"}  # it waits for its last sample
+    watching.end(mine)
+
+
 async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     watching = proxy.proxy.observer
-    now_s = time.monotonic()
-    exchange = Exchange(
-        request_id="one",
-        method="POST",
-        path="/v1/chat/completions",
-        started_unix_s=time.time(),
-        accepted_at_s=now_s,
-        api=find_api("POST", "/v1/chat/completions"),
-        stream=True,
-    )
+    exchange = generation("one", stream=True)
     watching.begin(exchange)
     watching.end(exchange)
     watching.settle_all()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.baselines import with_baseline
 from fakes.cases import with_server
 from fakes.learning import NOW_UNIX_S, kept_at, learn
 from fakes.sharing import on
@@ -12,7 +13,6 @@ from fakes.stores import Memory, peers_at
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.envelope import REFINE_AFTER
-from slowtok.detectors.expectation import with_baseline
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.shared.peers import Peers

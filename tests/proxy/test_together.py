@@ -2,10 +2,46 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from slowtok.proxy.together import MOST_IN_A_ROW, Together
+from slowtok.proxy import together as module
+from slowtok.proxy.together import MOST_IN_A_ROW, MOST_S, Together
+
+
+class Clock:
+    """Time that work takes."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+async def test_long_work_is_not_done_in_a_row(clock: Clock) -> None:
+    done: list[int | str] = []
+
+    def work(number: int) -> None:
+        clock.now_s += MOST_S / 2
+        done.append(number)
+
+    together = Together(Counter(), "here")
+    for number in range(4):
+        together.add(partial(work, number))
+    asyncio.get_running_loop().call_soon(done.append, "another")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert done == [0, 1, "another", 2, 3]
 
 
 async def test_work_is_done_in_its_order_and_others_run_in_between() -> None:

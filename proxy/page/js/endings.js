@@ -5,7 +5,7 @@ const ENDINGS = {
   "upstream-refused": ["the engine could not be reached", "is the engine running, and is this its address? (slowtok --upstream URL)"],
   "upstream-error": ["the engine broke off, or reported an error", "did the engine crash or restart? its own log says more"],
   timeout: ["the engine did not answer in time", "is the machine reachable, and does a firewall drop the connection?"],
-  overloaded: ["slowtok had no file descriptor left for it", "raise the limit of open files (ulimit -n), or set max_connections lower"],
+  overloaded: ["slowtok had no file descriptor or no memory left for it", "raise the limit of open files (ulimit -n), or set max_connections lower; where memory was the limit, raise max_held_bytes"],
   "client-gone": ["the client left before the end", null],
   "proxy-stopped": ["slowtok was stopped before the end", null],
 };

@@ -50,12 +50,12 @@ def test_a_wrapper_that_takes_no_options_may_have_set_them_in_code() -> None:
 def test_llama_server_with_its_defaults() -> None:
     facts = server_facts(
         LLAMA_SERVER, ANSWERED, process("llama-server -m /m.gguf"),
-        url="http://127.0.0.1:1", name="local", local=True, now_unix_s=160.0,
+        url="http://127.0.0.1:1", name="local", local=True,
     )  # fmt: skip
     assert facts == ServerFacts(
         kind="llama-server", name="local", url="http://127.0.0.1:1", version="b11434-abc",
         local=True, pid=7, context_tokens=2048, slots=2, gpu_layers=-1, kv_type_k="f16",
-        kv_type_v="f16", speculative=False, slept=False, uptime_s=60.0, batch_tokens=2048,
+        kv_type_v="f16", speculative=False, slept=False, batch_tokens=2048,
         micro_batch_tokens=512, kv_on_gpu=True, split_mode="layer", kv_cache_tokens=2048,
         prefix_caching=True,
     )  # fmt: skip

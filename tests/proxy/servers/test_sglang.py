@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from slowtok.proxy.servers.facts import Flags, Identity, Probe
+from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.servers.reply import Reply
 from slowtok.proxy.servers.server_facts import server_facts
 from slowtok.proxy.servers.sglang import probe, read_probe
@@ -45,6 +46,7 @@ FOUND = Probe(
         tensor_parallel=1, gpu_memory_ratio=0.836, prefix_caching=True, eager=True,
         cpu_offload_bytes=0,
     ),
+    weights=AS_IN_THE_FILES,
 )  # fmt: skip
 
 
@@ -72,6 +74,45 @@ def test_drafts_and_offload() -> None:
     info = {**INFO, "speculative_algorithm": "EAGLE3", "cpu_offload_gb": 2}
     facts = server_facts(SGLANG, read_probe(says(info), says(MODELS)), None)
     assert (facts.speculative, facts.cpu_offload_bytes) == (True, 2 << 30)
+
+
+@pytest.mark.parametrize(
+    ("more", "weights"),
+    [
+        pytest.param({"json_model_override_args": "{}", "load_format": "auto",
+                      "torchao_config": ""}, AS_IN_THE_FILES, id="when nothing was asked"),
+        pytest.param({"quantization": "unquant"}, AS_IN_THE_FILES, id="asked not to"),
+        pytest.param({"quantization": "fp8"},
+                     Loading(quantisation="fp8", linear_bits=8, expert_bits=8), id="fp8"),
+        pytest.param({"quantization": "bitsandbytes"}, Loading(quantisation="bitsandbytes"),
+                     id="of no known size"),
+        pytest.param({"dtype": "float32"}, Loading(plain_bits=32), id="32 bits"),
+    ],
+)  # fmt: skip
+def test_how_it_loads_weights(more: dict[str, object], weights: Loading) -> None:
+    assert read_probe(says({**INFO, **more}), None).weights == weights
+
+
+@pytest.mark.parametrize(
+    ("more", "option"),
+    [
+        ({"torchao_config": "int4wo-128"}, "--torchao-config"),
+        ({"modelopt_quant": {"quant_cfg": "fp8"}}, "--modelopt-quant"),
+        ({"json_model_override_args": '{"num_hidden_layers": 2}'}, "--hf-overrides"),
+        ({"load_format": "presharded"}, "--load-format presharded"),
+        ({"enable_fp32_lm_head": True}, "--enable-fp32-lm-head"),
+    ],
+)
+def test_what_hides_the_size_of_weights(more: dict[str, object], option: str) -> None:
+    weights = read_probe(says({**INFO, **more}), None).weights
+    assert weights is not None
+    assert option in (weights.doubt or "")
+
+
+def test_a_cache_of_32_bits() -> None:
+    flags = read_probe(says({**INFO, "dtype": "float32"}), None).flags
+    assert flags is not None
+    assert flags.kv_type_k == "f32"
 
 
 def test_its_keys_are_in_no_fact() -> None:

@@ -65,10 +65,19 @@ def test_what_the_cache_holds(reply: Reply, tokens: int | None) -> None:
         ("--max-model-len 32K", Flags(context_tokens=32_768)),
         ("--max-model-len auto", Flags()),
         ("--max-num-batched-tokens 25.6k", Flags(batch_tokens=25_600)),
+        ("--kv-cache-dtype auto", Flags(kv_type_k="auto", kv_type_v="auto")),
+        ("--dtype float32", Flags(kv_type_k="f32", kv_type_v="f32")),
+        ("--dtype float32 --kv-cache-dtype fp8", Flags(kv_type_k="fp8", kv_type_v="fp8")),
+        ("--kv-cache-dtype-skip-layers 0 1", Flags()),
     ],
 )
 def test_one_option(line: str, flags: Flags) -> None:
     assert parse_flags(["vllm", "serve", *line.split()]) == flags
+
+
+def test_a_cache_of_two_types_is_of_no_known_size() -> None:
+    line = "vllm serve org/m --kv-cache-dtype fp8 --kv-cache-dtype-skip-layers sliding_window"
+    assert parse_flags(line.split()).kv_type_k == "fp8, not in all layers"
 
 
 def test_which_weights_are_asked_for() -> None:

@@ -7,16 +7,19 @@ from typing import Any
 from fakes.proxy import Served
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.wire import packed
 
 PATH = "/v1/chat/completions"
+TOKEN = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
 
 
-def begun(proxy: Served, *, stream: bool) -> Exchange:
+def begun(proxy: Served, *, stream: bool, request_id: str = "a") -> Exchange:
     now_s = time.monotonic()
     return Exchange(
-        request_id="a",
+        request_id=request_id,
         method="POST",
         path=PATH,
         started_unix_s=1.7e9,
@@ -62,6 +65,29 @@ async def test_diagnosis_that_nobody_waits_for_any_more_is_not_kept(proxy: Serve
     assert (await proxy.record("a"))["id"] == "a"
     assert proxy.proxy.observer._concluded == {}
     assert proxy.proxy.observer.diagnosed == 1
+
+
+async def test_print_that_comes_at_once_is_compared_with_streams_that_just_ended(
+    proxy: Served,
+) -> None:
+    desk, tell = desk_of(proxy)
+    printed = print_prompt({"messages": [{"role": "user", "content": "x" * 640}]})
+    for request_id in ("a", "b"):
+        before = begun(proxy, stream=True, request_id=request_id)
+        tell["begin"](packed(before))
+        tell["printed"](request_id, printed)
+        before.meter = Meter(before.api, "text/event-stream") if before.api else None
+        before.observe(TOKEN, before.accepted_at_s)
+        tell["end"](packed(before))
+    exchange = begun(proxy, stream=False, request_id="c")
+    tell["begin"](packed(exchange))
+    tell["sent"](packed(exchange))
+    tell["printed"]("c", printed)
+
+    found = desk._copies["c"].prefix
+    assert found is not None
+    assert found.common_prefix_chars == 640
+    tell["end"](packed(exchange))
 
 
 async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:

@@ -1,0 +1,65 @@
+"""What bodies and whole replies hold in memory now, all clients together, and the most they may.
+
+Each process that relays has one count, which only its event loop touches. What a client or an
+engine sent is counted, by its size on the wire: what is read from it comes on top.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.upstream import UpstreamError
+
+
+class HeldBytes:
+    """Counts what is held; at any time no more than `limit_bytes`."""
+
+    __slots__ = ("limit_bytes", "most_bytes", "now_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.now_bytes = 0
+        self.most_bytes = 0  # so far
+
+    def take(self, exchange: Exchange, size_bytes: int) -> bool:
+        """Count bytes that an exchange holds from now on; False where there is no room for them."""
+        now_bytes = self.now_bytes + size_bytes
+        if now_bytes > self.limit_bytes:
+            return False
+        self.now_bytes = now_bytes
+        exchange.held_bytes += size_bytes
+        self.most_bytes = max(self.most_bytes, now_bytes)
+        return True
+
+    def give_back(self, exchange: Exchange, size_bytes: int | None = None) -> None:
+        """Count bytes no more: all that the exchange holds, or so many of them."""
+        held = exchange.held_bytes
+        given = held if size_bytes is None else min(size_bytes, held)
+        exchange.held_bytes = held - given
+        self.now_bytes -= given
+
+    def let_go(
+        self, exchange: Exchange, response: web.StreamResponse | None, _done: asyncio.Task[object]
+    ) -> None:
+        """Give back what is left once a reply was written, or could not be.
+
+        aiohttp keeps the last reply of a connection for as long as it keeps the connection.
+        """
+        if isinstance(response, web.Response):
+            response.body = None
+        self.give_back(exchange)
+
+    def summary(self) -> dict[str, int]:
+        """Return what is held now, and the most that ever was, for /slowtok/status."""
+        return {"now_bytes": self.now_bytes, "most_bytes": self.most_bytes}
+
+
+def no_room(what: str) -> UpstreamError:
+    """Return the error of a request for which there is no memory; `what` is too much."""
+    return UpstreamError(
+        status=503,
+        ended="overloaded",
+        failed=f"slowtok has as many bytes in memory as it may have, and {what} is more",
+        check="come back in a moment, or raise max_held_bytes",
+    )
