@@ -231,7 +231,8 @@ def ram(reads: Reads, device: DeviceFacts) -> Memory:
     cores = device.cpu_physical_cores or (device.cpu_logical_cores or 0) // 2
     if not peak or not cores:
         raise NoBasis(
-            "the RAM bandwidth is not known yet: measuring it takes a second without requests"
+            "the RAM bandwidth is not known yet: it is measured in a second without requests in "
+            "which the cores rest"
         )
     notes = [MEASURED_RAM]
     low_bit = reads.bits_per_weight is not None and reads.bits_per_weight < CPU_LOW_BIT

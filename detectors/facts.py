@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.engine import ModelFacts
 from slowtok.detectors.gpu_fields import why_absent
 from slowtok.detectors.machine import GpuFacts
 
@@ -39,7 +40,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "KV bytes read per token": _MODEL_FILE,
     "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not tell it",
     "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not tell it",
-    "RAM bandwidth": "it is measured once, in a second without requests",
+    "RAM bandwidth": "it is measured once, in a second without requests in which the cores rest",
     "arrival times of the tokens": "only streamed replies have them (stream: true)",
     "bandwidth used of the GPU's memory": (
         f"{_GPU}; the driver counts it on data-centre GPUs and some newer cards only"
@@ -128,6 +129,8 @@ def how_to_enable(fact: str, case: Case | None = None) -> str:
     field = FIELDS.get(fact)
     if case is not None and case.device.sampling_failure and fact in _SAMPLED:
         return case.device.sampling_failure
+    if case is not None and words == _MODEL_FILE and _is_read(case.model):
+        words = "; ".join(case.envelope.because) or words
     if case is None or field is None:
         return words
     if not case.device.gpus:
@@ -152,3 +155,8 @@ def _reasons(case: Case, field: str) -> Iterable[str]:
 def label(gpu: GpuFacts) -> str:
     """Return a GPU's number and name."""
     return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
+
+
+def _is_read(model: ModelFacts) -> bool:
+    """Say whether the model file told all: then something else is missing for what it reads."""
+    return model.read_bytes is not None and model.kv_bytes_per_token is not None

@@ -82,7 +82,7 @@ class Proxy:
     async def start(self, port: int) -> None:
         """Start everything that needs a running loop. `port` is where the proxy listens."""
         settings = self.settings
-        self.session = make_session(settings.connect_timeout_s)
+        self.session = make_session(settings.connect_timeout_s, settings.max_head_bytes)
         self.engines = Engines(
             self.session,
             settings.upstreams(),

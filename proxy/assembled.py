@@ -7,7 +7,7 @@ import orjson
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.headers import Headers
-from slowtok.proxy.held_bytes import HeldBytes, no_room
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.stream.assemble import Assembler
 from slowtok.proxy.upstream import UpstreamError
 
@@ -34,7 +34,7 @@ async def assemble(reply: EngineReply, exchange: Exchange, held: HeldBytes) -> b
             if size_bytes > MAX_STREAM_BYTES:
                 raise _cannot("is too long to be put together")
             if not held.take(exchange, len(chunk)):
-                raise no_room("the reply to this request")
+                raise held.no_room(exchange, "the reply to this request")
         exchange.last_byte_at_s = time.monotonic()
         whole = assembler.whole()
     except (ValueError, TypeError, AttributeError, KeyError) as error:

@@ -4,6 +4,7 @@ What an engine says unasked is nobody's answer, a body ends with its connection,
 no more than it must.
 """
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -42,9 +43,10 @@ class EngineConnector(aiohttp.TCPConnector):
     the next request: one client would get what was meant for another.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, max_head_bytes: int, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = cast("partial[ResponseHandler]", partial(EngineConnection, loop=self._loop))
+        make = partial(EngineConnection, self._loop, max_head_bytes)
+        self._factory = cast("partial[ResponseHandler]", make)
         self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
 
     def address(self, base_url: str) -> Address:
@@ -75,6 +77,10 @@ class EngineConnection(ResponseHandler):
 
     was_idle = False  # it has served another request
 
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
+        super().__init__(loop)
+        self._max_head_bytes = max_head_bytes
+
     def expect_reply(self, *, with_body: bool) -> None:
         """Be ready for the reply to the next request; one to HEAD comes without its body."""
         self.set_response_params(
@@ -82,8 +88,8 @@ class EngineConnection(ResponseHandler):
             read_until_eof=True,
             auto_decompress=False,
             read_bufsize=READ_BUFFER_BYTES,
-            max_line_size=MAX_HEAD_BYTES,
-            max_field_size=MAX_HEAD_BYTES,
+            max_line_size=self._max_head_bytes,
+            max_field_size=self._max_head_bytes,
         )
 
     def rest(self) -> None:

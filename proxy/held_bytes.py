@@ -39,6 +39,19 @@ class HeldBytes:
         exchange.held_bytes = held - given
         self.now_bytes -= given
 
+    def no_room(self, exchange: Exchange, what: str) -> UpstreamError:
+        """Return the error of an exchange whose `what` is too much; it holds nothing any more.
+
+        So there is room at once for others that are in the middle of their bodies.
+        """
+        self.give_back(exchange)
+        return UpstreamError(
+            status=503,
+            ended="overloaded",
+            failed=f"slowtok has as many bytes in memory as it may have, and {what} is more",
+            check="come back in a moment, or raise max_held_bytes",
+        )
+
     def let_go(
         self, exchange: Exchange, response: web.StreamResponse | None, _done: asyncio.Task[object]
     ) -> None:
@@ -53,13 +66,3 @@ class HeldBytes:
     def summary(self) -> dict[str, int]:
         """Return what is held now, and the most that ever was, for /slowtok/status."""
         return {"now_bytes": self.now_bytes, "most_bytes": self.most_bytes}
-
-
-def no_room(what: str) -> UpstreamError:
-    """Return the error of a request for which there is no memory; `what` is too much."""
-    return UpstreamError(
-        status=503,
-        ended="overloaded",
-        failed=f"slowtok has as many bytes in memory as it may have, and {what} is more",
-        check="come back in a moment, or raise max_held_bytes",
-    )

@@ -164,6 +164,7 @@ class Relay:
                 self._observer.note_prompt(
                     exchange, call.said, len(body) if isinstance(body, bytes) else 0
                 )
+        del call  # what was read of a body may be many times as large as the body
         ask = partial(send, self._session, engine.url, request.method, target_of(request), outgoing)
         try:
             reply = await ask(body)
@@ -176,7 +177,7 @@ class Relay:
             if error.ended == "upstream-refused":
                 self._engines.lose(engine)
             raise
-        del ask, asked, body, call, outgoing  # a stream may last for hours: the prompt must not
+        del ask, asked, body, outgoing  # a stream may last for hours: the prompt must not
         self.held.give_back(exchange)
         exchange.headers_at_s = time.monotonic()
         with reply:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.held_bytes import HeldBytes, no_room
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.stream.call import Call, read_call
 
 LOOK_S = 0.5  # how often a body that does not go on is looked at
@@ -37,6 +37,8 @@ async def read_request(
     api = exchange.api
     wanted = api is not None or (for_model and request.content_type == "application/json")
     if not wanted or "Content-Encoding" in request.headers:
+        if request.content.is_eof():  # one that is here can be sent again
+            return request.content.read_nowait(), None
         return _rest(request, timeout_s), None
     pieces: deque[bytes] = deque()
     size_bytes = 0
@@ -45,7 +47,7 @@ async def read_request(
         if size_bytes > max_bytes:
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
         if not held.take(exchange, len(chunk)):
-            raise no_room("this request")
+            raise held.no_room(exchange, "this request")
         pieces.append(chunk)
     body = b"".join(pieces)
     return body, None if api is None else read_call(api, body)

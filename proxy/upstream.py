@@ -44,11 +44,17 @@ class UpstreamError(Exception):
     check: str
 
 
-def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
+def make_session(
+    connect_timeout_s: float, max_head_bytes: int = MAX_HEAD_BYTES
+) -> aiohttp.ClientSession:
     """Return the session that all upstreams share: nothing decoded, followed, kept or added."""
     return aiohttp.ClientSession(
         connector=EngineConnector(
-            limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=60, enable_cleanup_closed=False
+            max_head_bytes,
+            limit=0,
+            keepalive_timeout=KEEPALIVE_S,
+            ttl_dns_cache=60,
+            enable_cleanup_closed=False,
         ),
         # No total time-out: a long prefill is silent for minutes and that is no fault.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
@@ -57,8 +63,8 @@ def make_session(connect_timeout_s: float) -> aiohttp.ClientSession:
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         trust_env=False,
         read_bufsize=READ_BUFFER_BYTES,
-        max_line_size=MAX_HEAD_BYTES,
-        max_field_size=MAX_HEAD_BYTES,
+        max_line_size=max_head_bytes,
+        max_field_size=max_head_bytes,
     )
 
 
@@ -143,6 +149,14 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             ended="overloaded",
             failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
             check=WHAT_TO_CHECK["overloaded"],
+        )
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "")
+        return UpstreamError(
+            status=502,
+            ended="upstream-refused",
+            failed=f"{base_url} shows a certificate that is not trusted here ({why[:80]})",
+            check="trust it (SSL_CERT_FILE names a file of certificates), or ask it over http",
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         refused = error.os_error.errno == errno.ECONNREFUSED

@@ -120,7 +120,7 @@ def _no_expectation(engine: EngineSeen, serving: Serving, envelope: Envelope) ->
         reason = serving.unreadable or reason
         advice = how_to_enable("bytes read per token")
     elif "RAM bandwidth" in reason:
-        advice = "slowtok serve measures it once, in a second without requests, and keeps it"
+        advice = "slowtok serve measures it once, in a second without requests or other work"
     return Check(
         area="engine", name="expected-rate", about=engine.name, state="unknown",
         said=f"decode rate not known: {reason}", advice=advice,

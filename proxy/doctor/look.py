@@ -54,7 +54,7 @@ async def take_look(settings: Settings, tell: Told, ram_bytes_per_s: float | Non
 
     `ram_bytes_per_s` is the bandwidth of RAM that a running slowtok uses, if none was kept.
     """
-    session = make_session(settings.connect_timeout_s)
+    session = make_session(settings.connect_timeout_s, settings.max_head_bytes)
     sampler = Sampler()
     engines = Engines(
         session,

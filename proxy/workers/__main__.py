@@ -70,7 +70,9 @@ class Worker:
     async def _serve(self, start: Start, listener: socket.socket) -> None:
         settings, loop = start.settings, asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as opened:
-            session = await opened.enter_async_context(make_session(settings.connect_timeout_s))
+            session = await opened.enter_async_context(
+                make_session(settings.connect_timeout_s, settings.max_head_bytes)
+            )
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
             relay = make_relay(settings, session, self._engines, self._observer)

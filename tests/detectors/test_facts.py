@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.cases import healthy, with_gpu
-from slowtok.detectors.case import Case, Phases, Timeline
+from slowtok.detectors.case import Case, Envelope, Phases, Timeline
 from slowtok.detectors.catalog import CATALOG
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.engine import ModelFacts
@@ -133,3 +133,13 @@ def test_no_detector_breaks_where_facts_are_absent(detector: Detector, case: Cas
 
     assert diagnosis.failed == {}
     assert set(diagnosis.missing.values()) <= set(HOW_TO_ENABLE)
+
+
+def test_a_model_file_that_was_read_is_not_asked_for() -> None:
+    reason = "the RAM bandwidth is not known yet"
+    case = healthy()
+    unmeasured = replace(case, envelope=Envelope(because=(reason,)))
+    unread = replace(unmeasured, model=ModelFacts())
+
+    assert how_to_enable("KV bytes read per token", unmeasured) == reason
+    assert "model file" in how_to_enable("KV bytes read per token", unread)

@@ -32,6 +32,7 @@ async def test_status_tells_engines_machine_and_cost(proxy: Served, engine: Upst
     assert status["machine"]["ram_bandwidth_bytes_per_s"] == 2e10
     assert status["overhead"]["proxy"]["resident_bytes"] > 1e6
     assert status["overhead"]["sampling"]["alive"] is False
+    assert status["overhead"]["held"] == {"now_bytes": 0, "most_bytes": 0}
     assert "GPUs" in [hidden["fact"] for hidden in status["not_visible"]]
     assert status["counts"] == {
         "requests": 0,

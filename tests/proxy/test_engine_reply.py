@@ -282,9 +282,22 @@ async def test_engine_behind_tls(secured: tuple[str, Path], session: aiohttp.Cli
     with pytest.raises(UpstreamError) as caught:  # nobody has vouched for it
         await send(session, url, "POST", "/x", headers, b"{}")
     assert caught.value.ended == "upstream-refused"
+    assert "certificate that is not trusted here (self-signed certificate)" in caught.value.failed
     assert counts(session) == (0, 0)
 
     connector._ssl = ssl.create_default_context(cafile=str(shown))
     for _ in range(2):
         assert await read(await send(session, url, "POST", "/x", headers, b"{}")) == b"{}"
     assert counts(session) == (0, 1)
+
+
+async def test_a_head_may_be_as_long_as_the_settings_say(engine: Upstream) -> None:
+    engine.reply = reply(b"{}", JSON, f"X-Long: {'a' * 70_000}")
+    asked = CIMultiDict({"X-Request-Id": "1"})
+    async with make_session(5.0) as usual, make_session(5.0, 1 << 18) as patient:
+        with pytest.raises(UpstreamError):
+            await send(usual, engine.url, "GET", "/x", asked, None)
+        found = await send(patient, engine.url, "GET", "/x", asked, None)
+
+        assert len(found.headers["X-Long"]) == 70_000
+        assert await read(found) == b"{}"

@@ -7,7 +7,7 @@ import pytest
 from slowtok.config.settings import load
 from slowtok.proxy.edge import make_relay
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.held_bytes import HeldBytes, no_room
+from slowtok.proxy.held_bytes import HeldBytes
 
 ANY = cast(Any, None)
 
@@ -65,9 +65,13 @@ def test_what_was_given_back_is_room_again() -> None:
     assert held.summary() == {"now_bytes": 3, "most_bytes": 8}
 
 
-def test_the_error_names_the_setting() -> None:
-    error = no_room("this request")
+def test_who_is_refused_makes_room_at_once_and_is_told_the_setting() -> None:
+    held, one = HeldBytes(10), exchange()
+    assert held.take(one, 8)
 
+    error = held.no_room(one, "this request")
+
+    assert held.now_bytes == one.held_bytes == 0
     assert (error.status, error.ended) == (503, "overloaded")
     assert "max_held_bytes" in error.check
 

@@ -121,6 +121,28 @@ async def test_a_body_that_could_never_be_held_passes_unread(
     await held(proxy, 0)
 
 
+async def test_what_passes_piece_by_piece_is_held_no_longer(
+    proxy: Served, recorder: Recorder
+) -> None:
+    """Its beginning was, until it was too much; the rest may take long."""
+    recorder.engine.reply = None
+    client = await proxy.connect()
+    lines = (f"POST {CHAT} HTTP/1.1", "Host: localhost", JSON, f"Content-Length: {len(LARGE)}")
+    await client.send("\r\n".join([*lines, "", ""]).encode() + LARGE[: 2 * LIMIT_BYTES])
+    arrived = await recorder.engine.next()
+    await until(lambda: proxy.proxy.relay.held.most_bytes)
+    await held(proxy, 0)
+    await client.send(LARGE[2 * LIMIT_BYTES :])
+    assert await arrived.body() == LARGE
+
+    whole = reply(LARGE, JSON)
+    await arrived.send(whole[: 2 * LIMIT_BYTES])
+    assert (await client.head()).status == 200
+    await held(proxy, 0)
+    await arrived.send(whole[2 * LIMIT_BYTES :])
+    assert await client.reader.readexactly(len(LARGE)) == LARGE
+
+
 async def test_a_whole_reply_beyond_comes_byte_for_byte(proxy: Served, recorder: Recorder) -> None:
     full = await begin(proxy)
     await held(proxy, PART_BYTES)

@@ -107,6 +107,9 @@ async def test_requests_of_both_workers_are_seen_at_one_place(
             status = await proxy.own("status")
         assert [w["in_flight"] > 0 for w in status["workers"]] == [True, True]
         assert sum(w["in_flight"] for w in status["workers"]) == STREAMS
+        assert [w["held"]["now_bytes"] for w in status["workers"]] == [0, 0]
+        assert all(w["held"]["most_bytes"] > 0 for w in status["workers"])
+        assert status["overhead"]["held"] is None, "each of them has its own"
         assert {one["id"] for one in status["running"]} == set(request_ids)
         assert {one["tokens"] for one in status["running"]} == {1}
 
