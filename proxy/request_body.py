@@ -26,11 +26,11 @@ async def read_request(
 ) -> tuple[Body, Call | None]:
     """Return the body to send, and what it asks for where it is a generation that we can read.
 
-    One larger than `max_bytes` passes unread. `for_model`: other JSON is read, too, because a model
-    in it says which engine it is for.
+    One larger than `max_bytes`, or for which `held` has no room, passes unread. `for_model`: other
+    JSON is read, too, because a model in it says which engine it is for.
 
     Raises:
-        UpstreamError: all bodies and replies together would be more than may be held.
+        UpstreamError: there is no room for it, and it has to be read to find its engine.
     """
     if not request.body_exists:
         return None, None
@@ -44,10 +44,13 @@ async def read_request(
     size_bytes = 0
     while chunk := await _next_piece(request, timeout_s):
         size_bytes += len(chunk)
-        if size_bytes > max_bytes:
+        too_much = size_bytes > max_bytes
+        if not too_much and not held.take(exchange, len(chunk)):
+            if for_model:
+                raise held.no_room(exchange, "this request")
+            too_much = True
+        if too_much:
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
-        if not held.take(exchange, len(chunk)):
-            raise held.no_room(exchange, "this request")
         pieces.append(chunk)
     body = b"".join(pieces)
     return body, None if api is None else read_call(api, body)

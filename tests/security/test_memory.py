@@ -36,6 +36,14 @@ async def proxy(recorder: Recorder, tmp_path: Path) -> AsyncIterator[Served]:
         assert 0 < held.most_bytes <= LIMIT_BYTES
 
 
+@pytest.fixture
+async def choosing(recorder: Recorder, tmp_path: Path) -> AsyncIterator[Served]:
+    """The same before two engines: what a body asks for says which of them is meant."""
+    upstreams = (recorder.url, "http://127.0.0.1:1")
+    async with serving(tmp_path, *upstreams, max_held_bytes=LIMIT_BYTES) as served:
+        yield served
+
+
 async def begin(proxy: Served, *fields: str, path: str = CHAT) -> Client:
     """Send most of a body."""
     client = await proxy.connect()
@@ -53,7 +61,27 @@ async def held(proxy: Served, size_bytes: int) -> None:
     await until(lambda: proxy.proxy.relay.held.now_bytes == size_bytes)
 
 
-async def test_bodies_beyond_are_refused_and_the_others_served(proxy: Served) -> None:
+async def test_bodies_beyond_pass_unread(proxy: Served) -> None:
+    inside = [await begin(proxy) for _ in range(2)]
+    await held(proxy, 2 * PART_BYTES)
+    for _ in range(4):
+        beyond = await begin(proxy)
+        await finish(beyond)
+        head, body = await beyond.reply()
+
+        assert (head.status, body) == (200, HEALTHY)
+        assert "model" not in await proxy.record(head.get("slowtok-id"))
+        await held(proxy, 2 * PART_BYTES)
+    for client in inside:
+        await finish(client)
+        assert (await client.reply())[1] == HEALTHY
+    await held(proxy, 0)
+
+
+async def test_bodies_beyond_that_have_to_be_read_are_refused_and_the_others_served(
+    choosing: Served,
+) -> None:
+    proxy = choosing
     inside = [await begin(proxy) for _ in range(2)]
     await held(proxy, 2 * PART_BYTES)
     for number in range(8):
