@@ -27,7 +27,7 @@ class Goal:
 
     def line(self) -> str:
         """Return it as a row of a Markdown table."""
-        sign = "≥" if self.is_least else "≤"
+        sign = "at least" if self.is_least else "at most"
         wanted = f"{sign} {shown(self.bound)} {self.unit}".rstrip()
         if self.measured is None:
             return f"| {self.what} | {wanted} |  | not measured |"
