@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.processes import keep_to
 from bench.report import shown
-from bench.ways import LOAD_CORE, Way, free_port, slowtok_command, started
+from bench.ways import LOAD_CORE, Way, free_port, slowtok_command, started, state_folder
 from bench.workloads import Figures, paced, saturated, settle
 
 FEWEST_CORES = 4  # one for the load, one for the process that looks on, two for workers
@@ -60,9 +60,10 @@ def several(engine: int, workers: list[int]) -> Iterator[list[Way]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for count in workers:
             port = free_port()
-            command = slowtok_command(port, engine, str(folder / str(count)), workers=count)
+            state = state_folder(folder / str(count))
+            command = slowtok_command(port, engine, state, workers=count)
             process = stack.enter_context(started(command, port, *others))
             ways.append(Way("none: one process" if count == 1 else str(count), port, process.pid))
         for way in ways:
-            settle(way)  # the RAM is measured at the first start
+            settle(way)  # all that a start brings with it is over
         yield ways

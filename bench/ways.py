@@ -94,6 +94,14 @@ def slowtok_command(port: int, engine: int, state: str, *, workers: int = 1) -> 
     return [sys.executable, "-m", "slowtok.proxy", "serve", *settings, *listen]
 
 
+def state_folder(path: Path) -> str:
+    """Make a state directory that knows the RAM: to measure it would disturb what is measured."""
+    path.mkdir()
+    known = {"bytes_per_s": 2e10, "measured_unix_s": time.time()}
+    (path / "ram.json").write_text(json.dumps(known), encoding="utf-8")
+    return str(path)
+
+
 @contextlib.contextmanager
 def started(command: Sequence[str], port: int, *cores: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server on these cores as long as the block lasts."""
@@ -134,11 +142,8 @@ def all_ways(engine: int) -> Iterator[list[Way]]:
 def _relays(engine: int, folder: Path) -> Iterator[tuple[str, int, list[str]]]:
     port = free_port()
     yield "naive", port, [sys.executable, "-m", "bench.naive", str(port), str(engine)]
-    port, state = free_port(), folder / "state"
-    state.mkdir()
-    known = {"bytes_per_s": 2e10, "measured_unix_s": time.time()}  # measuring would disturb
-    (state / "ram.json").write_text(json.dumps(known), encoding="utf-8")
-    yield "slowtok", port, slowtok_command(port, engine, str(state))
+    port = free_port()
+    yield "slowtok", port, slowtok_command(port, engine, state_folder(folder / "state"))
     for name, program, text in (("nginx", "nginx", NGINX), ("HAProxy", "haproxy", HAPROXY)):
         if shutil.which(program) is None:
             continue

@@ -210,8 +210,9 @@ class Baselines:
         )
 
     def _tell_peers(self, case: Case, setup: Setup) -> None:
-        place = None if self._peers is None else alike(case, setup)
-        if self._peers is not None and place is not None and is_on_gpu(case):
+        if self._peers is None or not is_on_gpu(case):
+            return
+        if (place := alike(case, setup)) is not None:
             self._peers.tell(place, self._healthy(setup, _version(case)))
 
     def _best(

@@ -16,10 +16,10 @@ class LastVerdicts:
         self._last: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def note(self, exchange: Exchange, diagnosis: Diagnosis) -> None:
-        """Take note of a verdict."""
+        """Take note of a verdict; one that is known already, or an older one, changes nothing."""
         model, ended_at_s = exchange.model or "", exchange.ended_at_s or 0.0
         known = self._last.get(model)
-        if known is not None and known[0] > ended_at_s:
+        if known is not None and known[0] >= ended_at_s:
             return
         self._last[model] = (ended_at_s, headers.previous(exchange.request_id, diagnosis))
         self._last.move_to_end(model)

@@ -71,8 +71,8 @@ async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: 
     for name in names:
         path = await _path(engine, name, process)
         known = engine.models.get(name)
-        is_new = known is None or engine.loading != before
-        if is_new or (known is not None and path is not None and known.path != path):
+        is_loaded_anew = engine.loading != before
+        if known is None or is_loaded_anew or (path is not None and known.path != path):
             engine.models[name] = await _read_model(engine, name, path, cache_dir)
     for name in [name for name in engine.models if name not in names]:
         del engine.models[name]

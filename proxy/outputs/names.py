@@ -56,8 +56,12 @@ def _label(said: str) -> str:
     """Return a name as a label: bounded, text that any encoding can carry, no folders."""
     if said.startswith("/") or said[1:3] == ":\\":  # llama-server's name for a file without alias
         said = said.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    name = said[:MAX_NAME_CHARS] or UNNAMED
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+    return sendable(said[:MAX_NAME_CHARS] or UNNAMED)
+
+
+def sendable(text: str) -> str:
+    """Return text that any encoding can carry: a client may have sent halves of characters."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def ending(case: Case) -> str:

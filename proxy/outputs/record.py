@@ -12,6 +12,7 @@ from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
 from slowtok.detectors.machine import HostSample
 from slowtok.proxy.outputs.gpus import gpu_entries
+from slowtok.proxy.outputs.names import sendable
 from slowtok.proxy.utc import utc_text
 
 SCHEMA = 1
@@ -188,10 +189,7 @@ def _some(**values: Any) -> dict[str, Any] | None:
 
 def _text(text: str | None) -> str | None:
     """Bound what a client wrote, and make it text that JSON can carry."""
-    if text is None:
-        return None
-    bounded = text[:MAX_TEXT_CHARS]
-    return bounded if bounded.isascii() else bounded.encode("utf-8", "replace").decode()
+    return None if text is None else sendable(text[:MAX_TEXT_CHARS])
 
 
 def known(value: Any) -> Any:

@@ -37,6 +37,7 @@ def read_probe(info: Reply | None, models: Reply | None) -> Probe:
     said = body if isinstance(body, dict) else {}
     entries = model_entries(models)
     first = entries[0] if entries else {}
+    weights = _loading(said)
     return Probe(
         version=said.get("version"),
         models=tuple(entry["id"] for entry in entries if isinstance(entry.get("id"), str)),
@@ -45,12 +46,12 @@ def read_probe(info: Reply | None, models: Reply | None) -> Probe:
         context_tokens=first.get("max_model_len") or said.get("context_length"),
         slots=said.get("max_running_requests"),
         kv_cache_tokens=said.get("max_total_num_tokens"),
-        flags=_flags(said) if said else None,
-        weights=_loading(said) if said else None,
+        flags=_flags(said, weights) if said else None,
+        weights=weights if said else None,
     )
 
 
-def _flags(said: dict[str, Any]) -> Flags:
+def _flags(said: dict[str, Any], weights: Loading) -> Flags:
     """Return its options by their names here.
 
     `batch_tokens` is the piece that a long prompt is cut into; -1 cuts none. Without CUDA graphs
@@ -58,7 +59,7 @@ def _flags(said: dict[str, Any]) -> Flags:
     """
     piece_tokens = said.get("chunked_prefill_size")
     offload_gib = said.get("cpu_offload_gb")
-    kv_type = kv_cache_type(said.get("kv_cache_dtype"), _loading(said))
+    kv_type = kv_cache_type(said.get("kv_cache_dtype"), weights)
     return Flags(
         model_path=said.get("model_path"),
         alias=said.get("served_model_name"),

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDict
 
+from fakes.full_port import full_port
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, WAIT_S, chunk, chunked_head, reply, until
 from slowtok.proxy.engine_reply import EngineReply
@@ -226,13 +227,7 @@ async def test_who_leaves_before_the_head_leaves_nothing(
 
 
 async def test_who_leaves_while_it_connects_leaves_nothing(session: aiohttp.ClientSession) -> None:
-    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)  # one connection fills it; the kernel drops what comes after
-        for filling in (one, two):
-            filling.setblocking(False)
-            filling.connect_ex(full.getsockname())
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+    with full_port() as url:
         task = asyncio.create_task(send(session, url, "GET", "/", CIMultiDict(), None))
         await until(lambda: counts(session) == (1, 0))
         task.cancel()

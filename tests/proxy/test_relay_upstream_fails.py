@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.client import CHAT, Client
+from fakes.full_port import full_port
 from fakes.proxy import Served, serving
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, SSE, Head, chunk, chunked_head, reply
@@ -81,13 +82,7 @@ async def test_no_engine_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_engine_that_does_not_accept_in_time(tmp_path: Path) -> None:
-    with socket.socket() as full, socket.socket() as waiting, socket.socket() as another:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)  # one connection fills it; the kernel drops what comes after
-        for filling in (waiting, another):
-            filling.setblocking(False)
-            filling.connect_ex(full.getsockname())
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+    with full_port() as url:
         async with serving(tmp_path, url, connect_timeout_s=0.2) as proxy:
             client = await proxy.connect()
             await client.chat()
