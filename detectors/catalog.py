@@ -1,5 +1,7 @@
 """All detectors, in the order of the documentation."""
 
+from collections.abc import Mapping
+
 from slowtok.detectors.client import proxy_lag, slow_network, slow_reader
 from slowtok.detectors.finding import Detector
 from slowtok.detectors.gpu import (
@@ -81,3 +83,6 @@ CATALOG: tuple[Detector, ...] = (
 def cause_of(detector: Detector) -> str:
     """Return the public name of a detector's cause: its module's own name, with dashes."""
     return detector.__name__.rpartition(".")[2].replace("_", "-")
+
+
+BY_CAUSE: Mapping[str, Detector] = {cause_of(detector): detector for detector in CATALOG}

@@ -188,6 +188,7 @@ def loss_without_clocks(case: Case) -> ClockLoss | None:
     )
 
 
+@once
 def looked_at(case: Case) -> tuple[Phase, ...]:
     """Return the phases that were long enough to look at."""
     phases: tuple[Phase, ...] = ("decode", "prefill")

@@ -68,6 +68,7 @@ class Clocks:
     own: bool = False
 
 
+@once
 def decodes_on_gpu(case: Case) -> bool:
     """Say whether a GPU of this machine that is seen here serves the request."""
     return case.server.local is not False and bool(case.device.gpus) and not runs_on_cpu(case)

@@ -9,11 +9,10 @@ order of the ranking and never more than once; what nobody explains stays unexpl
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from slowtok.detectors.belief import believed, deserved
 from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.catalog import BY_CAUSE, CATALOG, cause_of
 from slowtok.detectors.drift import drift_of
 from slowtok.detectors.finding import (
     Detector,
@@ -26,6 +25,7 @@ from slowtok.detectors.finding import (
     symptom,
 )
 from slowtok.detectors.phases import (
+    is_cut_short,
     is_error,
     judge_decode,
     losses,
@@ -33,7 +33,7 @@ from slowtok.detectors.phases import (
     unexplained_wait,
 )
 from slowtok.detectors.roots import SAME_LOSS, roots_of
-from slowtok.detectors.ruled_out import reached, ruled_out
+from slowtok.detectors.ruled_out import Answers, could_apply, known_beforehand, ruled_out
 from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
@@ -63,18 +63,20 @@ def diagnose(
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
     case = thinned(_measured(case))
-    examined = _examine(case, _enabled(catalog, disabled))
+    known = known_beforehand(case) if catalog is CATALOG else {}
+    examined = _examine(case, _enabled(catalog, disabled), known)
     decode = judge_decode(case)
-    candidates = {
-        cause: finding
-        for cause, finding in examined.found.items()
-        if not finding.informational and _is_likely(case, cause, finding)
-    }
+    candidates: dict[str, Finding] = {}
+    informing: dict[str, Finding] = {}
+    for cause, finding in examined.found.items():
+        if finding.informational:
+            informing[cause] = finding
+        elif _is_likely(case, cause, finding):
+            candidates[cause] = finding
     lost = losses(case, decode, candidates)
-    slow = tuple(loss for loss in lost if loss.slow)
-    named, unexplained_s = _name(case, candidates, slow)
-    informing = {c: f for c, f in examined.found.items() if f.informational}
-    unjudged = decode.reason or unexplained_wait(case) or ""
+    slow = tuple([loss for loss in lost if loss.slow])
+    named, unexplained_s = _name(case, candidates, slow) if slow else ({}, 0.0)
+    unjudged = "" if slow else decode.reason or unexplained_wait(case) or ""
     verdict: Verdict = "slow" if slow else "unknown" if unjudged else "normal"
     return Diagnosis(
         verdict=verdict,
@@ -82,9 +84,9 @@ def diagnose(
         reason="" if slow else unjudged or drift_of(case) or "",
         findings={**named, **informing},
         losses=lost,
-        budget_ms_per_token=_budget(case, named, unexplained_s),
+        budget_ms_per_token=_budget(case, named, unexplained_s) if slow else {},
         cleared=ruled_out(case, verdict, examined.cleared),
-        missing={cause: examined.missing[cause] for cause in reached(case, examined.missing)},
+        missing=_missing(case, examined.missing),
         failed=examined.failed,
     )
 
@@ -104,20 +106,22 @@ def _measured(case: Case) -> Case:
 
 
 def _enabled(catalog: tuple[Detector, ...], disabled: Collection[str]) -> Mapping[str, Detector]:
-    detectors = _by_cause(catalog)
+    detectors = BY_CAUSE if catalog is CATALOG else {cause_of(d): d for d in catalog}
     if not disabled:
         return detectors
     return {cause: detector for cause, detector in detectors.items() if cause not in disabled}
 
 
-@lru_cache(maxsize=8)
-def _by_cause(catalog: tuple[Detector, ...]) -> Mapping[str, Detector]:
-    return {cause_of(detector): detector for detector in catalog}
-
-
-def _examine(case: Case, detectors: Mapping[str, Detector]) -> _Examined:
+def _examine(case: Case, detectors: Mapping[str, Detector], known: Answers) -> _Examined:
+    """Ask the detectors, save those whose answer is `known`."""
     examined = _Examined()
     for cause, detector in detectors.items():
+        if cause in known:
+            if (fact := known[cause]) is None:
+                examined.cleared.append(cause)
+            else:
+                examined.missing[cause] = fact
+            continue
         try:
             finding = detector.detect(case)
         except Missing as missing:
@@ -132,12 +136,17 @@ def _examine(case: Case, detectors: Mapping[str, Detector]) -> _Examined:
     return examined
 
 
+def _missing(case: Case, missing: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what was missing for the causes that the request got far enough for."""
+    if not is_cut_short(case):
+        return missing
+    return {cause: fact for cause, fact in missing.items() if could_apply(case, cause)}
+
+
 def _name(
     case: Case, candidates: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]
 ) -> tuple[dict[str, Finding], float]:
     """Return the causes to name, best first, each with its part of the loss, and what is left."""
-    if not slow:
-        return {}, 0.0
     lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
     left_s = dict(lost_s)
     named: dict[str, Finding] = {}

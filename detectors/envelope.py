@@ -26,6 +26,7 @@ from slowtok.detectors.envelope_memory import Memory, reference
 from slowtok.detectors.envelope_prefill import expected_prefill
 from slowtok.detectors.envelope_reads import KV_RATIO, NoBasis, Reads, reads_of, unpredictable
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.once import once
 
 __all__ = [
     "KV_RATIO",
@@ -78,28 +79,33 @@ def _expect(
         if server.local is False:
             raise NoBasis("the engine runs on another machine, whose hardware is not visible")
         reads = reads_of(model, server, context_tokens)
-        gpus = _serving(device, server, gpu_indices)
-        memory = reference(reads, device, server, gpus)
+        gpus, memory = _serving(server, model, device, gpu_indices)
     except NoBasis as reason:
         return _unknown(str(reason), context_tokens)
-    known = _ceiling(memory, reads)
-    if not memory.fitted:
-        return known
-    if memory.is_gpu:
-        known = _with_prefill(known, model, gpus, processed_tokens)
-        if unread := unpredictable(model):
-            return replace(known, because=(unread, *known.because))
-    band = memory.band(reads)
-    today = configured(memory, reads, model, device, server, gpus=gpus, sequences=sequences)
-    return replace(
-        known,
+    on_gpu = memory.fitted and memory.is_gpu
+    prefill = _prefill(reads, model, gpus, processed_tokens) if on_gpu else None
+    unread = unpredictable(model) if on_gpu else None
+    band, expected_tps, today = None, None, None
+    because = memory.notes if unread is None else (unread, *memory.notes)
+    if memory.fitted and unread is None:
+        band, expected_tps = memory.band(reads), memory.expected_tps(reads)
+        today = configured(memory, reads, model, device, server, gpus=gpus, sequences=sequences)
+        because = (*memory.notes, *_assumed(server))
+    return Envelope(
         decode=band,
-        expected_tps=memory.expected_tps(reads),
-        roofline_tps=memory.expected_tps(reads),
+        expected_tps=expected_tps,
+        roofline_tps=expected_tps,
+        ceiling_tps=memory.peak_bytes_per_s / reads.total,
         as_configured=today.band if today else None,
         basis=_basis(memory, reads, band),
-        because=(*memory.notes, *_assumed(server)),
-        efficiency_ratio=memory.efficiency_ratio,
+        because=because,
+        context_tokens=reads.context_tokens,
+        read_bytes=reads.weights,
+        kv_bytes=reads.kv,
+        bandwidth_bytes_per_s=memory.peak_bytes_per_s,
+        efficiency_ratio=memory.efficiency_ratio if band else None,
+        prefill=prefill[0] if prefill else None,
+        expected_prefill_tps=prefill[1] if prefill else None,
     )
 
 
@@ -108,30 +114,24 @@ def _unknown(reason: str, context_tokens: int | None) -> Envelope:
     return Envelope(because=(reason,), context_tokens=context_tokens)
 
 
+@once
 def _serving(
-    device: DeviceFacts, server: ServerFacts, indices: tuple[int, ...] | None
-) -> tuple[GpuFacts, ...]:
-    """Return the GPUs that hold the model; all of them where that is not known."""
+    server: ServerFacts,
+    model: ModelFacts,
+    device: DeviceFacts,
+    indices: tuple[int, ...] | None,
+) -> tuple[tuple[GpuFacts, ...], Memory]:
+    """Return the GPUs that hold the model, all where that is not known, and what it is read from.
+
+    The same for all requests until something else is told of the engine: so it is kept as long.
+    """
     gpus = device.gpus or ()
     wanted = indices if indices is not None else (server.gpu_indices or None)
-    if wanted is None or not gpus:
-        return gpus
-    serving = tuple(gpu for gpu in gpus if gpu.index in wanted)
-    if not serving and server.gpu_layers != 0:
-        raise NoBasis("the GPU that serves the model is not among those seen")
-    return serving
-
-
-def _ceiling(memory: Memory, reads: Reads) -> Envelope:
-    return Envelope(
-        ceiling_tps=memory.peak_bytes_per_s / reads.total,
-        basis=_basis(memory, reads, None),
-        because=memory.notes,
-        context_tokens=reads.context_tokens,
-        read_bytes=reads.weights,
-        kv_bytes=reads.kv,
-        bandwidth_bytes_per_s=memory.peak_bytes_per_s,
-    )
+    if wanted is not None and gpus:
+        gpus = tuple(gpu for gpu in gpus if gpu.index in wanted)
+        if not gpus and server.gpu_layers != 0:
+            raise NoBasis("the GPU that serves the model is not among those seen")
+    return gpus, reference(model, device, server, gpus)
 
 
 def _with_drafts(envelope: Envelope) -> Envelope:
@@ -155,18 +155,15 @@ def _raised(band: Range | None) -> Range | None:
     return None if band is None else Range(low=band.low, high=DRAFTS_HIGH_RATIO * band.high)
 
 
-def _with_prefill(
-    envelope: Envelope, model: ModelFacts, gpus: tuple[GpuFacts, ...], processed: int | None
-) -> Envelope:
-    """Add what prefill should give; not for several GPUs, of which none was measured."""
-    context = envelope.context_tokens or 0
-    depth = max(context - processed / 2, 0) if processed is not None else context / 2
+def _prefill(
+    reads: Reads, model: ModelFacts, gpus: tuple[GpuFacts, ...], processed: int | None
+) -> tuple[Range, float] | None:
+    """Return what prefill should give; None for several GPUs, of which none was measured."""
     if len(gpus) != 1:
-        return envelope
-    found = expected_prefill(model, gpus[0], processed_tokens=processed, depth_tokens=depth)
-    if found is None:
-        return envelope
-    return replace(envelope, prefill=found[0], expected_prefill_tps=found[1])
+        return None
+    context = reads.context_tokens
+    depth = max(context - processed / 2, 0) if processed is not None else context / 2
+    return expected_prefill(model, gpus[0], processed_tokens=processed, depth_tokens=depth)
 
 
 def _assumed(server: ServerFacts) -> tuple[str, ...]:

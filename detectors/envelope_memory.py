@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from slowtok.config.efficiency import Constants, constants
 from slowtok.config.hardware import GpuSpec, find_gpu
 from slowtok.detectors.case import Range
-from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope_reads import NoBasis, Reads
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
 
@@ -95,7 +95,7 @@ class Memory:
 
 
 def reference(
-    reads: Reads, device: DeviceFacts, server: ServerFacts, gpus: Sequence[GpuFacts]
+    model: ModelFacts, device: DeviceFacts, server: ServerFacts, gpus: Sequence[GpuFacts]
 ) -> Memory:
     """Return the memory that the verdict is held against: that of the GPUs that serve, or RAM.
 
@@ -103,13 +103,13 @@ def reference(
         NoBasis: its bandwidth is not known.
     """
     if not gpus or server.gpu_layers == 0:
-        return ram(reads, device)
-    serving = [vram(gpu, reads, server) for gpu in gpus]
+        return ram(model, device)
+    serving = [vram(gpu, model, server) for gpu in gpus]
+    if len(serving) == 1:
+        return serving[0]
     # Layers on several cards are read one card after the other, so the slowest is the safe
     # reference; only all of them together bound what tensor parallelism could give.
     slowest = min(serving, key=lambda memory: memory.read_bytes_per_s)
-    if len(serving) == 1:
-        return slowest
     if is_tensor_parallel(server):
         return _together(slowest, len(serving))
     peaks = [memory.peak_bytes_per_s for memory in serving]
@@ -127,7 +127,7 @@ def is_tensor_parallel(server: ServerFacts) -> bool:
     return (server.tensor_parallel or 1) > 1 or server.split_mode in {"row", "tensor"}
 
 
-def vram(gpu: GpuFacts, reads: Reads, server: ServerFacts) -> Memory:
+def vram(gpu: GpuFacts, model: ModelFacts, server: ServerFacts) -> Memory:
     """Return the memory of one GPU.
 
     Raises:
@@ -142,10 +142,10 @@ def vram(gpu: GpuFacts, reads: Reads, server: ServerFacts) -> Memory:
     return Memory(
         label=gpu.name or f"GPU {gpu.index}",
         peak_bytes_per_s=peak,
-        read_bytes_per_s=peak * _efficiency(spec, known, reads, server),
+        read_bytes_per_s=peak * _efficiency(spec, known, model, server),
         fitted=spec is not None,
         kv_ratio=known.kv_ratio,
-        layer_s=_layer_s(spec, known, reads, server),
+        layer_s=_layer_s(spec, known, model, server),
         low_ratio=_low_ratio(spec, known, server),
         high_ratio=GPU_HIGH_RATIO,
         is_gpu=True,
@@ -165,21 +165,25 @@ def build_of(version: str | None) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _efficiency(spec: GpuSpec | None, known: Constants, reads: Reads, server: ServerFacts) -> float:
+def _efficiency(
+    spec: GpuSpec | None, known: Constants, model: ModelFacts, server: ServerFacts
+) -> float:
     if spec is None:
         return 1.0
     ratio = spec.decode.efficiency_ratio
-    if spec.unified and (reads.bits_per_weight or 0.0) > WIDE_BITS:
+    if spec.unified and (model.bits_per_weight or 0.0) > WIDE_BITS:
         ratio *= known.wide_ratio
     if server.kind not in FITTED_ENGINES:
         ratio = min(ratio, OTHER_ENGINE_EFFICIENCY)
     return min(ratio, GPU_HIGH_RATIO)
 
 
-def _layer_s(spec: GpuSpec | None, known: Constants, reads: Reads, server: ServerFacts) -> float:
+def _layer_s(
+    spec: GpuSpec | None, known: Constants, model: ModelFacts, server: ServerFacts
+) -> float:
     maker = spec.maker if spec else "nvidia"
     layer_s = known.layer_s[maker]
-    if reads.is_moe:
+    if (model.experts or 0) > 1:
         layer_s += known.moe_layer_s
     if is_old_build(server.version):
         layer_s += known.old_build_layer_s
@@ -221,7 +225,7 @@ def _together(slowest: Memory, count: int) -> Memory:
     )
 
 
-def ram(reads: Reads, device: DeviceFacts) -> Memory:
+def ram(model: ModelFacts, device: DeviceFacts) -> Memory:
     """Return the machine's RAM, read by its cores.
 
     Raises:
@@ -235,7 +239,7 @@ def ram(reads: Reads, device: DeviceFacts) -> Memory:
             "which the cores rest"
         )
     notes = [MEASURED_RAM]
-    low_bit = reads.bits_per_weight is not None and reads.bits_per_weight < CPU_LOW_BIT
+    low_bit = model.bits_per_weight is not None and model.bits_per_weight < CPU_LOW_BIT
     if low_bit:
         notes.append("weights under 4 bits: on a CPU limited by unpacking them, hence a wide band")
     return Memory(

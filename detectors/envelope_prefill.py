@@ -24,13 +24,13 @@ def expected_prefill(
 
     `depth_tokens` is the mean number of tokens before the one that is computed.
     """
+    if processed_tokens is not None and processed_tokens < SHORT_PROMPT_TOKENS:
+        return None
     spec = find_gpu(gpu.name)
     if spec is None or spec.prefill is None or spec.card is None or not spec.card.flops:
         return None
     parameters = active_parameters(model)
     if parameters is None or not model.layers:
-        return None
-    if processed_tokens is not None and processed_tokens < SHORT_PROMPT_TOKENS:
         return None
     known = spec.prefill
     efficiency = known.efficiency_ratio * (known.moe_ratio if (model.experts or 0) > 1 else 1.0)

@@ -31,7 +31,6 @@ def expectation(
         device,
         replace(server, speculative=True) if tokens.drafted else server,
         _context(tokens),
-        gpu_indices=server.gpu_indices or None,
         sequences=1 + neighbours.decode_mean,
         processed_tokens=tokens.processed,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import KV_RATIO
+from slowtok.detectors.once import once
 
 GIB = 2**30
 MILLION = 1_000_000
@@ -68,6 +69,7 @@ class Footprint:
         return True if most is not None and most <= room_bytes else None
 
 
+@once
 def footprint(
     model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None
 ) -> Footprint | None:

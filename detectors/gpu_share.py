@@ -102,7 +102,9 @@ def _apart(samples: Sequence[GpuSample]) -> Sequence[GpuSample]:
 
 def _is_told(sample: GpuSample) -> bool:
     """A process without a share was idle, where any other one has a share."""
-    processes = sample.processes or ()
+    processes = sample.processes
+    if not processes:
+        return False
     known = any(p.busy_ratio is not None for p in processes)
     return known and all(p.is_server is not None for p in processes)
 

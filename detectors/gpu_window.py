@@ -28,6 +28,8 @@ SLOWDOWN_BIT = 0x8
 def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of each GPU by its index."""
     indices = sorted({s.index for s in samples})
+    if len(indices) == 1:
+        return {indices[0]: tuple(samples)}
     return {index: tuple(s for s in samples if s.index == index) for index in indices}
 
 
@@ -43,7 +45,10 @@ def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
 
 def settled(samples: Sequence[GpuSample]) -> tuple[GpuSample, ...]:
     """Return the samples without those of the first second, whose utilization is of before."""
-    return tuple(s for s in samples if s.at_s >= samples[0].at_s + STALE_S) if samples else ()
+    if not samples:
+        return ()
+    from_s = samples[0].at_s + STALE_S
+    return tuple([s for s in samples if s.at_s >= from_s])
 
 
 def facts_of(case: Case, index: int) -> GpuFacts:

@@ -1,4 +1,7 @@
-"""Work on a case that several detectors ask for, done once: a minute has hundreds of samples."""
+"""Work on a case that several detectors ask for, done once: a minute has hundreds of samples.
+
+So is work on facts that many requests share, as long as they are the same objects.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,6 +11,9 @@ P = ParamSpec("P")
 Case = TypeVar("Case")
 T = TypeVar("T")
 
+MOST_ANSWERS = 64
+"""Kept for one case; facts that stay the same may be asked about with ever new ones."""
+
 
 def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
     """Return `work` with its answers for the last case kept; nobody may change them.
@@ -15,18 +21,21 @@ def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, 
     Taken for the same are only arguments that are the same objects: comparing samples would cost
     what is saved. What `work` raises is raised anew each time.
     """
-    last: Case | None = None
-    answers: dict[tuple[int, ...], tuple[object, T]] = {}
+    last: tuple[Case | None, dict[tuple[int, ...], tuple[object, T]]] = (None, {})
 
     @wraps(work)
     def kept(case: Case, /, *args: P.args, **named: P.kwargs) -> T:
-        nonlocal last, answers
-        if last is not case:
-            last, answers = case, {}
+        nonlocal last
+        mine = last
+        if mine[0] is not case:
+            last = mine = (case, {})  # in one step: another thread may ask about another case
+        answers = mine[1]
         given: tuple[Any, ...] = (*args, *named.values()) if named else args
         key = tuple(map(id, given)) if given else ()
         found = answers.get(key)
         if found is None:
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
             found = answers[key] = (given, work(case, *args, **named))  # `given` keeps ids valid
         return found[1]
 

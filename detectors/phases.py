@@ -7,13 +7,13 @@ or by what a finding shows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
 from slowtok.detectors.once import once
+from slowtok.detectors.value import value
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
@@ -42,7 +42,7 @@ _CUT_SHORT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class DecodeJudgement:
     """The decode against its expectation; `slow` is None where it cannot be judged: `reason`."""
 
@@ -101,18 +101,23 @@ def losses(
     error is not slow, however long it took.
     """
     p = case.phases
-    prefill_s = max(_found(findings, "prefill"), prefill_excess_s(case))
+    prefill_s, delivery_s = prefill_excess_s(case), p.delivery_s or 0.0
+    for finding in findings.values():
+        if finding.phase == "prefill":
+            prefill_s = max(prefill_s, finding.lost_s)
+        elif finding.phase == "delivery":
+            delivery_s = max(delivery_s, finding.lost_s)
     waits: tuple[tuple[Phase, float], ...] = (
         ("queue", p.queue_s or 0.0),
         ("load", p.load_s or 0.0),
         ("prefill", min(prefill_s, p.prefill_s or 0.0)),
-        ("delivery", max(p.delivery_s or 0.0, _found(findings, "delivery"))),
+        ("delivery", delivery_s),
     )
-    found = [
-        PhaseLoss(phase=phase, lost_s=lost_s, slow=_is_long(phase, lost_s, p.total_s))
-        for phase, lost_s in waits
-        if lost_s > 0
-    ]
+    found = []
+    for phase, lost_s in waits:
+        if lost_s > 0:
+            slow = _is_long(phase, lost_s, p.total_s)
+            found.append(PhaseLoss(phase=phase, lost_s=lost_s, slow=slow))
     if decode.slow:
         found.append(PhaseLoss(phase="decode", lost_s=decode.lost_s, slow=True))
     return tuple(found)
@@ -125,8 +130,10 @@ def prefill_excess_s(case: Case) -> float:
     not the engine's own word: the wait for the first token may hold more than that.
     """
     rate, took_s = case.phases.prefill_tps, case.phases.prefill_s
+    if rate is None or took_s is None or took_s < MIN_PREFILL_S:
+        return 0.0
     low_tps, expected_tps = _expected_prefill(case)
-    if rate is None or took_s is None or rate >= low_tps or not is_telling_prefill(case):
+    if rate >= low_tps or not is_telling_prefill(case):
         return 0.0
     return took_s * (1 - rate / expected_tps)
 
@@ -188,10 +195,10 @@ def expected_decode_tps(case: Case) -> float | None:
 def _learned(case: Case) -> Baseline | None:
     """Return the baseline, unless it says too little, or lies outside what physics expects."""
     learned, band = case.baseline, case.envelope.decode
+    if learned.decode_tps is None or learned_low_tps(learned) is None:
+        return None
     if speculates(case):
         return None  # other text gives other rates where tokens are drafted
-    if learned_low_tps(learned) is None or learned.decode_tps is None:
-        return None
     if band is not None and not band.low <= learned.decode_tps <= band.high:
         return None  # a machine that was always slow, or a GPU that is not visible
     return learned
@@ -247,11 +254,6 @@ def _why_no_rate(case: Case) -> str:
 
 def _cannot(reason: str) -> DecodeJudgement:
     return DecodeJudgement(slow=None, lost_s=0.0, reason=reason)
-
-
-def _found(findings: Mapping[str, Finding], phase: Phase) -> float:
-    lost_s = [f.lost_s for f in findings.values() if f.phase == phase]
-    return max(lost_s) if lost_s else 0.0
 
 
 def _is_long(phase: Phase, lost_s: float, total_s: float) -> bool:

@@ -81,6 +81,7 @@ class _Beside:
     over_link: bool = False
 
 
+@once
 def off_gpu(case: Case) -> Placement | None:
     """Return the placement where a part that costs time is in RAM although GPUs are there for it.
 
@@ -128,6 +129,7 @@ def placement(case: Case) -> Placement:
     )
 
 
+@once
 def serving_gpus(case: Case) -> tuple[GpuFacts, ...]:
     """Return the GPUs that may serve: those in use, or all; of a GPU in slices only the slices."""
     gpus, mine = case.device.gpus or (), case.server.gpu_indices

@@ -10,6 +10,7 @@ from slowtok.detectors.case import Case
 from slowtok.detectors.clocks import decodes_on_gpu
 from slowtok.detectors.finding import Evidence, Finding, Missing
 from slowtok.detectors.memory import vram_spill
+from slowtok.detectors.once import once
 from slowtok.detectors.placement import Placement, off_gpu, placement
 from slowtok.detectors.placement_cost import (
     confidence,
@@ -80,6 +81,7 @@ def _of_spill(case: Case, root: Root, spilled: Finding) -> Cause | None:
     )
 
 
+@once
 def _spilled(case: Case) -> Finding | None:
     """Return what shows that the GPU fetches a part itself; None where that cannot be seen."""
     if may_spill(case) is False:

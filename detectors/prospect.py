@@ -118,7 +118,7 @@ def _today(facts: Published) -> Configured | None:
     gpus, server = facts.device.gpus or (), facts.server
     try:
         reads = reads_of(facts.model, server, facts.context_tokens)
-        memory = reference(reads, facts.device, server, gpus)
+        memory = reference(facts.model, facts.device, server, gpus)
     except NoBasis:
         return None
     if not memory.fitted:

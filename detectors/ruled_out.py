@@ -1,11 +1,11 @@
-"""Which causes can be ruled out at all: those that could be looked at.
+"""Which causes can be ruled out: those that could be looked at, some before anything else is asked.
 
 A request that was cut off before its first token had no prefill that could be seen and no decode;
 that its decode was not slowed is no news. Where nobody read the machine, nothing in it was looked
 at. And where no verdict was possible, none can be on a cause.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Verdict
@@ -47,6 +47,48 @@ GPU_CAUSES = frozenset(
 )
 """Causes that only a machine with a GPU can have."""
 
+_OF_USING_A_GPU = frozenset(
+    {
+        "context-oversized",
+        "cpu-fallback",
+        "flash-attention-off",
+        "host-bound",
+        "partial-offload",
+        "reload-degradation",
+        "slow-kernel",
+        "vram-held-by-others",
+    }
+)
+"""Causes that lie in what an engine does, or does not, with a GPU that it may use."""
+
+_SEEN_IN_HOST_SAMPLES = frozenset(
+    {"cpu-quota", "host-contention", "storage-paging", "threads-misconfigured"}
+)
+"""Causes that nothing shows but samples of the host during decode."""
+
+Answers = Mapping[str, str | None]
+"""What detectors say by cause: the fact that is missing, or None where the cause is ruled out."""
+
+_WITHOUT_GPU: Answers = dict.fromkeys(GPU_CAUSES | _OF_USING_A_GPU)
+_WITHOUT_HOST: Answers = dict.fromkeys(_SEEN_IN_HOST_SAMPLES, "host samples during decode")
+_BEFOREHAND: Mapping[tuple[bool, bool], Answers] = {  # may use a GPU, samples of the host
+    (True, True): {},
+    (True, False): _WITHOUT_HOST,
+    (False, True): _WITHOUT_GPU,
+    (False, False): {**_WITHOUT_GPU, **_WITHOUT_HOST},
+}
+
+
+def known_beforehand(case: Case) -> Answers:
+    """Return what the detectors of the catalogue would say that need not be asked.
+
+    Two looks at the case answer for two thirds of them where there is no GPU and a short request
+    met no sample of the host.
+    """
+    server, sees_gpu = case.server, bool(case.device.gpus or case.gpu)
+    may_use_gpu = sees_gpu and server.local is not False and server.gpu_layers != 0
+    return _BEFOREHAND[may_use_gpu, bool(case.host_during("decode"))]
+
 
 def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str, ...]:
     """Return the causes that are ruled out, of those whose detectors had nothing to say."""
@@ -54,14 +96,9 @@ def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str
         return ()
     if not (case.host or case.gpu):
         cleared = [cause for cause in cleared if cause in _IN_THE_EXCHANGE]
-    return tuple(reached(case, cleared))
-
-
-def reached(case: Case, causes: Iterable[str]) -> Iterable[str]:
-    """Return the causes that the request got far enough for."""
-    if not is_cut_short(case):
-        return causes
-    return [cause for cause in causes if could_apply(case, cause)]
+    if is_cut_short(case):
+        cleared = [cause for cause in cleared if could_apply(case, cause)]
+    return tuple(cleared)
 
 
 def could_apply(case: Case, cause: str) -> bool:

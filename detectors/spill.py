@@ -26,6 +26,7 @@ from slowtok.detectors.link import (
     share_of,
 )
 from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.once import once
 from slowtok.detectors.placement import server_cores, serving_gpus
 from slowtok.detectors.shape import Step, step_of
 from slowtok.detectors.window import CPU_DECODES_CORES, decode_s, decode_tps, gpu_mean
@@ -74,6 +75,7 @@ class Spill:
         return self.lost_s > 0
 
 
+@once
 def may_spill(case: Case) -> bool | None:
     """Say whether the driver can put GPU memory into RAM; None where that is not known."""
     gpus, server = serving_gpus(case), case.server

@@ -14,11 +14,13 @@ from slowtok.detectors.once import once
 
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
     """Return the time-weighted mean of the readings that are known, None if there are none."""
-    weighted = [(value, s.span_s) for s in samples if (value := read(s)) is not None]
-    if not weighted:
-        return None
-    total_s = sum([span_s for _, span_s in weighted])
-    return sum([value * span_s for value, span_s in weighted]) / total_s if total_s else None
+    total, total_s = 0.0, 0.0
+    for sample in samples:
+        value = read(sample)
+        if value is not None:
+            total += value * sample.span_s
+            total_s += sample.span_s
+    return total / total_s if total_s else None
 
 
 def gpu_mean(

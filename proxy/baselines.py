@@ -55,9 +55,13 @@ MOST_KEPT = 256  # answers at hand, for requests of the same setups
 class Earlier:
     """What the last month gave, whatever the engine's version; None where too little was seen."""
 
-    best_decode_tps: float | None
-    best_prefill_tps: float | None
-    week_ago_decode_tps: float | None
+    best_decode_tps: float | None = None
+    best_prefill_tps: float | None = None
+    week_ago_decode_tps: float | None = None
+
+
+NO_BASELINE = Baseline()
+NO_EARLIER = Earlier()
 
 
 class _Asked(NamedTuple):
@@ -107,28 +111,36 @@ class Baselines:
 
         Requests that share the engine are held against it too: what sharing costs is a finding.
         """
+        changes = self._kept.rates.changes
+        if not changes and self._peers is None:  # nothing was learned yet
+            return NO_BASELINE
         asked = _asked(case)
-        own = self._own(asked, self._kept.rates.changes)
+        own = self._own(asked, changes)
         if self._peers is None or own.count >= REFINE_AFTER:
             return own
         return self._with_peers(own, asked, case, self._peers)
 
     def earlier(self, case: Case) -> Earlier:
         """Return what drift is held against, at the case's own context and prompt."""
+        changes = self._kept.rates.changes
+        if not changes:
+            return NO_EARLIER
         now_unix_s = case.timeline.started_unix_s // AGES_STEP_S * AGES_STEP_S
-        return self._earlier(_asked(case), self._kept.rates.changes, now_unix_s)
+        return self._earlier(_asked(case), changes, now_unix_s)
 
     def learn(self, case: Case, diagnosis: Diagnosis) -> bool:
         """Keep the rates of a finished request; True where its decode was healthy and telling."""
         if is_error(case):
             return False
         if diagnosis.verdict == "normal" and _has_normal_prefill(case):
-            self._add(case, prefill_setup(case), case.phases.prefill_tps, _prefill_unit(case))
+            expected_tps = case.envelope.expected_prefill_tps
+            self._add(case, prefill_setup(case), case.phases.prefill_tps, expected_tps)
         if not _has_telling_decode(case):
             return False
         setup = decode_setup(case)
         healthy = diagnosis.verdict == "normal" and is_alone(setup)
-        self._add(case, setup, case.phases.decode_tps, _decode_unit(case), healthy=healthy)
+        expected_tps = case.envelope.roofline_tps
+        self._add(case, setup, case.phases.decode_tps, expected_tps, healthy=healthy)
         if healthy:
             self._tell_peers(case, setup)
         return healthy
@@ -234,13 +246,14 @@ class Baselines:
 
 @once
 def _asked(case: Case) -> _Asked:
+    envelope = case.envelope
     return _Asked(
         place_of(case),
-        octave_of(case.envelope.context_tokens),
+        octave_of(envelope.context_tokens),
         octave_of(case.timeline.tokens.processed),
         sequences_of(case.neighbours.decode_mean),
-        _decode_unit(case),
-        _prefill_unit(case),
+        envelope.roofline_tps,
+        envelope.expected_prefill_tps,
         _version(case),
     )
 
@@ -258,14 +271,6 @@ def _baseline(decode: Sequence[float], *, prefill_tps: float | None, peers: int 
         prefill_tps=prefill_tps,
         peers=peers,
     )
-
-
-def _decode_unit(case: Case) -> float | None:
-    return case.envelope.roofline_tps
-
-
-def _prefill_unit(case: Case) -> float | None:
-    return case.envelope.expected_prefill_tps
 
 
 def _has_telling_decode(case: Case) -> bool:

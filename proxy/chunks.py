@@ -52,12 +52,14 @@ def _tap(
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
 ) -> Tap | None:
-    """Return a tap; None where a record has to be made between two chunks."""
-    if reshaped is not None and reshaped.annotates:
+    """Return a tap; None for a client that left, or where two chunks have a record between them."""
+    client = request.transport
+    if client is None or (reshaped is not None and reshaped.annotates):
         return None
     return Tap(
         reply,
-        request,
+        client,
+        request.protocol,
         chunked=response.headers.get("Transfer-Encoding") == "chunked",
         reshape=None if reshaped is None else reshaped.feed,
         exchange=exchange,

@@ -21,6 +21,9 @@ from slowtok.proxy.servers.slots import SlotLog
 
 MODELS = "/v1/models"  # where every engine lists its models
 
+_Told = tuple[Identity | None, Kind, Probe, ProcessFacts | None, bool | None, str | None]
+"""What its facts are made of: who it is or was, what it tells, its process, the model asked for."""
+
 
 @lru_cache(maxsize=64)
 def only_named(model: str | None) -> ModelFacts:
@@ -58,8 +61,8 @@ class Engine:
     listed: dict[str, dict[str, Any]] = field(default_factory=dict)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     port: int = field(init=False)
-    _told: tuple[tuple[object, ...], Mapping[str, Any]] | None = None
-    _facts: tuple[tuple[object, ...], ServerFacts] | None = None
+    _told: tuple[_Told, Mapping[str, Any]] | None = None
+    _facts: tuple[tuple[_Told, float | None, Mapping[str, Any]], ServerFacts] | None = None
 
     def __post_init__(self) -> None:
         """Read the port from the URL, once."""
@@ -72,11 +75,13 @@ class Engine:
 
         The same object until something else is told: much that rests on it is then the same, too.
         """
-        told, uptime_s = self._as_told(process, model), self._uptime_s()
-        known = (told, seen, uptime_s)
-        if self._facts is None or self._facts[0] != known:
-            self._facts = (known, ServerFacts(**{**told, **seen, "uptime_s": uptime_s}))
-        return self._facts[1]
+        told = (self.identity, self.last_kind, self.probe, process, self.local, model)
+        uptime_s, last = self._uptime_s(), self._facts
+        known = (told, uptime_s, seen)
+        if last is None or last[0] != known:
+            facts = {**self._as_told(told), **seen, "uptime_s": uptime_s}
+            self._facts = last = (known, ServerFacts(**facts))
+        return last[1]
 
     def _uptime_s(self) -> float | None:
         """Return the seconds since it was found, or found again; one that has begun counts."""
@@ -84,21 +89,20 @@ class Engine:
             return None
         return float(math.ceil(time.monotonic() - self.found_at_s))
 
-    def _as_told(self, process: ProcessFacts | None, model: str | None) -> Mapping[str, Any]:
+    def _as_told(self, told: _Told) -> Mapping[str, Any]:
         """Return the fields of `ServerFacts` that it and its process tell.
 
         They are put together anew only when something else is told.
         """
-        identity = self.identity or Identity(kind=self.last_kind)
-        told = (identity, self.probe, process, self.local, model)
         if self._told is None or self._told[0] != told:
+            identity, last_kind, probe, process, local, model = told
             facts = server_facts(
-                identity,
-                self.probe,
+                identity or Identity(kind=last_kind),
+                probe,
                 process,
                 url=self.url,
                 name=self.name,
-                local=self.local,
+                local=local,
                 model=model,
             )
             self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
@@ -157,3 +161,15 @@ class Engine:
     def scrape_failures(self) -> int:
         """How often its `/metrics` could not be read."""
         return 0 if self.scraper is None else self.scraper.failures
+
+
+def facts_at(
+    engine: Engine | None, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+) -> tuple[ServerFacts, ModelFacts]:
+    """Return what is known of an engine and of the model that it serves; little of none.
+
+    `seen` are further fields of the former, as they were at a request.
+    """
+    if engine is None:
+        return ServerFacts(**seen), only_named(model)
+    return engine.facts(process, model, seen), engine.serving(model)

@@ -76,6 +76,7 @@ class EngineConnection(ResponseHandler):
     """One connection to an engine, which takes its replies apart."""
 
     was_idle = False  # it has served another request
+    was_paused = False  # while this reply came
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
         super().__init__(loop)
@@ -83,6 +84,7 @@ class EngineConnection(ResponseHandler):
 
     def expect_reply(self, *, with_body: bool) -> None:
         """Be ready for the reply to the next request; one to HEAD comes without its body."""
+        self.was_paused = False
         self.set_response_params(
             skip_payload=not with_body,
             read_until_eof=True,
@@ -99,12 +101,21 @@ class EngineConnection(ResponseHandler):
         """
         self._parser = None
 
+    def pause_reading(self) -> None:
+        """Pause, and know it for the rest of the reply: the parser may pause after reading went on.
+
+        A pause at a chunk's end takes effect at the next chunk. Unless it is resumed then once
+        more, what came with that is held back until the engine sends again, if it does.
+        """
+        self.was_paused = True
+        super().pause_reading()
+
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Resume what was paused. aiohttp resumes what never was, too, after each piece read.
 
         That costs as much as to read the piece, for each token.
         """
-        if self._reading_paused:
+        if self.was_paused:
             super().resume_reading(resume_parser)
 
     def close(self) -> None:

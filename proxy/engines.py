@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
+from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine, only_named
+from slowtok.proxy.engine import Engine, facts_at
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
@@ -208,9 +208,7 @@ class Engines:
         `seen` are further fields of the former, as they were at a request.
         """
         engine = self.find(name)
-        if engine is None:
-            return ServerFacts(**seen), only_named(model)
-        return engine.facts(self._process(engine), model, seen), engine.serving(model)
+        return facts_at(engine, None if engine is None else self._process(engine), model, seen)
 
     def note_begin(self, name: str | None, model: str | None = None) -> None:
         """Scrape an engine's counters: a request for `model` is about to be sent to it."""
@@ -239,19 +237,6 @@ class Engines:
         if engine is None or engine.scraper is None:
             return True
         return await engine.scraper.settled(timeout_s)
-
-    def activity(
-        self,
-        name: str | None,
-        begin_s: float | None,
-        end_s: float | None,
-        first_token_s: float | None = None,
-    ) -> EngineActivity | None:
-        """Return what the engine's counters gained around a request, see `ActivityLog.between`."""
-        engine = self.find(name)
-        if engine is None or begin_s is None or end_s is None:
-            return None
-        return engine.activity.between(begin_s, end_s, first_token_s)
 
     def _process(self, engine: Engine) -> ProcessFacts | None:
         return self._sampler.process(engine.port) if engine.local is not False else None

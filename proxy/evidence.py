@@ -18,20 +18,19 @@ from slowtok.detectors.case import (
 from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import expectation, refined
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
-from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.baselines import NO_BASELINE, Baselines
+from slowtok.proxy.engine import facts_at
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.gpus_used import gpus_used, seen_from
-from slowtok.proxy.history import Past
-from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, met_at, with_slots
+from slowtok.proxy.history import NO_HISTORY, Past
+from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, with_slots
 from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.stream.phases import estimate, split
 
 MIN_SAMPLE_WINDOW_S = 1.0
 """A request may be shorter than the period of idle samples."""
-
-NO_BASELINE = Baseline()
-NO_HISTORY = History()
 
 
 class Evidence:
@@ -56,24 +55,20 @@ class Evidence:
         self._failures = failures
         self._loop_lag = loop_lag
 
-    def case(self, exchange: Exchange, stays: list[Stay]) -> Case:
-        """Return the case of a finished exchange; `stays` are other requests' at that time."""
+    def case(self, exchange: Exchange, met: Sequence[Stay]) -> Case:
+        """Return the case of a finished exchange; `met` are the others at its engine."""
         timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device, engine = self._device(), self._engines.find(exchange.engine_name)
-        met = met_at(exchange.engine_name, stays)
         at_send = in_flight_at(exchange.sent_at_s, met)
-        host, gpu, used = self._sampled(exchange, engine, device)
-        server, model = self._engines.facts(
-            exchange.engine_name, timeline.model, slept=exchange.slept, gpu_indices=used
-        )
-        activity = self._engines.activity(
-            exchange.engine_name,
-            exchange.sent_at_s,
-            exchange.last_byte_at_s or exchange.ended_at_s,
-            timeline.first_token_at_s,
-        )
+        process = None
+        if engine is not None and engine.local is not False:
+            process = self._sampler.process(engine.port)
+        host, gpu, used = self._sampled(exchange, engine, process, device)
+        seen = {"slept": exchange.slept, "gpu_indices": used}
+        server, model = facts_at(engine, process, timeline.model, seen)
+        activity = None if engine is None else _activity(exchange, engine, timeline)
         choices = exchange.meter.reply.choices if exchange.meter else 1
-        if choices == 1:  # each of several reads the prompt for itself
+        if activity and choices == 1:  # each of several reads the prompt for itself
             timeline = _with_cached(timeline, activity)
         phases = split(
             timeline,
@@ -81,32 +76,42 @@ class Evidence:
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
             alone=not at_send and _is_alone(met, activity),
-            counted=_counted(activity),
+            counted=_counted(activity) if activity else None,
         )
-        guessed = count_neighbours(at_send, phases, met)
-        neighbours = guessed if engine is None else _by_slots(guessed, exchange, phases, engine)
+        neighbours = count_neighbours(at_send, phases, met)
+        if engine is not None:
+            neighbours = _by_slots(neighbours, exchange, phases, engine)
         make = partial(
             Case,
             timeline=timeline,
             prompt=exchange.prefix,
             neighbours=neighbours,
+            host=host,
+            gpu=gpu,
             server=server,
             activity=activity,
             model=model,
             device=device,
-            host=host,
-            gpu=gpu,
         )
         first = expectation(server, model, device, timeline.tokens, neighbours)
+        return self._with_past(make, phases, first, choices)
+
+    def _with_past(
+        self, make: Callable[..., Case], phases: Phases, first: Envelope, choices: int
+    ) -> Case:
+        """Return the case with what went before, and what is expected by it."""
         before = make(phases=phases, envelope=first, baseline=NO_BASELINE, history=NO_HISTORY)
         envelope, baseline, history = self._past_of(before)
-        phases = estimate(
-            phases,
-            timeline,
-            choices=choices,
-            prefill_tps=history.best_prefill_tps or envelope.expected_prefill_tps,
-            decode_tps=baseline.decode_tps or envelope.expected_tps,
-        )
+        if phases.source == "estimate":
+            phases = estimate(
+                phases,
+                before.timeline,
+                choices=choices,
+                prefill_tps=history.best_prefill_tps or envelope.expected_prefill_tps,
+                decode_tps=baseline.decode_tps or envelope.expected_tps,
+            )
+        if baseline is NO_BASELINE and history is NO_HISTORY and phases is before.phases:
+            return before
         return make(phases=phases, envelope=envelope, baseline=baseline, history=history)
 
     def _past_of(self, case: Case) -> tuple[Envelope, Baseline, History]:
@@ -116,20 +121,28 @@ class Evidence:
         """
         try:
             # the baseline is kept as a share of what is expected by first principles
-            baseline, history = self._baselines.find(case), self._past.of(case, self._idle(case))
-            return refined(case, baseline), baseline, history
+            baseline, history = (
+                self._baselines.find(case),
+                self._past.of(case, self._idle(case)),
+            )
+            envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1
             return case.envelope, case.baseline, case.history
+        return envelope, baseline, history
 
     def _idle(self, case: Case) -> tuple[GpuSample, ...]:
         """Return the GPUs' samples from before the request."""
-        if case.server.local is False:
+        if not case.device.gpus or case.server.local is False:
             return ()
         return self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
 
     def _sampled(
-        self, exchange: Exchange, engine: Engine | None, device: DeviceFacts
+        self,
+        exchange: Exchange,
+        engine: Engine | None,
+        process: ProcessFacts | None,
+        device: DeviceFacts,
     ) -> tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]:
         """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses.
 
@@ -140,13 +153,11 @@ class Evidence:
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        port = None if engine is None else engine.port
+        host = self._sampler.host_window(None if engine is None else engine.port, begin_s, end_s)
         gpu = self._sampler.gpu_window(begin_s, end_s)
-        process = None if port is None else self._sampler.process(port)
         if gpu and process is not None and process.pid is not None:
             gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})
-        used = gpus_used(gpu, device, process.environment if process else {})
-        return self._sampler.host_window(port, begin_s, end_s), gpu, used
+        return host, gpu, gpus_used(gpu, device, process.environment if process else {})
 
 
 def _by_slots(
@@ -156,10 +167,18 @@ def _by_slots(
     return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
 
 
-def _with_cached(timeline: Timeline, activity: EngineActivity | None) -> Timeline:
+def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:
+    """Return what the engine's counters gained around the request."""
+    end_s = exchange.last_byte_at_s or exchange.ended_at_s
+    if exchange.sent_at_s is None or end_s is None:
+        return None
+    return engine.activity.between(exchange.sent_at_s, end_s, timeline.first_token_at_s)
+
+
+def _with_cached(timeline: Timeline, activity: EngineActivity) -> Timeline:
     """Add the cached tokens that the engine counted and did not tell, where it was alone there."""
     tokens = timeline.tokens
-    if tokens.prompt is None or tokens.cached is not None or not (activity and activity.alone):
+    if tokens.prompt is None or tokens.cached is not None or not activity.alone:
         return timeline
     return replace(timeline, tokens=replace(tokens, cached=activity.cached_tokens))
 
@@ -173,10 +192,12 @@ def _is_alone(met: Sequence[Stay], activity: EngineActivity | None) -> bool:
     return bool(met) or activity is None or activity.alone is not False
 
 
-def _counted(activity: EngineActivity | None) -> EngineTimings | None:
+def _counted(activity: EngineActivity) -> EngineTimings | None:
     """Return the request's own timings, where the engine's counters counted it and no other."""
-    if activity is None or not activity.alone or activity.decode_s is None:
+    if not activity.alone or activity.decode_s is None:
         return None
     return EngineTimings(
-        queue_s=activity.queue_s, prefill_s=activity.prefill_s, decode_s=activity.decode_s
+        queue_s=activity.queue_s,
+        prefill_s=activity.prefill_s,
+        decode_s=activity.decode_s,
     )

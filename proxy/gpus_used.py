@@ -53,7 +53,7 @@ def gpus_used(
 
 def seen_from(samples: Iterable[GpuSample], pids: Collection[int]) -> tuple[GpuSample, ...]:
     """Return the samples as the server with these pids sees them: other servers are others."""
-    return tuple([_seen_from(sample, pids) for sample in samples])
+    return tuple([s if s.processes is None else _seen_from(s, pids) for s in samples])
 
 
 def _seen_from(sample: GpuSample, pids: Collection[int]) -> GpuSample:

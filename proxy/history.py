@@ -4,13 +4,13 @@ Loads and verdicts are of this run of the proxy; rates and best readings outlive
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from slowtok.detectors.case import Case, History
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import GpuSample
-from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.baselines import NO_EARLIER, Baselines
 from slowtok.proxy.past.bests import Best, seen_in
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.loads import Loads
@@ -19,13 +19,13 @@ from slowtok.proxy.past.setup import model_of
 RECENT = 5  # judged requests
 RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
 MOST_CONFIGURATIONS = 256
+NO_HISTORY = History()
 _NO_BEST = Best(gpu="", day=0)
 
 _Configuration = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
+class _Judged(NamedTuple):
     at_s: float
     causes: tuple[str, ...]
 
@@ -39,7 +39,7 @@ class Past:
         self._loads = Loads()
         self._judged: OrderedDict[_Configuration, deque[_Judged]] = OrderedDict()
 
-    def of(self, case: Case, idle: Iterable[GpuSample] = ()) -> History:
+    def of(self, case: Case, idle: Sequence[GpuSample] = ()) -> History:
         """Return what went before; for a case that has its expectation and its samples.
 
         `idle` are samples of all GPUs from before the request, from `since_s` on. Called once for
@@ -47,9 +47,12 @@ class Past:
         """
         best = self._kept.bests.of(case) or _NO_BEST
         earlier = self._baselines.earlier(case)
-        recent = self._recent(case)
+        recent = self._recent(case) if self._judged else ()
+        loads = self._loads.of(case, idle) if case.server.local is not False else ()
+        if not (recent or loads) and best is _NO_BEST and earlier is NO_EARLIER:
+            return NO_HISTORY
         return History(
-            loads=self._loads.of(case, idle) if case.server.local is not False else (),
+            loads=loads,
             best_sm_clock_mhz=best.sm_clock_mhz,
             best_memory_clock_mhz=best.memory_clock_mhz,
             best_power_w=best.power_w,
@@ -66,16 +69,15 @@ class Past:
 
     def note(self, case: Case, diagnosis: Diagnosis) -> None:
         """Remember a request that was judged."""
-        if diagnosis.verdict == "normal":  # a GPU that was always held back shows no best
+        # a GPU that was always held back shows no best
+        if diagnosis.verdict == "normal" and case.gpu:
             for best in seen_in(case):
                 self._kept.add_best(best)
         if diagnosis.verdict == "unknown":
             return
         named = diagnosis.findings.items()
-        judged = _Judged(
-            at_s=case.timeline.accepted_at_s,
-            causes=tuple(cause for cause, finding in named if not finding.informational),
-        )
+        causes = tuple([cause for cause, finding in named if not finding.informational])
+        judged = _Judged(case.timeline.accepted_at_s, causes)
         key = _configuration(case)
         self._judged.setdefault(key, deque(maxlen=RECENT)).appendleft(judged)
         self._judged.move_to_end(key)

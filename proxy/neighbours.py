@@ -2,70 +2,97 @@
 
 import statistics
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.servers.slots import SlotLog
 
+KEEP_ENDED = 256
 MIN_LOOKS = 2  # at the slots; fewer say little about a mean
 
 
-class Stay(NamedTuple):
-    """One generation's time at its engine; `first_s` is its first token where it streamed."""
+Stay = tuple[float, float, float]
+"""One generation's time at its engine: its sending, first token and end.
 
-    engine_name: str | None
-    sent_s: float
-    first_s: float
-    end_s: float
+A neighbour decodes from its own first token on (from its sending where it was not streamed): before
+that it may itself have been waiting.
+"""
 
 
-def stay_of(exchange: Exchange, now_s: float) -> Stay | None:
-    """Return the stay of a generation, so far or in the end; None for what was never sent.
+class Stays:
+    """When generations were at their engines: those that have ended, beside those on their way."""
 
-    A neighbour decodes from its own first token on (from its sending where it was not streamed):
-    before that it may itself have been waiting.
+    def __init__(self) -> None:
+        self._ended: deque[tuple[str, str | None, Stay]] = deque(maxlen=KEEP_ENDED)
+
+    def note(self, exchange: Exchange, now_s: float) -> None:
+        """Keep the stay of a request that has ended."""
+        for stay in _stays((exchange,), exchange.engine_name, now_s):
+            self._ended.append((exchange.request_id, exchange.engine_name, stay))
+
+    def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Stay]:
+        """Return the stays of others at its engine that are `live` or ended after `mine` came."""
+        met = _stays([other for other in live if other is not mine], mine.engine_name, now_s)
+        for request_id, engine_name, stay in reversed(self._ended):
+            if stay[2] < mine.accepted_at_s:
+                break
+            if engine_name == mine.engine_name and request_id != mine.request_id:
+                met.append(stay)
+        return met
+
+
+def _stays(exchanges: Iterable[Exchange], engine_name: str | None, now_s: float) -> list[Stay]:
+    """Return the stays at one engine, so far or in the end; there is none of what was never sent.
+
+    In one loop: each whole reply meets dozens.
     """
-    if exchange.api is None or exchange.sent_at_s is None:
-        return None
-    meter = exchange.meter
-    first_s = exchange.sent_at_s
-    if exchange.stream:
-        first_s = meter.first_at_s if meter and meter.first_at_s is not None else now_s
-    end_s = exchange.last_byte_at_s or exchange.ended_at_s or now_s
-    return Stay(exchange.engine_name, exchange.sent_at_s, first_s, end_s)
-
-
-def met_at(engine_name: str | None, stays: Iterable[Stay]) -> list[Stay]:
-    """Return the stays at one engine."""
-    return [stay for stay in stays if stay.engine_name == engine_name]
+    found = []
+    for exchange in exchanges:
+        first_s = sent_s = exchange.sent_at_s
+        if sent_s is None or exchange.api is None or exchange.engine_name != engine_name:
+            continue
+        if exchange.stream:
+            first_s = exchange.meter.first_at_s if exchange.meter else None
+        end_s = exchange.last_byte_at_s or exchange.ended_at_s or now_s
+        found.append((sent_s, now_s if first_s is None else first_s, end_s))
+    return found
 
 
 def in_flight_at(at_s: float | None, met: Iterable[Stay]) -> int:
     """Count the generations that were there at one moment; nobody is met at none."""
     if at_s is None:
         return 0
-    return sum([sent_s <= at_s < end_s for _, sent_s, _, end_s in met])
+    count = 0
+    for sent_s, _, end_s in met:
+        if sent_s <= at_s < end_s:
+            count += 1
+    return count
 
 
 def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]) -> Neighbours:
     """Count the other generations that a request met at its engine."""
     from_s, to_s = _window(phases)
-    decoding = [
-        (first_s, end_s)
-        for _, _, first_s, end_s in met
-        if first_s < to_s and end_s > from_s and first_s < end_s
-    ]
-    if from_s >= to_s or not decoding:
+    if from_s >= to_s:
         return Neighbours(in_flight_at_send=in_flight_at_send)
-    partly = [(max(a, from_s), min(b, to_s)) for a, b in decoding if a > from_s or b < to_s]
-    throughout = len(decoding) - len(partly)
+    throughout, partly_s = 0, 0.0
+    begins, ends = [], []
+    for _, first_s, end_s in met:
+        if end_s <= from_s or first_s >= to_s or first_s >= end_s:
+            continue
+        if first_s <= from_s and end_s >= to_s:
+            throughout += 1
+            continue
+        begin_s, until_s = max(first_s, from_s), min(end_s, to_s)
+        begins.append(begin_s)
+        ends.append(until_s)
+        partly_s += until_s - begin_s
     return Neighbours(
         in_flight_at_send=in_flight_at_send,
-        decode_mean=throughout + sum([b - a for a, b in partly]) / (to_s - from_s),
-        decode_max=throughout + _most_at_once(partly),
+        decode_mean=throughout + partly_s / (to_s - from_s),
+        decode_max=throughout + (_most_at_once(begins, ends) if begins else 0),
     )
 
 
@@ -89,6 +116,8 @@ def with_slots(
     if slots is None:
         return guessed
     most = max(slots - mine, 0)
+    if guessed.decode_max <= most and guessed.decode_mean <= most:
+        return guessed
     return replace(
         guessed,
         decode_mean=min(guessed.decode_mean, float(most)),
@@ -102,7 +131,9 @@ def _window(phases: Phases) -> tuple[float, float]:
     return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
 
 
-def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+def _most_at_once(begins: list[float], ends: list[float]) -> int:
     """Return how many spans cover one moment at most; it is one at which one of them begins."""
-    begins, ends = sorted([a for a, _ in spans]), sorted([b for _, b in spans])
-    return max([i + 1 - bisect_right(ends, a) for i, a in enumerate(begins)], default=0)
+    most, ends_in_order = 0, sorted(ends)
+    for begun, begin_s in enumerate(sorted(begins), 1):
+        most = max(most, begun - bisect_right(ends_in_order, begin_s))
+    return most

@@ -6,7 +6,7 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 import asyncio
 import itertools
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.history import Past
 from slowtok.proxy.last_verdicts import LastVerdicts
-from slowtok.proxy.neighbours import Stay, stay_of
+from slowtok.proxy.neighbours import Stay, Stays
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -37,7 +37,6 @@ from slowtok.proxy.together import Together
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
-KEEP_RECENT = 256
 
 Step = Literal["begin", "sent", "end"]
 
@@ -97,7 +96,7 @@ class Observer:
         self._guesses = PromptGuesses()
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
-        self._recent: deque[Stay] = deque(maxlen=KEEP_RECENT)
+        self._stays = Stays()
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
@@ -137,7 +136,7 @@ class Observer:
         self._note("sent", exchange)
         if exchange.api is not None:
             self._engines.note_begin(exchange.engine_name, exchange.model)
-            if before := self._just_ended(exchange.model, KEEP_PER_MODEL):
+            if self._settling and (before := self._just_ended(exchange.model, KEEP_PER_MODEL)):
                 self._meanwhile.add(partial(self._settle_each, before))
 
     def arrived(self, exchange: Exchange) -> None:
@@ -147,13 +146,14 @@ class Observer:
 
     async def counted(self, exchange: Exchange) -> None:
         """Wait shortly for the counters of an engine that puts no timings into its replies."""
-        timed = exchange.meter is not None and exchange.meter.reply.engine() is not None
-        if exchange.api is not None and not timed:
+        is_timed = exchange.meter is not None and exchange.meter.reply.is_timed
+        if exchange.api is not None and not is_timed:
             await self._engines.scraped(exchange.engine_name, COUNTERS_S)
 
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
-        exchange.end(None, time.monotonic())
+        now_s = time.monotonic()
+        exchange.end(None, now_s)
         if exchange.last_byte_at_s is None:  # it was cut off: nothing has arrived
             try:
                 self.arrived(exchange)
@@ -161,14 +161,16 @@ class Observer:
                 self.failures["engine counters"] += 1
         del self._live[exchange.request_id]
         self._note("end", exchange)
-        if stay := stay_of(exchange, time.monotonic()):
-            self._recent.append(stay)
+        self._stays.note(exchange, now_s)
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publishing.add(partial(self._publish, exchange))
         else:
             waiting = asyncio.create_task(self._settle_when_sampled(exchange))
             self._settling[exchange.request_id] = (exchange, waiting)
-        if not any(other.api for other in self._live.values()):
+        for other in self._live.values():
+            if other.api is not None:
+                break
+        else:
             self._sampler.set_active(False)
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
@@ -198,7 +200,7 @@ class Observer:
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers."""
         found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        if self.in_flight == 1:
+        if len(self._live) == 1:
             self._tell(exchange, found)
         else:
             self._diagnosing.add(partial(self._tell, exchange, found))
@@ -227,7 +229,7 @@ class Observer:
         Nothing is kept of it: the record that is logged is made when all is there.
         """
         try:
-            case = self._evidence.case(exchange, self._stays(exchange))
+            case = self._evidence.case(exchange, self._met(exchange))
             return make_record(case, diagnose(case, disabled=self._disabled))
         except Exception:  # noqa: BLE001 - the stream goes on without its record
             self.failures["annotation"] += 1
@@ -291,12 +293,12 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._evidence.case(exchange, self._stays(exchange)), None
+            return self._evidence.case(exchange, self._met(exchange)), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._evidence.case(exchange, self._stays(exchange))
+        case = self._evidence.case(exchange, self._met(exchange))
         diagnosis = diagnose(case, disabled=self._disabled)
         for cause in diagnosis.failed:
             self.failures[f"detector {cause}"] += 1
@@ -304,34 +306,23 @@ class Observer:
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
-    def _stays(self, mine: Exchange) -> list[Stay]:
-        """Return the stays of other requests that are here now or ended after `mine` came."""
-        now_s, came_at_s = time.monotonic(), mine.accepted_at_s
-        stays = [stay_of(other, now_s) for other in self._live.values() if other is not mine]
-        found = [stay for stay in stays if stay is not None]
-        own = stay_of(mine, now_s)
-        for stay in reversed(self._recent):
-            if stay.end_s < came_at_s:
-                break
-            if stay != own:
-                found.append(stay)
-        return found
+    def _met(self, mine: Exchange) -> list[Stay]:
+        return self._stays.beside(mine, self._live.values(), time.monotonic())
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
         """Keep what later requests are compared with."""
         if diagnosis is None:
             return
+        served_by = _served_by(exchange)
         if exchange.prompt is not None and _was_read(case):
-            self._prompts.remember(_served_by(exchange), exchange.prompt, exchange.accepted_at_s)
-        self._guesses.learn(exchange, case)
+            self._prompts.remember(served_by, exchange.prompt, exchange.accepted_at_s)
+        self._guesses.learn(served_by, exchange, case)
         self._verdicts.note(exchange, diagnosis)
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
     def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
         """Return the newest streams of a model that wait for their last samples, in their order."""
-        if not self._settling:
-            return ()
         newest = reversed(self._settling.values())
         ended = (other.request_id for other, _ in newest if other.model == model)
         return list(itertools.islice(ended, most))[::-1]
@@ -342,7 +333,8 @@ class Observer:
             self._settle(request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        self._settle_each(self._just_ended(exchange.model, 1))
+        if self._settling:
+            self._settle_each(self._just_ended(exchange.model, 1))
         return self._verdicts.header(exchange.model)
 
     def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
@@ -354,11 +346,10 @@ class Observer:
 
     def _compare(self, exchange: Exchange, printed: PromptPrint) -> None:
         """Compare a prompt with earlier ones; that of a large one happens in a thread."""
+        served_by = _served_by(exchange)
         exchange.prompt = printed
-        exchange.prefix = self._prompts.compare(
-            _served_by(exchange), printed, exchange.accepted_at_s
-        )
-        exchange.guess = self._guesses.guess(exchange)
+        exchange.prefix = self._prompts.compare(served_by, printed, exchange.accepted_at_s)
+        exchange.guess = self._guesses.guess(served_by, exchange)
 
 
 def _was_read(case: Case) -> bool:

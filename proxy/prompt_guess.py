@@ -27,19 +27,21 @@ class PromptGuesses:
         self._sizes: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
         self._tps: OrderedDict[str, float] = OrderedDict()
 
-    def learn(self, exchange: Exchange, case: Case) -> None:
+    def learn(self, served_by: str, exchange: Exchange, case: Case) -> None:
         """Keep what a finished request showed of its model."""
-        served_by, tokens = _served_by(exchange), case.timeline.tokens
-        if exchange.prompt is not None and (tokens.prompt or 0) >= MIN_TOKENS:
+        tokens = case.timeline.tokens
+        if (tokens.prompt or 0) < MIN_TOKENS:
+            return
+        if exchange.prompt is not None:
             sizes = self._sizes.get(served_by) or deque(maxlen=KEEP_PER_MODEL)
             sizes.append((exchange.prompt.chars, tokens.prompt or 0))
             _keep(self._sizes, served_by, sizes)
         if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
             _keep(self._tps, served_by, case.phases.prefill_tps)
 
-    def guess(self, exchange: Exchange) -> PromptGuess | None:
+    def guess(self, served_by: str, exchange: Exchange) -> PromptGuess | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
-        sizes = tuple(self._sizes.get(_served_by(exchange), ()))  # of a long one in a thread
+        sizes = tuple(self._sizes.get(served_by, ()))  # of a long one in a thread
         if not sizes or exchange.prompt is None:
             return None
         per_char = sum(tokens for _, tokens in sizes) / sum(chars for chars, _ in sizes)
@@ -48,7 +50,7 @@ class PromptGuesses:
         return PromptGuess(
             tokens=tokens,
             new_tokens=max(tokens - round(same * per_char), 0),
-            tps=self._tps.get(_served_by(exchange)),
+            tps=self._tps.get(served_by),
         )
 
 
@@ -58,7 +60,3 @@ def _keep(kept: OrderedDict[str, T], served_by: str, value: T) -> None:
     kept.move_to_end(served_by)
     while len(kept) > KEEP_MODELS:
         kept.popitem(last=False)
-
-
-def _served_by(exchange: Exchange) -> str:
-    return f"{exchange.engine_name} {exchange.model or ''}"

@@ -18,11 +18,11 @@ MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hash
 MAX_AGE_S = 3600.0
 
 
-def soon(meanwhile: Together, size_bytes: int, look: Callable[[], None]) -> None:
+def soon(meanwhile: Together, size_bytes: int, look: Callable[[], object]) -> None:
     """Let a prompt be looked at a moment later, never in the stream's way."""
-    loop = asyncio.get_running_loop()
-    is_large = size_bytes > LARGE_PROMPT_BYTES
-    meanwhile.add(partial(loop.run_in_executor, None, look) if is_large else look)
+    if size_bytes > LARGE_PROMPT_BYTES:
+        look = partial(asyncio.get_running_loop().run_in_executor, None, look)
+    meanwhile.add(look)
 
 
 class Prompts:
@@ -38,11 +38,12 @@ class Prompts:
         prefixes: list[PromptPrefix] = []  # the newest first
         for at, old in reversed(known):
             if at_s - at <= MAX_AGE_S:
-                prefixes.append(compare(new, old, at_s - at, others_since=0))
-                if _closeness(prefixes[-1]) == (new.chars, 1.0, new.chars):
+                prefix = compare(new, old, at_s - at, others_since=0)
+                prefixes.append(prefix)
+                if prefix.common_prefix_chars == new.chars and prefix.shared_ratio == 1.0:
                     break  # an older one cannot be closer
-        if not prefixes:
-            return None
+        if len(prefixes) < 2:
+            return prefixes[0] if prefixes else None
         found = max(prefixes, key=_closeness)  # of two alike the newer one
         since = prefixes[: prefixes.index(found)]
         others = sum(p.common_prefix_chars < found.common_prefix_chars for p in since)

@@ -6,6 +6,7 @@ between (measured with whole replies, 16 at once).
 """
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from time import monotonic
@@ -41,20 +42,19 @@ class Together:
     def do_all(self) -> None:
         """Do at once what still waits."""
         while self._waiting:
-            self._do_next()
+            self._do(1, math.inf)
 
     def _do_some(self) -> None:
-        until_s = monotonic() + MOST_S
-        for _ in range(min(MOST_IN_A_ROW, len(self._waiting))):
-            self._do_next()
-            if monotonic() >= until_s:
-                break
+        self._do(min(MOST_IN_A_ROW, len(self._waiting)), monotonic() + MOST_S)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._do_some)
 
-    def _do_next(self) -> None:
-        work = self._waiting.popleft()
-        try:
-            work()
-        except Exception:  # noqa: BLE001 - the work of other requests follows
-            self._failures[self._place] += 1
+    def _do(self, most: int, until_s: float) -> None:
+        for _ in range(most):
+            work = self._waiting.popleft()
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - the work of other requests follows
+                self._failures[self._place] += 1
+            if monotonic() >= until_s:
+                break

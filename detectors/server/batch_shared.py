@@ -84,7 +84,10 @@ def _pauses_s(case: Case) -> float:
     took_s, preempted = case.phases.decode_s, case.activity and case.activity.preemptions
     if not case.neighbours.decode_max or not took_s or preempted:
         return 0.0
-    pauses_s = sum(stall.gap_s for stall in stalls_of(case))
+    stalls = stalls_of(case)
+    if not stalls:
+        return 0.0
+    pauses_s = sum(stall.gap_s for stall in stalls)
     were_there_s = case.neighbours.decode_mean * took_s
     return pauses_s if pauses_s <= MAX_PAUSE_RATIO * were_there_s else 0.0
 

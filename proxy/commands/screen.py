@@ -36,7 +36,10 @@ class Screen:
         if self._log is not None:
             self._log(case, diagnosis, record)
         elif is_telling(record):
-            self._show(record)
+            if self._is_terminal:
+                self._show(record)
+            else:
+                self.writer.write(plain_line(record))
 
     def tell(self, event: str, **facts: Any) -> None:
         """Show what else happened; of that, people want to see engines that went away."""
@@ -59,9 +62,6 @@ class Screen:
         self.writer.close()
 
     def _show(self, record: dict[str, Any]) -> None:
-        if not self._is_terminal:
-            self.writer.write(plain_line(record))
-            return
         failed = (record.get("status") or 0) >= 400
         if not self._can_be_read(matters=failed or record.get("verdict") == "slow"):
             return

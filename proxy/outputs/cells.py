@@ -6,21 +6,15 @@ event loop counts, and the library writes down what was counted when somebody as
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import INF, floatToGoString
 
 Labels = tuple[str, ...]
-
-
-class Request(NamedTuple):
-    """What is told of the last request in a cell: its id, and when it was counted."""
-
-    id: str
-    at_unix_s: float
+Request = tuple[str, float]
+"""What is told of the last request in a cell: its id, and when it was counted (Unix seconds)."""
 
 
 class Counter:
@@ -37,62 +31,95 @@ class Counter:
         if request is not None:
             self._last[labels] = request, amount
 
-    def family(self) -> CounterMetricFamily:
-        """Return all of it, for the library to write down."""
+    def families(self) -> Iterator[CounterMetricFamily]:
+        """Yield all of it, for the library to write down."""
         name, said, names = self._empty
         family = CounterMetricFamily(name, said, labels=names)
         for labels, total in self._sums.items():
             last = self._last.get(labels)
             family.add_metric(labels, total, exemplar=last and _exemplar(*last))
-        return family
+        yield family
+
+
+class Counters:
+    """Several counters with the same labels, which are looked up once for all; no exemplars."""
+
+    def __init__(self, labels: Labels, *counters: tuple[str, str]) -> None:
+        self._names = labels
+        self._counters = counters  # the name of each, and what it counts
+        self._sums: dict[Labels, list[float | None]] = {}
+
+    def inc(self, labels: Labels, amounts: Sequence[float | None]) -> None:
+        """Add an amount to each counter; None adds nothing."""
+        sums = self._sums.get(labels)
+        if sums is None:
+            sums = self._sums[labels] = [None] * len(self._counters)
+        for i, amount in enumerate(amounts):
+            if amount is not None:
+                sums[i] = (sums[i] or 0.0) + amount
+
+    def families(self) -> Iterator[CounterMetricFamily]:
+        """Yield each counter with what was added to, for the library to write down."""
+        for i, (name, said) in enumerate(self._counters):
+            family = CounterMetricFamily(name, said, labels=self._names)
+            for labels, sums in self._sums.items():
+                if (total := sums[i]) is not None:
+                    family.add_metric(labels, total)
+            yield family
 
 
 class _Spread:
-    """How many values fell into each bucket, for one set of labels."""
+    """How many values fell between two of the `bounds`, for one set of labels."""
 
-    __slots__ = ("counts", "last", "total")
+    __slots__ = ("bounds", "counts", "last", "total")
 
-    def __init__(self, buckets: int) -> None:
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
         self.total = 0.0
-        self.counts = [0] * buckets
-        self.last: list[tuple[Request, float] | None] = [None] * buckets
+        self.counts = [0] * len(bounds)
+        self.last: list[tuple[Request, float] | None] = [None] * len(bounds)
 
 
-class Histogram:
-    """How many values fell between two of the `bounds`, for each set of labels."""
+class Histograms:
+    """Several histograms with the same labels, which are looked up once for all."""
 
-    def __init__(self, name: str, said: str, labels: Labels, bounds: Iterable[float]) -> None:
-        self._empty = (name, said, labels)
-        self._bounds = (*bounds, INF)
-        self._spreads: dict[Labels, _Spread] = {}
+    def __init__(self, labels: Labels, *histograms: tuple[str, str, Iterable[float]]) -> None:
+        self._names = labels
+        self._told = [(name, said) for name, said, _ in histograms]
+        # Floats are compared with floats sooner than with integers.
+        self._bounds = [(*map(float, bounds), INF) for _, _, bounds in histograms]
+        self._spreads: dict[Labels, list[_Spread]] = {}
 
-    def observe(self, labels: Labels, value: float, request: Request) -> None:
-        """Count a value; `request` becomes the exemplar of its bucket."""
-        spread = self._spreads.get(labels)
-        if spread is None:
-            spread = self._spreads[labels] = _Spread(len(self._bounds))
-        bucket = bisect_left(self._bounds, value)  # a bound belongs to the bucket below it
-        spread.total += value
-        spread.counts[bucket] += 1
-        spread.last[bucket] = request, value
+    def observe(self, labels: Labels, values: Sequence[float | None], request: Request) -> None:
+        """Count a value in each histogram, None in none; `request` is their buckets' exemplar."""
+        spreads = self._spreads.get(labels)
+        if spreads is None:
+            spreads = self._spreads[labels] = [_Spread(bounds) for bounds in self._bounds]
+        for spread, value in zip(spreads, values, strict=True):
+            if value is not None:
+                bucket = bisect_left(spread.bounds, value)  # a bound belongs to the bucket below
+                spread.total += value
+                spread.counts[bucket] += 1
+                spread.last[bucket] = request, value
 
-    def family(self) -> HistogramMetricFamily:
-        """Return all of it, for the library to write down."""
-        name, said, names = self._empty
-        family = HistogramMetricFamily(name, said, labels=names)
-        for labels, spread in self._spreads.items():
-            family.add_metric(labels, list(self._buckets(spread)), spread.total)
-        return family
+    def families(self) -> Iterator[HistogramMetricFamily]:
+        """Yield each histogram with what was observed, for the library to write down."""
+        for i, (name, said) in enumerate(self._told):
+            family = HistogramMetricFamily(name, said, labels=self._names)
+            for labels, spreads in self._spreads.items():
+                if any(spreads[i].counts):
+                    family.add_metric(labels, list(_buckets(spreads[i])), spreads[i].total)
+            yield family
 
-    def _buckets(
-        self, spread: _Spread
-    ) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
-        """Yield each bound with how many values were at most that."""
-        at_most = itertools.accumulate(spread.counts)
-        for bound, count, last in zip(self._bounds, at_most, spread.last, strict=True):
-            name = floatToGoString(bound)  # type: ignore[no-untyped-call]
-            yield (name, count) if last is None else (name, count, _exemplar(*last))
+
+def _buckets(spread: _Spread) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
+    """Yield each bound with how many values were at most that."""
+    at_most = itertools.accumulate(spread.counts)
+    for bound, count, last in zip(spread.bounds, at_most, spread.last, strict=True):
+        name = floatToGoString(bound)  # type: ignore[no-untyped-call]
+        yield (name, count) if last is None else (name, count, _exemplar(*last))
 
 
 def _exemplar(request: Request, value: float) -> Exemplar:
-    return Exemplar({"request_id": request.id}, value, request.at_unix_s)
+    request_id, at_unix_s = request
+    return Exemplar({"request_id": request_id}, value, at_unix_s)

@@ -3,7 +3,7 @@
 Everything that came from outside (model names, paths) is stripped of control characters.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -17,8 +17,10 @@ NOTHING, LONG_ID, CONFIDENCE, DETAILS, OTHER_PHASES, WORDS, LOSS, NAME = range(8
 """What is left out of a line where there is little room, in this order."""
 GAP_CHARS = 2
 SECOND_CHARS, ZONE_CHARS = 19, 6  # of a record's time: all but the fraction of the second
+WAITS = (("queue", "queue_ms", 100), ("load", "load_ms", 1000))  # shorter ones are not shown
 
 Record = Mapping[str, Any]
+Part = tuple[str, str]  # a text and its style
 
 
 def is_telling(record: Record) -> bool:
@@ -42,7 +44,8 @@ def request_line(record: Record, width: int | None = None) -> Text:
 
 def plain_line(record: Record) -> str:
     """Return the same without colours, whole: a fraction of the work."""
-    return plain("".join([text for text, _ in _parts(record, NOTHING, None)]) + f"  {record['id']}")
+    texts, _ = zip(*_parts(record, NOTHING, None), strict=True)
+    return plain(f"{''.join(texts)}  {record['id']}")
 
 
 def _fitted(record: Record, spared: int, width: int) -> Text | None:
@@ -61,7 +64,7 @@ def _cut(record: Record, width: int) -> Text:
     return line
 
 
-def _styled(parts: Iterable[tuple[str, str]]) -> Text:
+def _styled(parts: Iterable[Part]) -> Text:
     return Text.assemble(*((plain(text), style) for text, style in parts), end="")
 
 
@@ -70,31 +73,32 @@ def _id(record: Record, spared: int) -> str:
     return name if spared < LONG_ID else name[-SHORT_ID_CHARS:]
 
 
-def _parts(record: Record, spared: int, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of the line without its id, each with its style."""
-    ts = str(record["ts"])
-    yield _clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"
-    verdict = str(record.get("verdict", "-"))
+def _parts(record: Record, spared: int, width: int | None) -> list[Part]:
+    """Return the pieces of the line without its id, each with its style; not yet plain."""
+    ts, verdict = str(record["ts"]), str(record.get("verdict", "-"))
     word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
-    yield f" {word:<13}", VERDICT_STYLES.get(verdict, "")
+    parts = [
+        (_clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"),
+        (f" {word:<13}", VERDICT_STYLES.get(verdict, "")),
+    ]
     if spared < NAME:
-        yield f" {_name(record, width)}", ""
-    for part in _numbers(record, spared):
-        yield f"  {part}", ""
+        parts.append((f" {_name(record, width)}", ""))
+    parts.append(("  ".join(["", *_numbers(record, spared)]), ""))
     causes = named(record)
     for finding in causes[:1]:
-        yield f"  {finding['cause']}", "bold"
+        parts.append((f"  {finding['cause']}", "bold"))
         sure = f" {finding['confidence']:.2f}" if spared < CONFIDENCE else ""
-        yield f"{sure} lost {seconds(finding['lost_ms'])}" if spared < LOSS else "", ""
+        parts.append((f"{sure} lost {seconds(finding['lost_ms'])}" if spared < LOSS else "", ""))
     if verdict == "slow" and not causes:
-        yield "  cause not visible", "bold"
+        parts.append(("  cause not visible", "bold"))
     if verdict == "unknown" and record.get("reason"):
-        yield f"  ({plain(str(record['reason']))})", "dim"
+        parts.append((f"  ({record['reason']})", "dim"))
+    return parts
 
 
 def _name(record: Record, width: int | None) -> str:
     """Return the model's name; of one that is too long the end, which tells sizes and types."""
-    name = plain(str(record.get("model") or record.get("path", "")))
+    name = str(record.get("model") or record.get("path", ""))
     if width is None:
         return name
     most = min(max(int(width * NAME_RATIO), LEAST_NAME_CHARS), MOST_NAME_CHARS)
@@ -103,7 +107,8 @@ def _name(record: Record, width: int | None) -> str:
 
 def named(record: Record) -> list[Mapping[str, Any]]:
     """Return the findings that explain a slow request, without the informational ones."""
-    return [f for f in record.get("findings", ()) if not f.get("informational")]
+    findings = record.get("findings")
+    return [f for f in findings if not f.get("informational")] if findings else []
 
 
 def plain(text: str) -> str:
@@ -134,18 +139,19 @@ def number(value: float) -> str:
 
 def _numbers(record: Record, spared: int) -> list[str]:
     """Return the times and rates; with `WORDS` left out only those of the phase that was slow."""
-    tokens, timing, rate = [record.get(name, {}) for name in ("tokens", "timing", "rate")]
-    phase, parts = record.get("phase"), []
+    timing, rate, phase = record.get("timing", {}), record.get("rate", {}), record.get("phase")
+    parts = []
     if record.get("status", 200) != 200:
         why = "" if spared >= WORDS and record.get("reason") else f" {record.get('ended')}"
         parts.append(f"{record.get('status')}{why}")
     alone = phase if spared >= OTHER_PHASES else None  # where there is little room
-    for name, least_ms in (("queue", 100), ("load", 1000)):
-        if timing.get(f"{name}_ms", 0) >= least_ms and alone in (None, name):
-            parts.append(f"{name} {seconds(timing[f'{name}_ms'])}")
+    for name, key, least_ms in WAITS:
+        if timing.get(key, 0) >= least_ms and alone in (None, name):
+            parts.append(f"{name} {seconds(timing[key])}")
     is_short = spared >= OTHER_PHASES and phase != "prefill"
-    if "prompt" in tokens and "prefill_ms" in timing and not is_short:
-        parts.append(f"prefill {_prompt(tokens, spared)} {seconds(timing['prefill_ms'])}")
+    if "prefill_ms" in timing and not is_short and "prompt" in record.get("tokens", {}):
+        prompt = _prompt(record["tokens"], spared)
+        parts.append(f"prefill {prompt} {seconds(timing['prefill_ms'])}")
     if "decode_tps" in rate and alone in (None, "decode", "delivery"):
         parts.append(_decode(record, spared))
     elif "total_ms" in timing and "decode_tps" not in rate:

@@ -84,7 +84,8 @@ class Events:
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Tell of a finished request."""
-        self._tell("record", record)
+        if self._listeners:
+            self._tell("record", record)
 
     def note(self, step: str, exchange: Exchange) -> None:
         """Take note of a step of a generation (`begin`, `sent`, `end`), and tell of it."""

@@ -1,18 +1,17 @@
 """GPUs in the record: how each fared while the request was there, and whose its memory was. Pure.
 
-What a GPU does not tell is None here; the record leaves it out.
+What a GPU does not tell is left out.
 """
 
-import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.gpu_window import by_gpu, facts_of, gained, most, newest
+from slowtok.detectors.gpu_window import by_gpu, facts_of, gained, newest
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.vram import Holder, newest_split
+from slowtok.proxy.outputs.numbers import median_of, rounded
 
 MOST_OTHERS = 5
 """Processes that are named; all are counted."""
@@ -60,6 +59,10 @@ THROTTLED = {  # the counters of the same names
     "throttled_power_brake_ns": "hw-power-brake",
 }
 
+_FIELDS = (*SPREADS, *HIGHEST, *LAST, "reasons")
+_VALUES = attrgetter(*_FIELDS)
+_COUNTERS = {name: attrgetter(name) for name in (*ERRORS, *THROTTLED, "energy_j")}
+
 
 def gpu_entries(case: Case) -> list[dict[str, Any]]:
     """Return one entry for each GPU that the server uses; all of them where it is not known.
@@ -76,7 +79,7 @@ def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
     found = newest_split(samples)
     if found is None:
         return None
-    return {
+    entry = {
         "server_bytes": found.server_bytes,
         "server_host_bytes": _server_sum(samples, "host_memory_bytes"),
         "server_evicted_bytes": _server_sum(samples, "evicted_bytes"),
@@ -87,40 +90,56 @@ def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
         "free_bytes": found.free_bytes,
         "total_bytes": found.total_bytes,
     }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    facts = facts_of(case, index)
-    return {
+    facts, seen = facts_of(case, index), _readings(samples)
+    energy_j = _gained(samples, "energy_j")
+    entry = {
         "index": index,
         "name": facts.name,
         "uuid": facts.uuid,
-        **{name: _spread(samples, name) for name in SPREADS},
-        **{name: most(samples, attrgetter(name)) for name in HIGHEST},
-        **{name: _last(samples, name) for name in LAST},
-        "reasons": _reason_shares(samples),
+        **{name: _spread(seen[name]) for name in SPREADS},
+        **{name: max(seen[name], default=None) for name in HIGHEST},
+        **{name: seen[name][-1] if seen[name] else None for name in LAST},
+        "reasons": _reason_shares(seen["reasons"]),
         "throttled_ms": _throttled_ms(samples),
-        "energy_j": _rounded(gained(samples, lambda s: s.energy_j)),
-        "energy_j_per_token": _energy_j_per_token(case, samples),
-        **{name: gained(samples, attrgetter(name)) for name in ERRORS},
-        "xid": newest(samples, lambda s: s.xid) if gained(samples, lambda s: s.xids) else None,
+        "energy_j": None if energy_j is None else rounded(energy_j),
+        "energy_j_per_token": None if energy_j is None else _energy_j_per_token(case, samples),
+        **{name: _gained(samples, name) for name in ERRORS},
+        "xid": newest(samples, lambda s: s.xid) if _gained(samples, "xids") else None,
         "vram": memory_entry(samples),
     }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
-def _reason_shares(samples: Sequence[GpuSample]) -> dict[str, float] | None:
-    masks = Counter(s.reasons for s in samples if s.reasons is not None)
-    if not masks:
+def _readings(samples: Sequence[GpuSample]) -> dict[str, list[Any]]:
+    """Return the known values of each field, in their order."""
+    columns = zip(_FIELDS, zip(*map(_VALUES, samples), strict=True), strict=True)
+    return {name: [value for value in column if value is not None] for name, column in columns}
+
+
+def _gained(samples: Sequence[GpuSample], name: str) -> float | None:
+    """Return what a counter gained; None with fewer than two readings, or where it fell."""
+    values: list[float] = [v for v in map(_COUNTERS[name], samples) if v is not None]
+    if len(values) < 2 or values[-1] < values[0]:
         return None
-    shares = {
-        name: sum(count for mask, count in masks.items() if mask & bit)
-        for bit, name in REASONS.items()
-    }
-    return {name: round(count / masks.total(), 3) for name, count in shares.items() if count}
+    return values[-1] - values[0]
+
+
+def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
+    if not seen:
+        return None
+    masks, shares = {mask: seen.count(mask) for mask in set(seen)}, {}
+    for bit, name in REASONS.items():
+        if count := sum([count for mask, count in masks.items() if mask & bit]):
+            shares[name] = round(count / len(seen), 3)
+    return shares
 
 
 def _throttled_ms(samples: Sequence[GpuSample]) -> dict[str, float] | None:
-    gains = {name: gained(samples, attrgetter(field)) for field, name in THROTTLED.items()}
+    gains = {name: _gained(samples, field) for field, name in THROTTLED.items()}
     found = {name: round(ns / 1e6, 1) for name, ns in gains.items() if ns is not None}
     return found or None
 
@@ -134,7 +153,7 @@ def _energy_j_per_token(case: Case, samples: Sequence[GpuSample]) -> float | Non
     joules = gained(counted, lambda s: s.energy_j)
     if joules is None or counted[-1].at_s - counted[0].at_s < MIN_ENERGY_RATIO * decode_s:
         return None
-    return _rounded(joules / (counted[-1].at_s - counted[0].at_s) / rate_tps)
+    return rounded(joules / (counted[-1].at_s - counted[0].at_s) / rate_tps)
 
 
 def _server_sum(samples: Sequence[GpuSample], name: str) -> int | None:
@@ -145,24 +164,16 @@ def _server_sum(samples: Sequence[GpuSample], name: str) -> int | None:
 
 def _holder(other: Holder) -> Mapping[str, Any]:
     name = other.name and other.name[:MAX_NAME_CHARS]
-    return {"name": name, "pid": other.pid, "bytes": other.memory_bytes}
+    holder = {"name": name, "pid": other.pid, "bytes": other.memory_bytes}
+    return {name: value for name, value in holder.items() if value is not None}
 
 
-def _spread(samples: Sequence[GpuSample], name: str) -> dict[str, float] | None:
-    ordered = sorted([value for value in map(attrgetter(name), samples) if value is not None])
-    if not ordered:
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
         return None
+    ordered, last = sorted(values), len(values) - 1
     return {
-        "median": round(statistics.median(ordered), 3),
-        "p10": round(ordered[int(0.1 * (len(ordered) - 1))], 3),
-        "p90": round(ordered[int(0.9 * (len(ordered) - 1))], 3),
+        "median": rounded(median_of(ordered)),
+        "p10": rounded(ordered[int(0.1 * last)]),
+        "p90": rounded(ordered[int(0.9 * last)]),
     }
-
-
-def _last(samples: Sequence[GpuSample], name: str) -> Any:
-    known = map(attrgetter(name), reversed(samples))
-    return next((value for value in known if value is not None), None)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

@@ -1,47 +1,53 @@
 """The response headers of docs/headers-and-records.md, from a finished diagnosis. Pure."""
 
-from slowtok.detectors.case import Case, Phases
+from operator import attrgetter
+
+from slowtok.detectors.case import Case, Envelope, Phases, Range
 from slowtok.detectors.finding import Diagnosis, Finding
 from slowtok.proxy.outputs.structured import bare, decimal, inner_list, item, string
 
 _MS = 1000.0
+_PHASES = ("queue", "load", "prefill", "decode")
+_TIMES_S = attrgetter("queue_s", "load_s", "prefill_s", "decode_s")
 
 
 def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
     """Return the headers of a reply whose own diagnosis is known when its head is sent."""
+    tokens, phases, is_slow = case.timeline.tokens, case.phases, diagnosis.verdict == "slow"
     found = {
-        "server-timing": server_timing(case.phases, case.timeline.proxy_s),
-        "slowtok-verdict": diagnosis.verdict,
-        "slowtok-prefill": _prefill(case),
-        "slowtok-decode": _decode(case),
-        "slowtok-expected": _expected(case),
-    }
-    if diagnosis.verdict == "slow":
+        "server-timing": server_timing(phases, case.timeline.proxy_s),
         # The phase is one of five tokens of the contract, written without quotes.
-        found["slowtok-verdict"] = f"slow;phase={diagnosis.phase}"
-        found["slowtok-cause"] = _causes(diagnosis)
+        "slowtok-verdict": f"slow;phase={diagnosis.phase}" if is_slow else diagnosis.verdict,
+    }
+    if tokens.prompt is not None:
+        cached = "" if tokens.cached is None else f";cached={bare(tokens.cached)}"
+        took = _took(phases.prefill_s, phases.prefill_tps)
+        found["slowtok-prefill"] = f"{tokens.prompt}{cached}{took}"
+    if tokens.completion is not None:
+        took = _took(phases.decode_s, phases.decode_tps)
+        found["slowtok-decode"] = f"{tokens.completion}{took}"
+    if case.envelope.decode is not None:
+        found["slowtok-expected"] = _expected(case.envelope, case.envelope.decode)
+    if is_slow:
+        if causes := _causes(diagnosis):
+            found["slowtok-cause"] = causes
         found["slowtok-hint"] = string(hint(diagnosis))
-    return {name: value for name, value in found.items() if value}
+    return found
 
 
 def server_timing(phases: Phases | None, proxy_s: float) -> str:
     """Return `Server-Timing` with the phases that are known, in milliseconds."""
-    parts: tuple[tuple[str, float | None], ...] = (("proxy", proxy_s),)
+    text = ""
     if phases is not None:
-        parts = (
-            ("queue", phases.queue_s),
-            ("load", phases.load_s),
-            ("prefill", phases.prefill_s),
-            ("decode", phases.decode_s),
-            *parts,
-        )
-    known = [f"{name};dur={decimal(took_s * _MS)}" for name, took_s in parts if took_s is not None]
-    return ", ".join(known)
+        for name, took_s in zip(_PHASES, _TIMES_S(phases), strict=True):
+            if took_s is not None:
+                text += f"{name};dur={decimal(took_s * _MS)}, "
+    return f"{text}proxy;dur={decimal(proxy_s * _MS)}"
 
 
 def previous(request_id: str, diagnosis: Diagnosis) -> str:
     """Return `slowtok-previous`: the verdict on the last finished request of the same model."""
-    named = _named(diagnosis)
+    named = _named(diagnosis) if diagnosis.findings else {}
     cause = f";cause={string(next(iter(named)))}" if named else ""
     return f"{diagnosis.verdict};id={string(request_id)}{cause}"
 
@@ -68,33 +74,15 @@ def _causes(diagnosis: Diagnosis) -> str:
     )
 
 
-def _prefill(case: Case) -> str | None:
-    tokens, phases = case.timeline.tokens, case.phases
-    if tokens.prompt is None:
-        return None
-    cached = "" if tokens.cached is None else f";cached={bare(tokens.cached)}"
-    return f"{tokens.prompt}{cached}{_ms(phases.prefill_s)}{_rate('rate', phases.prefill_tps)}"
-
-
-def _decode(case: Case) -> str | None:
-    completion, phases = case.timeline.tokens.completion, case.phases
-    if completion is None:
-        return None
-    return f"{completion}{_ms(phases.decode_s)}{_rate('rate', phases.decode_tps)}"
-
-
-def _expected(case: Case) -> str | None:
-    band = case.envelope.decode
-    if band is None:
-        return None
+def _expected(envelope: Envelope, band: Range) -> str:
     edges = inner_list((float(round(band.low, 1)), float(round(band.high, 1))))
-    word = (case.envelope.basis or "").split(",")[0] or None
-    return item(f"{edges}{_rate('ceiling', case.envelope.ceiling_tps)}", {"basis": word})
+    ceiling = (
+        f";ceiling={decimal(envelope.ceiling_tps, 2)}" if envelope.ceiling_tps is not None else ""
+    )
+    word = (envelope.basis or "").split(",")[0] or None
+    return item(f"{edges}{ceiling}", {"basis": word})
 
 
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f";ms={decimal(seconds * _MS, 1)}"
-
-
-def _rate(name: str, tokens_per_s: float | None) -> str:
-    return "" if tokens_per_s is None else f";{name}={decimal(tokens_per_s, 2)}"
+def _took(seconds: float | None, tokens_per_s: float | None) -> str:
+    ms = "" if seconds is None else f";ms={decimal(seconds * _MS, 1)}"
+    return ms if tokens_per_s is None else f"{ms};rate={decimal(tokens_per_s, 2)}"

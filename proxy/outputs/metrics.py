@@ -6,7 +6,8 @@ somebody asks. Every label has a bounded number of values.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from prometheus_client import ProcessCollector
@@ -15,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
-from slowtok.proxy.outputs.cells import Counter, Histogram, Request
+from slowtok.proxy.outputs.cells import Counter, Counters, Histograms
 from slowtok.proxy.outputs.gauges import gauges
 from slowtok.proxy.outputs.names import Names, ending, unexplained_s
 from slowtok.proxy.outputs.now import Now
@@ -31,6 +32,34 @@ OF_EXPECTED = (0.1, 0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.5)
 PROXY_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25)
 
 _OF = ("kind", "model")
+_TOKENS = (
+    ("slowtok_prompt_tokens", "Prompt tokens, cached ones included."),
+    ("slowtok_cached_tokens", "Prompt tokens taken from the cache."),
+    ("slowtok_completion_tokens", "Generated tokens."),
+    ("slowtok_drafted_tokens", "Tokens drafted by speculation."),
+    ("slowtok_accepted_tokens", "Drafted tokens that were taken."),
+)
+_COUNTED = attrgetter("prompt", "cached", "completion", "drafted", "accepted")  # in that order
+_MEASURES = (
+    ("slowtok_request_seconds", "From first byte to last.", REQUEST_S),
+    (
+        "slowtok_time_to_first_token_seconds",
+        "From the request to its first token.",
+        FIRST_TOKEN_S,
+    ),
+    ("slowtok_queue_seconds", "Waiting in the engine.", WAIT_S),
+    ("slowtok_load_seconds", "Loading the model.", WAIT_S),
+    ("slowtok_prefill_seconds", "Reading the prompt.", FIRST_TOKEN_S),
+    (
+        "slowtok_time_per_output_token_seconds",
+        "Decode time of one token after the first.",
+        TOKEN_S,
+    ),
+    ("slowtok_decode_tokens_per_second", "Decode rate of a request.", DECODE_TPS),
+    ("slowtok_prefill_tokens_per_second", "Prompt tokens computed per second.", PREFILL_TPS),
+    ("slowtok_decode_of_expected_ratio", "Decode rate by the rate to expect here.", OF_EXPECTED),
+    ("slowtok_proxy_seconds", "Held by slowtok itself.", PROXY_S),
+)
 _EOF = b"# EOF\n"  # ends OpenMetrics
 
 
@@ -39,11 +68,12 @@ class Metrics:
 
     def __init__(self) -> None:
         self._process = ProcessCollector(registry=None)
-        self._families: list[Counter | Histogram] = []
+        self._families: list[Counter | Counters | Histograms] = []
         self._models = Names()
         self._count_requests()
-        self._count_tokens()
-        self._measure()
+        self._tokens = Counters(_OF, *_TOKENS)
+        self._measures = Histograms(_OF, *_MEASURES)
+        self._families += (self._tokens, self._measures)
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Count a finished request."""
@@ -52,7 +82,7 @@ class Metrics:
             self._passed.inc((kind,))
             return
         who = (kind, self._models.of(case))
-        request = Request(case.timeline.request_id, time.time())
+        request = (case.timeline.request_id, time.time())
         self._requests.inc((*who, diagnosis.verdict, diagnosis.phase or "none"), 1, request)
         self._endings.inc((*who, ending(case)))
         for cause, finding in diagnosis.findings.items():
@@ -61,10 +91,8 @@ class Metrics:
                 self._lost.inc((*who, cause, finding.phase), finding.lost_s, request)
         for lost_in, lost_s in unexplained_s(diagnosis).items():
             self._lost.inc((*who, "unexplained", lost_in), lost_s, request)
-        self._add_tokens(case, who)
-        for histogram, value in self._values(case):
-            if value is not None:
-                histogram.observe(who, value, request)
+        self._tokens.inc(who, _COUNTED(case.timeline.tokens))
+        self._measures.observe(who, _measured(case), request)
 
     async def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
@@ -84,7 +112,7 @@ class Metrics:
     def _all(self, now: Now) -> Iterator[Metric]:
         yield from self._process.collect()
         for counted in self._families:
-            yield counted.family()
+            yield from counted.families()
         yield from gauges(now)
 
     def _count_requests(self) -> None:
@@ -108,70 +136,33 @@ class Metrics:
             "findings", "Slow requests in which a cause was named.", "cause", "phase"
         )
 
-    def _count_tokens(self) -> None:
-        self._tokens = {
-            "prompt": self._counter("prompt_tokens", "Prompt tokens, cached ones included."),
-            "cached": self._counter("cached_tokens", "Prompt tokens taken from the cache."),
-            "completion": self._counter("completion_tokens", "Generated tokens."),
-            "drafted": self._counter("drafted_tokens", "Tokens drafted by speculation."),
-            "accepted": self._counter("accepted_tokens", "Drafted tokens that were taken."),
-        }
-
-    def _measure(self) -> None:
-        self._whole = self._histogram("request_seconds", "From first byte to last.", REQUEST_S)
-        self._first = self._histogram(
-            "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_S
-        )
-        self._queue = self._histogram("queue_seconds", "Waiting in the engine.", WAIT_S)
-        self._load = self._histogram("load_seconds", "Loading the model.", WAIT_S)
-        self._prefill = self._histogram("prefill_seconds", "Reading the prompt.", FIRST_TOKEN_S)
-        self._token = self._histogram(
-            "time_per_output_token_seconds", "Decode time of one token after the first.", TOKEN_S
-        )
-        self._decode_tps = self._histogram(
-            "decode_tokens_per_second", "Decode rate of a request.", DECODE_TPS
-        )
-        self._prefill_tps = self._histogram(
-            "prefill_tokens_per_second", "Prompt tokens computed per second.", PREFILL_TPS
-        )
-        self._of_expected = self._histogram(
-            "decode_of_expected_ratio", "Decode rate by the rate to expect here.", OF_EXPECTED
-        )
-        self._proxy = self._histogram("proxy_seconds", "Held by slowtok itself.", PROXY_S)
-
     def _counter(self, name: str, said: str, *labels: str) -> Counter:
         counter = Counter(f"slowtok_{name}", said, (*_OF, *labels))
         self._families.append(counter)
         return counter
 
-    def _histogram(self, name: str, said: str, bounds: Iterable[float]) -> Histogram:
-        histogram = Histogram(f"slowtok_{name}", said, _OF, bounds)
-        self._families.append(histogram)
-        return histogram
 
-    def _add_tokens(self, case: Case, who: tuple[str, str]) -> None:
-        for name, counter in self._tokens.items():
-            count = getattr(case.timeline.tokens, name)
-            if count is not None:
-                counter.inc(who, count)
-
-    def _values(self, case: Case) -> Iterator[tuple[Histogram, float | None]]:
-        """Yield what was measured; what was only estimated is left out."""
-        phases, expected_tps = case.phases, case.envelope.expected_tps
-        yield self._whole, phases.total_s
-        yield self._first, phases.ttft_s
-        yield self._queue, phases.queue_s
-        yield self._load, phases.load_s
-        yield self._proxy, case.timeline.proxy_s
-        if phases.source == "estimate":
-            return
-        decode_tps = phases.decode_tps
-        yield self._prefill, phases.prefill_s
-        yield self._prefill_tps, phases.prefill_tps
-        yield self._decode_tps, decode_tps
-        yield self._token, 1 / decode_tps if decode_tps else None
+def _measured(case: Case) -> tuple[float | None, ...]:
+    """Return `_MEASURES` of one request; what was only estimated is left out."""
+    phases, expected_tps = case.phases, case.envelope.expected_tps
+    prefill_s = token_s = decode_tps = prefill_tps = of_expected = None
+    if phases.source != "estimate":
+        prefill_s, prefill_tps, decode_tps = phases.prefill_s, phases.prefill_tps, phases.decode_tps
+        token_s = 1 / decode_tps if decode_tps else None
         if decode_tps is not None and expected_tps:
-            yield self._of_expected, decode_tps / expected_tps
+            of_expected = decode_tps / expected_tps
+    return (
+        phases.total_s,
+        phases.ttft_s,
+        phases.queue_s,
+        phases.load_s,
+        prefill_s,
+        token_s,
+        decode_tps,
+        prefill_tps,
+        of_expected,
+        case.timeline.proxy_s,
+    )
 
 
 class _Only:

@@ -43,7 +43,10 @@ class Names:
         Only a request that succeeded can bring in a new name: clients ask for models that are
         not there.
         """
-        name = _label(case.model.name or case.timeline.model or UNNAMED)
+        said = case.model.name or case.timeline.model or UNNAMED
+        if said in self._known:  # the label of a label is the same
+            return said
+        name = _label(said)
         if name in self._known:
             return name
         if len(self._known) >= self._most or case.timeline.status != 200:
@@ -71,7 +74,12 @@ def ending(case: Case) -> str:
 
 def unexplained_s(diagnosis: Diagnosis) -> dict[Phase, float]:
     """Return what each slow phase lost beyond the parts that its causes are charged with."""
-    left_s = {loss.phase: loss.lost_s for loss in diagnosis.losses if loss.slow}
+    left_s: dict[Phase, float] = {}
+    for loss in diagnosis.losses:
+        if loss.slow:
+            left_s[loss.phase] = loss.lost_s
+    if not left_s:
+        return left_s
     for finding in diagnosis.findings.values():
         if not finding.informational and finding.phase in left_s:
             left_s[finding.phase] -= finding.lost_s

@@ -3,16 +3,17 @@
 Schema 1, documented in docs/headers-and-records.md. Fields that are not known are absent.
 """
 
-import statistics
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, Envelope, Phases, Tokens
 from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis, Finding
 from slowtok.detectors.machine import HostSample
 from slowtok.proxy.outputs.gpus import gpu_entries
 from slowtok.proxy.outputs.names import sendable
+from slowtok.proxy.outputs.numbers import median_of, rounded
 from slowtok.proxy.utc import utc_text
 
 SCHEMA = 1
@@ -57,44 +58,53 @@ _TOKEN_COUNTS = attrgetter(*_TOKENS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """Return the record of one request; without a diagnosis, of one that only passed through."""
+    """Return the record of one request; without a diagnosis, of one that only passed through.
+
+    Parts of it may be those of other records, too: nobody may change them.
+    """
     record = _request(case)
     if diagnosis is not None:
-        record |= _judged(case, diagnosis)
-    return {name: value for name, value in record.items() if value is not None}
+        _add_judgement(record, case, diagnosis)
+    return record
 
 
 def _request(case: Case) -> dict[str, Any]:
-    timeline, phases, server = case.timeline, case.phases, case.server
-    return {
+    timeline, server = case.timeline, case.server
+    record: dict[str, Any] = {
         "event": "request",
         "schema": SCHEMA,
         "ts": utc_text(timeline.started_unix_s),
         "id": timeline.request_id,
-        "model": _text(timeline.model),
-        "upstream": _some(
-            name=server.name, kind=server.kind, url=server.url, version=server.version
-        ),
-        "path": _text(timeline.path),
-        "stream": timeline.stream,
-        "status": timeline.status,
-        "ended": timeline.ended,
-        "timing": _timing(case),
-        "tokens": {
-            name: count
-            for name, count in zip(_TOKENS, _TOKEN_COUNTS(timeline.tokens), strict=True)
-            if count is not None
-        }
-        or None,
-        "rate": _some(prefill_tps=_rate(phases.prefill_tps), decode_tps=_rate(phases.decode_tps)),
-        "parse_errors": timeline.parse_errors or None,
     }
+    if timeline.model is not None:
+        record["model"] = _text(timeline.model[:MAX_TEXT_CHARS])
+    record["upstream"] = _upstream(server.name, server.kind, server.url, server.version)
+    record["path"] = _text(timeline.path[:MAX_TEXT_CHARS])
+    record["stream"] = timeline.stream
+    if timeline.status is not None:
+        record["status"] = timeline.status
+    record["ended"] = timeline.ended
+    record["timing"] = _timing(case)
+    if tokens := _tokens(timeline.tokens):
+        record["tokens"] = tokens
+    if rate := _rate(case.phases):
+        record["rate"] = rate
+    if timeline.parse_errors:
+        record["parse_errors"] = timeline.parse_errors
+    return record
+
+
+@lru_cache(maxsize=64)  # the same with every request of an engine
+def _upstream(
+    name: str | None, kind: str, url: str | None, version: str | None
+) -> dict[str, str] | None:
+    return _some(name=name, kind=kind, url=url, version=version)
 
 
 def _timing(case: Case) -> dict[str, Any]:
     phases = case.phases
     timing: dict[str, Any] = {
-        name: round(seconds * _MS, 3)
+        name: float(f"{seconds * _MS:.3f}")  # `rounded`, which would be called ten times
         for name, seconds in zip(_TIMING, _TIMES_S(case), strict=True)
         if seconds is not None
     }
@@ -103,44 +113,85 @@ def _timing(case: Case) -> dict[str, Any]:
     return timing
 
 
-def _judged(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        "expected": _expected(case),
-        "verdict": diagnosis.verdict,
-        "phase": diagnosis.phase,
-        "reason": diagnosis.reason or None,
-        "findings": [_finding(cause, f) for cause, f in diagnosis.findings.items()],
-        "budget_ms_per_token": {k: round(v, 3) for k, v in diagnosis.budget_ms_per_token.items()}
-        or None,
-        "cleared": list(diagnosis.cleared),
-        "not_visible": [
-            {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
-            for fact in dict.fromkeys([*_estimated(case), *diagnosis.missing.values()])
-        ],
-        "failed": dict(diagnosis.failed) or None,
-        "gpu": known(gpu_entries(case)) if case.gpu else [],
-        "host": _host(case),
-    }
+def _tokens(tokens: Tokens) -> dict[str, int]:
+    counts = zip(_TOKENS, _TOKEN_COUNTS(tokens), strict=True)
+    return {name: count for name, count in counts if count is not None}
 
 
-def _estimated(case: Case) -> list[str]:
-    counted = case.timeline.tokens.completion is not None
-    return ["decode time"] if counted and case.phases.source == "estimate" else []
+def _rate(phases: Phases) -> dict[str, float]:
+    rate = {}
+    if phases.prefill_tps is not None:
+        rate["prefill_tps"] = float(f"{phases.prefill_tps:.2f}")
+    if phases.decode_tps is not None:
+        rate["decode_tps"] = float(f"{phases.decode_tps:.2f}")
+    return rate
 
 
-def _expected(case: Case) -> dict[str, Any] | None:
-    envelope = case.envelope
-    configured = envelope.as_configured
-    return _some(
-        decode_low_tps=_rate(envelope.decode.low if envelope.decode else None),
-        decode_high_tps=_rate(envelope.decode.high if envelope.decode else None),
-        ceiling_tps=_rate(envelope.ceiling_tps),
-        as_configured=None
-        if configured is None
-        else {"low_tps": _rate(configured.low), "high_tps": _rate(configured.high)},
-        basis=envelope.basis,
-        because=list(envelope.because) or None,
-    )
+def _add_judgement(record: dict[str, Any], case: Case, diagnosis: Diagnosis) -> None:
+    if expected := _expected(case.envelope):
+        record["expected"] = expected
+    record["verdict"] = diagnosis.verdict
+    if diagnosis.phase is not None:
+        record["phase"] = diagnosis.phase
+    if diagnosis.reason:
+        record["reason"] = diagnosis.reason
+    findings, budget = diagnosis.findings, diagnosis.budget_ms_per_token
+    record["findings"] = [_finding(c, f) for c, f in findings.items()] if findings else []
+    if budget:
+        record["budget_ms_per_token"] = {k: rounded(v) for k, v in budget.items()}
+    record["cleared"] = list(diagnosis.cleared)
+    record["not_visible"] = _not_visible(case, diagnosis)
+    if diagnosis.failed:
+        record["failed"] = dict(diagnosis.failed)
+    record["gpu"] = gpu_entries(case) if case.gpu else []
+    record["host"] = _medians(case.host) if case.host else _unread(case)
+
+
+class _NotVisible:
+    """Which facts were missing, and how to get them: told anew only where it is not as before.
+
+    A proxy's requests mostly lack the same facts of the same machine, engine and model.
+    """
+
+    def __init__(self) -> None:
+        self._asked: tuple[object, ...] = ()
+        self._told: list[dict[str, str]] = []
+
+    def __call__(self, case: Case, diagnosis: Diagnosis) -> list[dict[str, str]]:
+        facts = list(diagnosis.missing.values())
+        if case.phases.source == "estimate" and case.timeline.tokens.completion is not None:
+            facts.insert(0, "decode time")
+        # All that `how_to_enable` looks at; values that are the same objects are soon compared.
+        asked = (facts, case.server, case.device, case.model, case.envelope.because)
+        if asked != self._asked:
+            self._told = [
+                {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
+                for fact in dict.fromkeys(facts)
+            ]
+            self._asked = asked
+        return self._told
+
+
+_not_visible = _NotVisible()
+
+
+def _expected(envelope: Envelope) -> dict[str, Any]:
+    expected: dict[str, Any] = {}
+    if (band := envelope.decode) is not None:
+        expected["decode_low_tps"] = round(band.low, 2)
+        expected["decode_high_tps"] = round(band.high, 2)
+    if envelope.ceiling_tps is not None:
+        expected["ceiling_tps"] = round(envelope.ceiling_tps, 2)
+    if (today := envelope.as_configured) is not None:
+        expected["as_configured"] = {
+            "low_tps": round(today.low, 2),
+            "high_tps": round(today.high, 2),
+        }
+    if envelope.basis is not None:
+        expected["basis"] = envelope.basis
+    if envelope.because:
+        expected["because"] = list(envelope.because)
+    return expected
 
 
 def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
@@ -152,34 +203,29 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
         informational=finding.informational or None,
         summary=finding.summary,
         evidence=[
-            _some(name=e.name, value=_number(e.value), unit=e.unit, limit=e.limit)
+            _some(name=e.name, value=rounded(e.value), unit=e.unit, limit=e.limit)
             for e in finding.evidence
         ],
         remedy=finding.remedy,
     )
 
 
-def _host(case: Case) -> dict[str, Any]:
-    if not case.host:
-        return {"samples": 0, "why": _why_unread(case)}
-    return _medians(case.host)
-
-
-def _why_unread(case: Case) -> str:
+def _unread(case: Case) -> dict[str, Any]:
     """Say why a request has no readings of the machine."""
     if case.server.local is False:
-        return "the engine runs on another machine"
-    return case.device.sampling_failure or "the sampling process gave none in that time"
+        why = "the engine runs on another machine"
+    else:
+        why = case.device.sampling_failure or "the sampling process gave none in that time"
+    return {"samples": 0, "why": why}
 
 
 def _medians(samples: tuple[HostSample, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {"samples": len(samples)}
     columns = zip(*map(_HOST_READINGS, samples), strict=True)
-    known = {
-        name: [value for value in column if value is not None]
-        for name, column in zip(_HOST_FIELDS, columns, strict=True)
-    }
-    found = {name: _number(statistics.median(v)) for name, v in known.items() if v}
-    return {"samples": len(samples), **found}
+    for name, column in zip(_HOST_FIELDS, columns, strict=True):
+        if known := [value for value in column if value is not None]:
+            found[name] = rounded(median_of(sorted(known)))
+    return found
 
 
 def _some(**values: Any) -> dict[str, Any] | None:
@@ -187,9 +233,8 @@ def _some(**values: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if value is not None} or None
 
 
-def _text(text: str | None) -> str | None:
-    """Bound what a client wrote, and make it text that JSON can carry."""
-    return None if text is None else sendable(text[:MAX_TEXT_CHARS])
+_text = lru_cache(maxsize=64)(sendable)
+"""A name or a path, cut before, as text that JSON can carry: requests repeat them."""
 
 
 def known(value: Any) -> Any:
@@ -199,11 +244,3 @@ def known(value: Any) -> Any:
     if isinstance(value, list):
         return [known(v) for v in value]
     return value
-
-
-def _rate(tokens_per_s: float | None) -> float | None:
-    return None if tokens_per_s is None else round(tokens_per_s, 2)
-
-
-def _number(value: float) -> float:
-    return round(value, 3)

@@ -33,10 +33,11 @@ class SeriesStore:
         if diagnosis is None:
             return
         request_id = record["id"]
-        self._drop(request_id)
+        if request_id in self._kept:
+            self._drop(request_id)
         self._kept[request_id] = b""
         self._unwritten[request_id] = case
-        if _readings(case) > SHORT_READINGS:
+        if len(case.host) + len(case.gpu) + len(case.timeline.token_at_s) > SHORT_READINGS:
             self._write(request_id)
         while len(self._kept) > self._keep:
             self._drop(next(iter(self._kept)))
@@ -64,7 +65,3 @@ class SeriesStore:
     def _drop(self, request_id: str) -> None:
         self._unwritten.pop(request_id, None)
         self._bytes -= len(self._kept.pop(request_id, b""))
-
-
-def _readings(case: Case) -> int:
-    return len(case.host) + len(case.gpu) + len(case.timeline.token_at_s)

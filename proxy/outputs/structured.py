@@ -6,6 +6,7 @@ Bare = int | float | str
 MAX_STRING_CHARS = 240
 _MOST_INTEGER = 999_999_999_999_999
 _MOST_DECIMAL = 999_999_999_999.0
+_FIXED = ("", ".1f", ".2f", ".3f")  # by the number of fraction digits
 
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
@@ -32,7 +33,7 @@ def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
     if not -_MOST_DECIMAL <= value <= _MOST_DECIMAL:
         value = max(min(value, _MOST_DECIMAL), -_MOST_DECIMAL)
-    text = f"{value:.{digits}f}".rstrip("0")
+    text = format(value, _FIXED[digits]).rstrip("0")
     return f"{text}0" if text[-1] == "." else text
 
 

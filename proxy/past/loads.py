@@ -6,7 +6,7 @@ too, to compare later loads with, but is no load that was noticed: nobody knows 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slowtok.detectors.case import Case, ModelLoad
@@ -76,14 +76,14 @@ class Loads:
     def __init__(self) -> None:
         self._engines: OrderedDict[str, _Engine] = OrderedDict()
 
-    def of(self, case: Case, idle: Iterable[GpuSample] = ()) -> tuple[ModelLoad, ...]:
+    def of(self, case: Case, idle: Sequence[GpuSample] = ()) -> tuple[ModelLoad, ...]:
         """Take note of what the case shows, and return the engine's loads, the newest first.
 
         The first one is the one that the case's model runs on; empty where that was not noticed.
         `idle` are GPU samples from before the request, as far back as there are any.
         """
-        engine = self._engine(_address(case))
-        held = _held(engine, case, idle)
+        engine = self._engine(case)
+        held = _held(engine, case, idle) if idle or case.gpu else []
         key = model_of(case)
         current = engine.newest(key)
         load = _noticed(engine, case, held, key, current)
@@ -94,14 +94,17 @@ class Loads:
             _complete(current, case, held[-1] if held else None)
         engine.pid, engine.uptime_s = case.server.pid, case.server.uptime_s
         engine.seen_to_s = max(engine.seen_to_s, _ended_at_s(case))
+        if current is None or not current.noticed:
+            return ()
         return _told(engine, current, case.timeline.accepted_at_s)
 
     def since_s(self, case: Case) -> float:
         """Return from when on idle samples are of use: since the engine's last request."""
-        engine = self._engine(_address(case))
+        engine = self._engine(case)
         return max(_from_s(engine, case), case.timeline.accepted_at_s - LOOK_BACK_S)
 
-    def _engine(self, name: str) -> _Engine:
+    def _engine(self, case: Case) -> _Engine:
+        name = case.server.url or case.server.name or case.server.kind
         engine = self._engines.get(name)
         if engine is None:
             engine = self._engines[name] = _Engine()
@@ -111,7 +114,7 @@ class Loads:
         return engine
 
 
-def _held(engine: _Engine, case: Case, idle: Iterable[GpuSample]) -> list[Held]:
+def _held(engine: _Engine, case: Case, idle: Sequence[GpuSample]) -> list[Held]:
     """Return the memory since the engine's last request; earlier loads were noticed then."""
     listing = [s for s in (*idle, *case.gpu) if s.processes is not None]
     if not listing:
@@ -129,39 +132,34 @@ def _from_s(engine: _Engine, case: Case) -> float:
     return min(engine.seen_to_s, case.timeline.accepted_at_s) - OVERLAP_S
 
 
-def _address(case: Case) -> str:
-    return case.server.url or case.server.name or case.server.kind
-
-
 def _noticed(
     engine: _Engine, case: Case, held: list[Held], key: str, current: _Load | None
 ) -> _Load | None:
     """Return the load that the case runs on, where anything speaks for a new one."""
-    waited = _waited_for(case, held)
-    if waited is not None:
-        return waited
-    model, server = _name(case), case.server
+    server = case.server
+    if case.phases.load_s is not None or server.slept:
+        waited = _waited_for(case, held)
+        if waited is not None:
+            return waited
     rise = last_rise(held) if held else None
     if rise is not None and _serves_one_model(case):
         at_s = min(rise.done_at_s, case.timeline.accepted_at_s)
         begin_s = min(rise.before.at_s, at_s)
-        return _Load(key=key, model=model, begin_s=begin_s, at_s=at_s, before=rise.before)
+        return _Load(key=key, model=_name(case), begin_s=begin_s, at_s=at_s, before=rise.before)
     accepted_at_s = case.timeline.accepted_at_s
     restarted = _was_restarted(engine, case)
     if restarted and server.uptime_s is not None and server.loaded_models is None:
         at_s = accepted_at_s - server.uptime_s
-        return _Load(key=key, model=model, begin_s=at_s, at_s=at_s)
+        return _Load(key=key, model=_name(case), begin_s=at_s, at_s=at_s)
     if restarted or current is None or _is_other_context(current, case):
         at_s = accepted_at_s - (server.uptime_s or 0.0)
-        return _Load(key=key, model=model, begin_s=accepted_at_s, at_s=at_s, noticed=False)
+        return _Load(key=key, model=_name(case), begin_s=accepted_at_s, at_s=at_s, noticed=False)
     return None
 
 
 def _waited_for(case: Case, held: list[Held]) -> _Load | None:
-    """Return the load that lies within the request itself."""
+    """Return the load that lies within a request that waited for one; None for a short one."""
     load_s = case.phases.load_s
-    if load_s is None and not case.server.slept:
-        return None
     if load_s is not None and load_s < MIN_LOAD_S:
         return None
     accepted_at_s = case.timeline.accepted_at_s
@@ -233,9 +231,7 @@ def _serves_one_model(case: Case) -> bool:
     return held is None or (len(held) <= 1 and case.server.kind != "ollama")
 
 
-def _told(engine: _Engine, current: _Load | None, accepted_at_s: float) -> tuple[ModelLoad, ...]:
-    if current is None or not current.noticed:
-        return ()
+def _told(engine: _Engine, current: _Load, accepted_at_s: float) -> tuple[ModelLoad, ...]:
     by_driver = current.seen_bytes is not None
     loads = list(engine.loads)
     found = [

@@ -4,6 +4,7 @@ The engine's version is not in it: what is compared across versions is what drif
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from slowtok.detectors.placement import serving_gpus
 
 Kind = Literal["decode", "prefill"]
 
+NO_GPUS: Mapping[int, str] = {}
 ALONE = "alone"
 ALONE_SEQUENCES = 0.1
 """At most so many others on the mean still leave a request alone. No published source."""
@@ -79,11 +81,15 @@ def model_of(case: Case) -> str:
     return name if model.file_bytes is None else f"{name} {model.file_bytes}"
 
 
-@once
-def gpus_of(case: Case) -> dict[int, str]:
+def gpus_of(case: Case) -> Mapping[int, str]:
     """Return the uuids of the GPUs that may serve, by index; empty where surely none does."""
     if case.server.gpu_indices == () or not case.device.gpus:
-        return {}
+        return NO_GPUS
+    return _uuids(case)
+
+
+@once
+def _uuids(case: Case) -> Mapping[int, str]:
     return {gpu.index: gpu.uuid or str(gpu.index) for gpu in serving_gpus(case)}
 
 
@@ -92,7 +98,6 @@ def setup_at(kind: Kind, place: Place, tokens: str, sequences: str) -> Setup:
     return Setup(kind=kind, **place._asdict(), tokens=tokens, sequences=sequences)
 
 
-@once
 def place_of(case: Case) -> Place:
     """Return what all setups of a case's engine and model have in common."""
     server = case.server

@@ -31,10 +31,14 @@ class Readings:
 
     def __init__(self) -> None:
         self._hosts: dict[int | None, Ring[HostSample]] = {}
-        self._gpus: Ring[GpuSample] = Ring()
-        self._processes: dict[int, ProcessFacts] = {}
-        self._device = DeviceFacts()
-        self._gpu_reason: str | None = "not looked at yet"
+        self.gpus: Ring[GpuSample] = Ring()
+        """The samples of all GPUs."""
+        self.processes: dict[int, ProcessFacts] = {}
+        """What is known about the process behind each port that was looked at."""
+        self.device = DeviceFacts()
+        """The machine's facts as far as they are known; without RAM bandwidth."""
+        self.gpus_reason: str | None = "not looked at yet"
+        """Why there are no samples of GPUs, or not of all; None where there are."""
         self._overhead: OverheadLine | None = None
         self._failures: dict[str, str] = {}
         self._bad_lines = 0
@@ -75,15 +79,15 @@ class Readings:
             case HostLine():
                 self._hosts.setdefault(line.port, Ring()).add(line.sample)
             case GpuSample():
-                self._gpus.add(line)
+                self.gpus.add(line)
             case ProcessFacts():
-                self._processes[line.port] = line
+                self.processes[line.port] = line
             case DeviceFacts():
-                said = self._device
-                self._device = replace(line, gpus=said.gpus, gpus_reason=said.gpus_reason)
+                said = self.device
+                self.device = replace(line, gpus=said.gpus, gpus_reason=said.gpus_reason)
             case GpusLine():
-                self._device = replace(self._device, gpus=line.gpus, gpus_reason=line.reason)
-                self._gpu_reason = line.reason
+                self.device = replace(self.device, gpus=line.gpus, gpus_reason=line.reason)
+                self.gpus_reason = line.reason
             case OverheadLine():
                 self._overhead = line
             case FailedLine():
@@ -91,8 +95,8 @@ class Readings:
 
     def forget_other_ports(self, ports: tuple[int, ...]) -> None:
         """Drop what was kept about ports that are no longer watched."""
-        for port in self._processes.keys() - set(ports):
-            del self._processes[port]
+        for port in self.processes.keys() - set(ports):
+            del self.processes[port]
         for watched in self._hosts.keys() - {None, *ports}:
             del self._hosts[watched]
 
@@ -102,24 +106,9 @@ class Readings:
         if ring is None:
             return ()
         found = ring.window(from_s, to_s + LONGEST_SPAN_S)
+        if not found or found[-1].at_s < to_s:
+            return found
         return tuple([sample for sample in found if sample.at_s - sample.span_s < to_s])
-
-    def gpu_window(self, from_s: float, to_s: float) -> tuple[GpuSample, ...]:
-        """Return the samples of all GPUs taken inside the window, oldest first."""
-        return self._gpus.window(from_s, to_s)
-
-    def device(self) -> DeviceFacts:
-        """Return the machine's facts as far as they are known; without RAM bandwidth."""
-        return self._device
-
-    @property
-    def gpus_reason(self) -> str | None:
-        """Why there are no samples of GPUs, or not of all; None where there are."""
-        return self._gpu_reason
-
-    def process(self, port: int) -> ProcessFacts | None:
-        """Return what is known about the process behind a port; None before the first look."""
-        return self._processes.get(port)
 
     def not_visible(self) -> list[dict[str, str]]:
         """Return what sampling that had to be slowed does not see, and why."""
@@ -130,7 +119,7 @@ class Readings:
         """Return what the user should know about the sampling itself."""
         overhead = self._overhead
         return {
-            "gpu_unavailable": self._gpu_reason,
+            "gpu_unavailable": self.gpus_reason,
             "cpu_ratio": overhead.cpu_ratio if overhead else None,
             "tick_p50_s": overhead.tick_p50_s if overhead else None,
             "tick_max_s": overhead.tick_max_s if overhead else None,

@@ -147,11 +147,11 @@ class Sampler:
 
     def gpu_window(self, from_s: float, to_s: float) -> tuple[GpuSample, ...]:
         """Return the samples of all GPUs taken inside the window, oldest first."""
-        return self._readings.gpu_window(from_s, to_s)
+        return self._readings.gpus.window(from_s, to_s)
 
     def device(self) -> DeviceFacts:
         """Return the machine's facts as far as they are known; without RAM bandwidth."""
-        return self._readings.device()
+        return self._readings.device
 
     @property
     def gpus_reason(self) -> str | None:
@@ -160,7 +160,7 @@ class Sampler:
 
     def process(self, port: int) -> ProcessFacts | None:
         """Return what is known about the process behind a port; None before the first look."""
-        return self._readings.process(port)
+        return self._readings.processes.get(port)
 
     @property
     def failure(self) -> str | None:

@@ -45,24 +45,22 @@ class Scraper:
 
     def begin(self) -> None:
         """A request is about to be sent."""
-        self._want_after(FRESH_S)
+        self.want(FRESH_S)
 
     def poll(self) -> None:
         """A request is there."""
-        self._want_after(POLL_S)
+        self.want(POLL_S)
 
-    def want(self) -> None:
-        """Scrape now, or as soon as may be."""
+    def want(self, age_s: float = 0.0) -> None:
+        """Scrape now, or as soon as may be; not where the last scrape is younger than `age_s`."""
         if self.refused:
+            return
+        if age_s and self._asked_at_s and time.monotonic() - self._asked_at_s[-1] < age_s:
             return
         self._wanted += 1
         if self._task is None or self._task.done():
             asked_at_s = self._ask() if self._wait_s() == 0 else None
             self._task = asyncio.create_task(self._scrape_all(asked_at_s))
-
-    def _want_after(self, age_s: float) -> None:
-        if not self._asked_at_s or time.monotonic() - self._asked_at_s[-1] >= age_s:
-            self.want()
 
     async def settled(self, timeout_s: float) -> bool:
         """Wait until what was wanted by now has been asked and answered; False when it is late."""

@@ -6,7 +6,6 @@ at the engine anyway. How far a slot is has been told since b9276; the prompt's 
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple, TypeGuard
 
 import aiohttp
@@ -58,8 +57,13 @@ class SlotLog:
 
     def window(self, from_s: float, to_s: float) -> tuple[BusySlots, ...]:
         """Return the looks inside a window, oldest first."""
-        recent = takewhile(lambda look: look.at_s >= from_s, reversed(self._looks))
-        return tuple([look for look in recent if look.at_s <= to_s][::-1])
+        found = []
+        for look in reversed(self._looks):  # windows are mostly recent
+            if look.at_s < from_s:
+                break
+            if look.at_s <= to_s:
+                found.append(look)
+        return tuple(reversed(found))
 
 
 async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook | None:

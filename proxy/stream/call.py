@@ -4,11 +4,9 @@ The prompt itself is never kept: a `PromptPrint` holds hashes of its blocks and 
 Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.
 """
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,6 +20,7 @@ FINE_CHARS = 16_384
 COARSE_BLOCK_CHARS = 256
 MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
 MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
+_PLAIN_MESSAGE = frozenset({"role", "content"})
 _HEAD_ROLES = ("system", "developer")
 _ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
 _ROLE_OF_ITEM = {  # of Responses, which say no role
@@ -35,8 +34,7 @@ _KEPT_BY_ENGINE = ("previous_response_id", "conversation", "context")
 _PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Where one message begins in the canonical prompt, and the hash of all of it."""
 
     role: str
@@ -44,8 +42,7 @@ class Span:
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromptPrint:
+class PromptPrint(NamedTuple):
     """Hashes of one prompt: of its blocks in order, and of its pieces wherever they stand.
 
     `pieces` maps a piece's hash to the characters that its occurrences cover together. `marks` are
@@ -60,8 +57,7 @@ class PromptPrint:
     tools: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """One generation request; `said` is its body and goes no further than the relay."""
 
     api: Api
@@ -92,8 +88,9 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
 
     `said` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
     """
-    if any(said.get(name) for name in _KEPT_BY_ENGINE):
-        return None
+    for name in _KEPT_BY_ENGINE:
+        if said.get(name):
+            return None
     spans: list[Span] = []
     texts: list[str] = []
     begin = 0
@@ -108,7 +105,7 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     for piece in _PIECE.findall(whole):
         which = hash(piece)
         pieces[which] = pieces.get(which, 0) + len(piece)
-    tools = tuple(_tools(said.get("tools")))
+    tools = _tools(said.get("tools"))
     return PromptPrint(len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools)
 
 
@@ -116,9 +113,9 @@ def compare(
     new: PromptPrint, old: PromptPrint, age_s: float, others_since: int | None = None
 ) -> PromptPrefix:
     """Say how much of `new` an engine that had served `old` could have kept."""
-    begin, length = _block_at(_same_blocks(new.blocks, old.blocks))
-    message = _first_changed(new, old)
-    common = new.chars if message is None else min(begin, new.chars, old.chars)
+    begin, length = _block_at(_same(new.blocks, old.blocks))
+    message: int | None = _same(new.spans, old.spans)  # the first that differs
+    common = new.chars if message == len(new.spans) else min(begin, new.chars, old.chars)
     if common == new.chars:
         message = None
     kept = sum(map(new.pieces.__getitem__, new.pieces.keys() & old.pieces.keys()))
@@ -137,19 +134,15 @@ def compare(
     )
 
 
-def _same_blocks(new: Sequence[int], old: Sequence[int]) -> int:
-    """Return how many blocks both begin with."""
+def _same(new: Sequence[object], old: Sequence[object]) -> int:
+    """Return how many blocks, or messages, both begin with."""
     both = min(len(new), len(old))
     if new[:both] == old[:both]:
         return both
-    return next(i for i, (a, b) in enumerate(zip(new, old, strict=False)) if a != b)
-
-
-def _first_changed(new: PromptPrint, old: PromptPrint) -> int | None:
-    """Return the first message that the old prompt did not have there; None for all the same."""
-    pairs = enumerate(zip(new.spans, old.spans, strict=False))
-    ended = len(old.spans) if len(new.spans) > len(old.spans) else None
-    return next((i for i, (a, b) in pairs if a.whole != b.whole), ended)
+    same = 0
+    while new[same] == old[same]:
+        same += 1
+    return same
 
 
 def _kind(
@@ -184,22 +177,24 @@ def _length(prompt: PromptPrint, message: int) -> int:
     return begins[1] - begins[0]
 
 
-def _messages(said: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield (role, text) in the order of most chat templates: the system's word, tools, the rest.
+def _messages(said: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (role, text) in the order of most chat templates: the system's word, tools, the rest.
 
     Some templates put the tools first, so that what differs in them may differ at once.
     """
-    for name in ("system", "instructions"):
-        if isinstance(system := said.get(name), str | list):
-            yield "system", _text(system)
-    given = _given(said)
-    rest = list(itertools.dropwhile(lambda m: m.get("role") in _HEAD_ROLES, given))
-    yield from map(_message, given[: len(given) - len(rest)])
-    if tools := said.get("tools"):
-        yield "tools", _text(tools)
-    yield from map(_message, rest)
-    if not isinstance(said.get("messages"), list) and "prompt" in said:
-        yield "prompt", _text(said["prompt"])
+    systems = [said.get("system"), said.get("instructions")]
+    found = [("system", _text(said)) for said in systems if isinstance(said, (str, list))]
+    tools = said.get("tools")
+    for message in _given(said):
+        if tools and message.get("role") not in _HEAD_ROLES:
+            found.append(("tools", _text(tools)))
+            tools = None
+        found.append(_message(message))
+    if tools:
+        found.append(("tools", _text(tools)))
+    if "prompt" in said and not isinstance(said.get("messages"), list):
+        found.append(("prompt", _text(said["prompt"])))
+    return found
 
 
 def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -211,16 +206,19 @@ def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _message(message: Mapping[str, Any]) -> tuple[str, str]:
-    extra = {k: v for k, v in message.items() if k not in ("role", "content") and v}
-    text = _text(message.get("content")) + (_text(extra) if extra else "")
+    text = _text(message.get("content"))
+    if not message.keys() <= _PLAIN_MESSAGE:
+        extra = {k: v for k, v in message.items() if k not in _PLAIN_MESSAGE and v}
+        text += _text(extra) if extra else ""
     role = message.get("role") or _ROLE_OF_ITEM.get(str(message.get("type")))
     return (role if role in _ROLES else "other"), text  # a role could be any text
 
 
-def _tools(tools: Any) -> Iterable[int]:
-    """Yield the hash of each tool, whatever the order of its members."""
-    for tool in tools if isinstance(tools, list) else ():
-        yield hash(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS))
+def _tools(tools: Any) -> tuple[int, ...]:
+    """Return the hash of each tool, whatever the order of its members."""
+    if not isinstance(tools, list):
+        return ()
+    return tuple([hash(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)) for tool in tools])
 
 
 def _text(value: Any) -> str:
@@ -232,11 +230,11 @@ def _text(value: Any) -> str:
 def _blocks(text: str) -> tuple[int, ...]:
     """Return the hash of each block, see `_block_at`."""
     fine = range(0, min(len(text), FINE_CHARS), FINE_BLOCK_CHARS)
-    coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
-    return (
-        *[hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine],
-        *[hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse],
-    )
+    blocks = [hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine]
+    if len(text) > FINE_CHARS:
+        coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
+        blocks += [hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse]
+    return tuple(blocks)
 
 
 def _block_at(index: int) -> tuple[int, int]:

@@ -19,42 +19,23 @@ from slowtok.proxy.stream.sse import SseReader
 
 MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to every second one
 
-
-class Whole:
-    """The framing of a reply that is one JSON document: nothing is complete before its end."""
-
-    frame = (b"", b"")
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self.dropped = 0
-        self.inside = True  # until its end
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Keep the piece; a document is complete only at its end."""
-        self._pieces.append(chunk)
-        return []
-
-    def flush(self) -> list[bytes]:
-        """Return the document."""
-        document = b"".join(self._pieces)
-        self._pieces.clear()
-        return [document] if document.strip() else []
+Reader = SseReader | NdjsonReader
 
 
-def make_reader(content_type: str) -> SseReader | NdjsonReader | Whole:
-    """Return the reader for a reply's framing, by its `Content-Type`."""
+def make_reader(content_type: str) -> Reader | None:
+    """Return the reader for a stream's framing, by its `Content-Type`; None for one document."""
     if content_type.startswith("text/event-stream"):
         return SseReader()
     if content_type.startswith("application/x-ndjson"):
         return NdjsonReader()
-    return Whole()
+    return None
 
 
 class Meter:
     """Reads one reply by its framing and dialect; `first_at_s` is when the first token came.
 
-    `token_events` counts the events that carried tokens: at least as many tokens have come.
+    `token_events` counts the events that carried tokens: at least as many tokens have come. One
+    that is a single JSON document is read at its end.
     """
 
     def __init__(self, api: Api, content_type: str) -> None:
@@ -65,33 +46,41 @@ class Meter:
         self.last_at_s: float | None = None
         self.done = False
         self._read = api.read
-        self._reader = make_reader(content_type)
-        self._repeats = Repeats(self._reader.frame)
+        self._reader = reader = make_reader(content_type)
+        if reader is None:
+            self._document: list[bytes] = []
+        else:
+            self._repeats = Repeats(reader.frame)
         self._steps = array("d")
         self._stride = 1
         self._skipped = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what was counted, for another process: it reads no more, and gets no text."""
-        reads_with = ("_read", "_reader", "_repeats")
+        reads_with = ("_read", "_reader", "_repeats", "_document")
         return {name: value for name, value in vars(self).items() if name not in reads_with}
 
     def feed(self, chunk: bytes, at_s: float) -> None:
         """Look at bytes that arrived from the engine at `at_s`."""
-        if not self._reader.inside and (repeated := self._repeats.count(chunk)):
-            self.token_events += repeated
-            self._step(at_s)
+        reader = self._reader
+        if reader is None:
+            self._document.append(chunk)
             return
-        carried = 0
-        for piece in self._pieces(chunk):
-            repeated = 0 if self._reader.inside else self._repeats.count(piece)
-            carried += repeated or self._carried(self._reader.feed(piece))
-        self._count(carried, at_s)
+        carried = 0 if reader.inside else self._repeats.count(chunk)
+        if not carried:
+            carried = self._read_chunk(reader, chunk)
+        if carried:
+            self._count(carried, at_s)
 
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
-        self._count(sum(map(self._note_event, self._reader.flush())), at_s)
-        self.parse_errors += self._reader.dropped
+        if self._reader is None:
+            carried = self._read_document()
+        else:
+            carried = sum(map(self._note_event, self._reader.flush()))
+            self.parse_errors += self._reader.dropped
+        if carried:
+            self._count(carried, at_s)
 
     @property
     def is_complete(self) -> bool:
@@ -113,14 +102,27 @@ class Meter:
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
-    def _pieces(self, chunk: bytes) -> tuple[bytes, ...]:
-        """Return the chunk, cut so that its whole events, which may be mere repeats, are one."""
-        end, is_inside = self._reader.frame[1], self._reader.inside
-        if not end or end not in chunk or (chunk.endswith(end) and not is_inside):
-            return (chunk,)
+    def _read_document(self) -> int:
+        """Read the reply that is one document: an answer counts as one token."""
+        document = b"".join(self._document)
+        self._document.clear()
+        return 0 if not document or document.isspace() else int(self._note_event(document))
+
+    def _read_chunk(self, reader: Reader, chunk: bytes) -> int:
+        """Read a chunk that is more than repeats; return how many of its events carried tokens.
+
+        It is cut so that its whole events, which may be mere repeats, are one piece.
+        """
+        end, is_inside = reader.frame[1], reader.inside
+        if end not in chunk or (chunk.endswith(end) and not is_inside):
+            return self._carried(reader.feed(chunk))
         first = chunk.index(end) + len(end) if is_inside else 0
         last = chunk.rindex(end) + len(end)
-        return chunk[:first], chunk[first:last], chunk[last:]
+        carried = 0
+        for piece in (chunk[:first], chunk[first:last], chunk[last:]):
+            repeated = 0 if reader.inside else self._repeats.count(piece)
+            carried += repeated or self._carried(reader.feed(piece))
+        return carried
 
     def _carried(self, events: list[bytes]) -> int:
         """Return how many of these events carried tokens."""
@@ -134,11 +136,6 @@ class Meter:
             else:
                 self._repeats.forget()
         return carried
-
-    def _count(self, carried: int, at_s: float) -> None:
-        if carried:
-            self.token_events += carried
-            self._step(at_s)
 
     def _note_event(self, event: bytes) -> bool:
         if event == b"[DONE]":
@@ -155,7 +152,9 @@ class Meter:
             self.parse_errors += 1  # not JSON, or JSON of another shape: the bytes have passed
             return False
 
-    def _step(self, at_s: float) -> None:
+    def _count(self, carried: int, at_s: float) -> None:
+        """Take note of a read that carried tokens."""
+        self.token_events += carried
         if self.first_at_s is None:
             self.first_at_s = at_s
         self.last_at_s = at_s

@@ -38,10 +38,11 @@ def split(
     prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, word, early_head, alone)
     if source == "stream" and _all_at_once(timeline, choices):
         prefill_s = decode_s = None
-    queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
+    answered_at_s = _answered_at_s(timeline)
+    queue_s, load_s = _queue(timeline, engine, source, early_head, answered_at_s), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
-    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source)
+    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source, answered_at_s)
     return Phases(
         source=source,
         queue_s=queue_s,
@@ -51,7 +52,7 @@ def split(
         delivery_s=_difference(timeline.delivered_at_s, timeline.last_byte_at_s),
         ttft_s=_difference(timeline.first_token_at_s, timeline.accepted_at_s),
         total_s=_latest_at_s(timeline) - timeline.accepted_at_s,
-        decode_stream_s=_stream_decode(timeline),
+        decode_stream_s=_stream_decode(timeline) if timeline.stream else None,
         prefill_tps=_rate(timeline.tokens.processed, prefill_s),
         decode_tps=_decode_rate(timeline.tokens.completion, choices, decode_s),
         prefill_from_at_s=begin_s,
@@ -137,7 +138,11 @@ def _all_at_once(timeline: Timeline, choices: int) -> bool:
 
 
 def _queue(
-    timeline: Timeline, engine: EngineTimings, source: Source, early_head: bool
+    timeline: Timeline,
+    engine: EngineTimings,
+    source: Source,
+    early_head: bool,
+    answered_at_s: float | None,
 ) -> float | None:
     """The engine's word, else the shortest wait that its own work leaves room for.
 
@@ -149,20 +154,25 @@ def _queue(
     if source in ("stream", "estimate"):
         waits_for_head = early_head and timeline.stream
         return _difference(timeline.headers_at_s, timeline.sent_at_s) if waits_for_head else None
-    first_at_s = timeline.first_token_at_s if timeline.stream else None
     prepared_s = (engine.load_s or 0.0) + (engine.prefill_s or 0.0)
-    to_first_s = _difference(first_at_s, timeline.sent_at_s, prepared_s)
     worked_s = prepared_s + (engine.decode_s or 0.0)
-    to_end_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, worked_s)
-    waits_s = [wait for wait in (to_first_s, to_end_s) if wait is not None]
-    return min(waits_s, default=None)
+    to_end_s = _difference(answered_at_s, timeline.sent_at_s, worked_s)
+    if not timeline.stream:
+        return to_end_s
+    to_first_s = _difference(timeline.first_token_at_s, timeline.sent_at_s, prepared_s)
+    if to_first_s is None or to_end_s is None:
+        return to_end_s if to_first_s is None else to_first_s
+    return min(to_first_s, to_end_s)
 
 
 def _bounds(
-    timeline: Timeline, prefill_s: float | None, decode_s: float | None, source: Source
+    timeline: Timeline,
+    prefill_s: float | None,
+    decode_s: float | None,
+    source: Source,
+    answered: float | None,
 ) -> tuple[float | None, float | None, float | None]:
     """Begin of prefill, first token and last token, on the proxy's clock."""
-    answered = _answered_at_s(timeline)
     first = timeline.first_token_at_s if timeline.stream else None
     if source in ("engine", "metrics") and answered is not None and decode_s is not None:
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
@@ -190,8 +200,8 @@ def _answered_at_s(timeline: Timeline) -> float | None:
 
 
 def _latest_at_s(timeline: Timeline) -> float:
-    known = (
-        timeline.accepted_at_s,
+    latest_at_s = timeline.accepted_at_s
+    for at_s in (
         timeline.sent_at_s,
         timeline.headers_at_s,
         timeline.first_token_at_s,
@@ -199,8 +209,10 @@ def _latest_at_s(timeline: Timeline) -> float:
         timeline.last_byte_at_s,
         timeline.delivered_at_s,
         timeline.ended_at_s,
-    )
-    return max([at_s for at_s in known if at_s is not None])
+    ):
+        if at_s is not None and at_s > latest_at_s:
+            latest_at_s = at_s
+    return latest_at_s
 
 
 def _stream_decode(timeline: Timeline) -> float | None:

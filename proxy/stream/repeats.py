@@ -23,7 +23,7 @@ MAX_MISSES = 16  # in a row, after which a stream whose events all differ is lef
 class Repeats:
     """Knows the event before, and finds those that only repeat it.
 
-    `frame` is what stands before and after an event on the wire; without one, nothing follows.
+    `frame` is what stands before and after an event on the wire.
     """
 
     __slots__ = (
@@ -38,22 +38,25 @@ class Repeats:
 
     def __init__(self, frame: tuple[bytes, bytes]) -> None:
         self._frame = frame
-        self._misses = 0 if any(frame) else MAX_MISSES
+        self._misses = 0
         self.forget()
 
     def count(self, chunk: bytes) -> int:
         """Return how many events `chunk` is if all are whole and repeat the one before, else 0."""
-        after = self._after_in_chunk
-        if not after or not chunk.endswith(after):
+        before, after = self._before_in_chunk, self._after_in_chunk
+        if not after or not chunk.endswith(after) or not chunk.startswith(before):
             return 0
-        before = self._before_in_chunk
-        if not chunk.startswith(before):
-            return 0
-        texts = chunk[len(before) : -len(after)].split(self._between)
-        if not (_is_text(texts[0]) if len(texts) == 1 else _are_texts(texts)):
-            return 0
-        self._misses = 0
-        return len(texts)
+        begin, end = len(before), len(chunk) - len(after)
+        if end - begin < len(self._between):  # too short for two, as is nearly always so
+            if _PLAIN.fullmatch(chunk, begin, end) is None:
+                return 0
+            found = 1 if chunk.isascii() or _is_utf8(chunk[begin:end]) else 0
+        else:
+            texts = chunk[begin:end].split(self._between)
+            found = len(texts) if _are_texts(texts) else 0
+        if found:
+            self._misses = 0
+        return found
 
     def hold(self, event: bytes) -> bool:
         """Say whether an event repeats the one before."""
@@ -99,8 +102,10 @@ def _are_texts(texts: list[bytes]) -> bool:
 
 def _is_text(text: bytes) -> bool:
     """Say whether `text` is a JSON string's inside that is not empty, and valid UTF-8."""
-    if _PLAIN.fullmatch(text) is None:
-        return False
+    return _PLAIN.fullmatch(text) is not None and _is_utf8(text)
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
         return text.isascii() or bool(text.decode())
     except UnicodeDecodeError:

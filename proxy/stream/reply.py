@@ -4,7 +4,7 @@ Dialects write into a `Reply`; the meter reads it once at the end. Values are th
 in the units of our records (seconds, tokens).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,8 +52,9 @@ class Reply:
 
     def note_choice(self, index: Any) -> None:
         """An event is about the answer of this number."""
-        self.last_choice = count_of(index) or 0
-        self.choices_seen = max(self.choices_seen, self.last_choice + 1)
+        self.last_choice = number = count_of(index) or 0
+        if number >= self.choices_seen:
+            self.choices_seen = number + 1
 
     @property
     def choices(self) -> int:
@@ -68,7 +69,7 @@ class Reply:
                 cached=self.cached_tokens,
                 completion=self.completion_tokens,
             )
-        told = _together(*self.timings.values())
+        told = _together(self.timings.values())
         return Tokens(
             prompt=told.prompt_tokens,
             cached=self.cached_tokens if told.cached_tokens is None else told.cached_tokens,
@@ -77,28 +78,40 @@ class Reply:
             accepted=told.accepted,
         )
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the engine gave timings of its own."""
+        if self.timings or self.prefill_s is not None or self.decode_s is not None:
+            return True
+        return self.queue_s is not None or self.load_s is not None
+
     def engine(self) -> EngineTimings | None:
         """Return the engine's own timings, or None where it gave none."""
         if self.timings:
-            told = _together(*self.timings.values())
+            told = _together(self.timings.values())
             return EngineTimings(prefill_s=told.prefill_s, decode_s=told.decode_s)
-        queue_s, load_s = self.queue_s, self.load_s
-        prefill_s, decode_s = self.prefill_s, self.decode_s
-        if (queue_s, load_s, prefill_s, decode_s) == (None, None, None, None):
+        if not self.is_timed:
             return None
-        return EngineTimings(queue_s=queue_s, load_s=load_s, prefill_s=prefill_s, decode_s=decode_s)
+        return EngineTimings(
+            queue_s=self.queue_s,
+            load_s=self.load_s,
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+        )
 
 
 def count_of(value: Any) -> int | None:
-    """Narrow a JSON value to a count: a non-negative whole number, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Narrow a JSON value to a count: a non-negative whole number, or None.
+
+    The type itself is asked for, here and below: a bool is an int to `isinstance`.
+    """
+    return value if type(value) is int and value >= 0 else None
 
 
 def number_of(value: Any) -> float | None:
     """Narrow a JSON value to a non-negative number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        return None
-    return float(value)
+    kind = type(value)
+    return float(value) if (kind is float or kind is int) and value >= 0 else None
 
 
 def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
@@ -106,16 +119,16 @@ def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
     return value[:most_chars] if isinstance(value, str) and value else None
 
 
-def _together(first: ChoiceTimings, *others: ChoiceTimings) -> ChoiceTimings:
+def _together(told: Iterable[ChoiceTimings]) -> ChoiceTimings:
     """Return the timings of one request's choices: the prefill is the first one's.
 
     They share it, and decode side by side.
     """
-    if not others:
-        return first
-    every = (first, *others)
+    every = list(told)
+    if len(every) == 1:
+        return every[0]
     return replace(
-        first,
+        every[0],
         completion_tokens=sum([t.completion_tokens for t in every]),
         decode_s=max([t.decode_s for t in every]),
         drafted=_sum([t.drafted for t in every]),

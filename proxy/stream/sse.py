@@ -26,6 +26,8 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of every event that `chunk` completes; most chunks complete one."""
+        if not self.inside and _is_one(chunk):
+            return [chunk[6:-2]]
         if self._dropping or self._after_cr or len(chunk) > MAX_EVENT_BYTES or b"\r" in chunk:
             return self._feed_slowly(chunk)
         begin = chunk.find(b"\n\n") + 2 if self.inside else 0  # of the first event that is whole
@@ -84,6 +86,13 @@ class SseReader:
             self._data_bytes += len(line)
             self._drop_if_too_long()
         return None
+
+
+def _is_one(chunk: bytes) -> bool:
+    """Say whether a chunk is one event of one line, as is nearly always so."""
+    if not chunk.startswith(b"data: ") or chunk.find(b"\n") != len(chunk) - 2:
+        return False
+    return chunk.endswith(b"\n") and b"\r" not in chunk and len(chunk) <= MAX_EVENT_BYTES
 
 
 def _data_of(event: bytes) -> bytes | None:

@@ -51,7 +51,7 @@ def find_marks(text: str) -> tuple[Mark, ...]:
         if begin >= covered and (header is None or not header.begin <= begin < header.end):
             marks.append(_mark(text, begin, end, covered))
             covered = end
-    return tuple(sorted(marks))
+    return tuple(sorted(marks)) if marks else ()
 
 
 def kind_at(

@@ -7,7 +7,7 @@ import pytest
 from fakes.cases import case
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Missing
-from slowtok.detectors.once import once
+from slowtok.detectors.once import MOST_ANSWERS, once
 
 
 def test_work_is_done_once_for_each_case_and_argument() -> None:
@@ -37,3 +37,34 @@ def test_what_is_missing_is_missing_each_time() -> None:
     for _ in range(2):
         with pytest.raises(Missing):
             fail(of)
+
+
+def test_answers_are_kept_for_a_bounded_number_of_arguments() -> None:
+    alive: list[object] = [object() for _ in range(3 * MOST_ANSWERS)]
+    asked: list[object] = []
+
+    @once
+    def note(_of: Case, what: object) -> int:
+        asked.append(what)
+        return len(asked)
+
+    of = case()
+    for what in alive:
+        note(of, what)
+    newest, oldest = note(of, alive[-1]), note(of, alive[0])
+
+    assert newest == len(alive)  # kept
+    assert oldest == len(alive) + 1  # asked again
+
+
+def test_work_that_asks_for_another_case_is_kept_for_its_own() -> None:
+    other = case()
+
+    @once
+    def which(of: Case) -> tuple[int, int]:
+        return id(of), id(of) if of is other else which(other)[0]
+
+    first = case()
+
+    assert which(first) == (id(first), id(other))
+    assert which(other) == (id(other), id(other))

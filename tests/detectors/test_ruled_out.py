@@ -1,16 +1,40 @@
 """What can be ruled out for a request that was cut off."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_timeline, with_tokens
+from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases
+from fakes.cases import (
+    healthy,
+    with_device,
+    with_phases,
+    with_server,
+    with_timeline,
+    with_tokens,
+)
 from slowtok.detectors.case import Case
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.finding import Missing
 from slowtok.detectors.machine import DeviceFacts
-from slowtok.detectors.ruled_out import GPU_CAUSES, could_apply
+from slowtok.detectors.ruled_out import GPU_CAUSES, could_apply, known_beforehand
 
+FIRING: dict[str, Callable[[], Case]] = {
+    **cases.FIRING,
+    **memory_cases.FIRING,
+    **clock_cases.FIRING,
+    **engine_cases.FIRING,
+    **link_cases.FIRING,
+}
+WITHOUT: dict[str, Callable[[Case], Case]] = {
+    "GPUs": lambda case: replace(with_device(case, gpus=None), gpu=()),
+    "an engine here": lambda case: with_server(case, local=False),
+    "leave to use GPUs": lambda case: with_server(case, gpu_layers=0),
+    "samples of the host": lambda case: replace(case, host=()),
+    "anything": lambda case: replace(case, host=(), gpu=(), device=DeviceFacts()),
+}
 NOTHING = {"queue_s": None, "load_s": None, "prefill_s": None, "decode_s": None, "delivery_s": None}
 
 
@@ -66,3 +90,39 @@ def test_a_machine_that_nobody_read_is_not_ruled_out(device: DeviceFacts) -> Non
         "slow-prefill", "draft-rejected", "long-context", "slow-reader", "slow-network",
         "proxy-lag",
     }  # fmt: skip
+
+
+def answers(case: Case, causes: set[str]) -> dict[str, str | None]:
+    """What the detectors of these causes say: the fact that is missing, None where ruled out."""
+    said: dict[str, str | None] = {}
+    for detector in CATALOG:
+        if cause_of(detector) in causes:
+            try:
+                said[cause_of(detector)] = None
+                assert detector.detect(case) is None, f"{cause_of(detector)} was found"
+            except Missing as missing:
+                said[cause_of(detector)] = missing.fact
+    return said
+
+
+@pytest.mark.parametrize("lack", sorted(WITHOUT))
+@pytest.mark.parametrize("provoked", sorted(FIRING))
+def test_what_is_known_beforehand_is_what_the_detectors_would_say(provoked: str, lack: str) -> None:
+    case = WITHOUT[lack](FIRING[provoked]())
+    known = known_beforehand(case)
+
+    assert known
+    assert answers(case, {*known}) == known
+
+
+def test_nothing_is_known_beforehand_of_a_gpu_with_samples_of_the_host() -> None:
+    case = clock_cases.FIRING["thermal-throttle"]()
+
+    assert known_beforehand(case) == {}
+
+
+def test_half_of_the_causes_need_a_gpu() -> None:
+    known = known_beforehand(WITHOUT["GPUs"](healthy()))
+
+    assert {*known} > GPU_CAUSES
+    assert {*known.values()} == {None}

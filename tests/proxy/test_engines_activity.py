@@ -49,7 +49,7 @@ async def test_what_a_vllm_gained_around_a_request(engine: Upstream, tmp_path: P
         end_s = time.monotonic()
         engines.note_end(name)
         assert await engines.scraped(name, PATIENCE_S)
-        found = engines.activity(name, begin_s, end_s)
+        found = engines.all[0].activity.between(begin_s, end_s)
 
     assert found is not None
     assert found.alone is True
@@ -79,7 +79,7 @@ async def test_engines_without_counters_are_not_asked(engine: Upstream, tmp_path
         engines.note_end(only.name)
 
         assert await engines.scraped(only.name, 0.0)
-        assert (only.scraper, engines.activity(only.name, 1.0, 2.0)) == (None, None)
+        assert (only.scraper, only.activity.between(1.0, 2.0)) == (None, None)
 
 
 async def test_model_that_sleeps_is_left_alone(engine: Upstream, tmp_path: Path) -> None:
@@ -97,8 +97,6 @@ async def test_nobody_has_gained_nothing(engine: Upstream, tmp_path: Path) -> No
         engines.note_end(None)
 
         assert await engines.scraped("nobody", 0.0)
-        assert engines.activity("nobody", 1.0, 2.0) is None
-        assert engines.activity(engines.all[0].name, None, 2.0) is None
 
 
 @pytest.mark.parametrize("kind", ["vllm"])

@@ -7,11 +7,9 @@ import pytest
 from slowtok.detectors.case import Neighbours, Phases
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.neighbours import (
-    Stay,
+    Stays,
     count_neighbours,
     in_flight_at,
-    met_at,
-    stay_of,
     with_slots,
 )
 from slowtok.proxy.servers.slots import SlotLog
@@ -57,8 +55,7 @@ def exchange(
 
 
 def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
-    stays = [stay for other in others if (stay := stay_of(other, NOW_S))]
-    met = met_at("a", stays)
+    met = Stays().beside(exchange(sent_at_s), others, NOW_S)
     return count_neighbours(in_flight_at(sent_at_s, met), phases, met)
 
 
@@ -192,7 +189,33 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
     assert with_slots(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean
 
 
-def test_a_request_is_alone_beside_one_at_another_engine() -> None:
-    there = [Stay("b", 1.0, 2.0, 9.0), Stay("a", 1.0, 2.0, 5.0)]
+def test_there_from_its_sending_until_its_end() -> None:
+    met = [(1.0, 2.0, 5.0)]
 
-    assert [in_flight_at(at_s, met_at("a", there)) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
+    assert [in_flight_at(at_s, met) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
+
+
+def ended(number: int, sent_at_s: float, end_s: float, *, engine: str = "a") -> Exchange:
+    other = exchange(sent_at_s, end_s, stream=False, engine=engine)
+    other.request_id = f"{number}"
+    return other
+
+
+def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
+    stays, mine = Stays(), ended(0, 10.0, 15.0)
+    mine.accepted_at_s = 10.0
+    before, beside, elsewhere = (
+        ended(1, 1.0, 9.0),
+        ended(2, 2.0, 11.0),
+        ended(3, 2.0, 12.0, engine="b"),
+    )
+    for other in (before, beside, elsewhere, mine):
+        stays.note(other, NOW_S)
+
+    assert stays.beside(mine, (), NOW_S) == [(2.0, 2.0, 11.0)]
+
+
+def test_a_request_is_no_neighbour_of_its_own() -> None:
+    mine = exchange(10.0, first_at_s=11.0)
+
+    assert Stays().beside(mine, (mine,), NOW_S) == []

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.registry import Collector
 
-from slowtok.proxy.outputs.cells import Counter, Histogram, Request
+from slowtok.proxy.outputs.cells import Counter, Counters, Histograms
 
 AT_S = 1795190354.25
 BOUNDS = (0.1, 1, 2.5, 10_000)
@@ -43,21 +43,23 @@ def one(counted: Collector) -> Metric:
 def test_all_is_as_the_library_would_have_counted_it(
     written: Callable[[Collector], bytes], counted: list[tuple[str, float, str]]
 ) -> None:
-    own = Counter("n", "How many.", ("kind",)), Histogram("s", "How long.", ("kind",), BOUNDS)
+    own = Counter("n", "How many.", ("kind",)), Histograms(("kind",), ("s", "How long.", BOUNDS))
     theirs = (
         library.Counter("n", "How many.", ("kind",), registry=None),
         library.Histogram("s", "How long.", ("kind",), buckets=BOUNDS, registry=None),
     )
     with patch("time.time", lambda: AT_S):
         for kind, amount, request_id in counted:
-            request, exemplar = Request(request_id, AT_S), {"request_id": request_id}
+            request, exemplar = (request_id, AT_S), {"request_id": request_id}
             own[0].inc((kind,), amount, request)
-            own[1].observe((kind,), amount, request)
+            own[1].observe((kind,), (amount,), request)
             theirs[0].labels(kind).inc(amount, exemplar)
             theirs[1].labels(kind).observe(amount, exemplar)
 
     expected = written(Families(*map(one, theirs)))
-    assert written(Families(*[counter.family() for counter in own])) == expected
+    assert (
+        written(Families(*[family for counted in own for family in counted.families()])) == expected
+    )
 
 
 def test_counter_without_a_request_has_no_exemplar() -> None:
@@ -65,5 +67,19 @@ def test_counter_without_a_request_has_no_exemplar() -> None:
     counter.inc(("vllm",))
     counter.inc(("vllm",), 2)
 
-    [sample] = counter.family().samples
+    [family] = counter.families()
+    [sample] = family.samples
     assert (sample.value, sample.exemplar) == (3.0, None)
+
+
+def test_what_is_not_known_is_not_counted() -> None:
+    counters = Counters(("kind",), ("a", "How many."), ("b", "How many."))
+    counters.inc(("vllm",), (2, None))
+    counters.inc(("vllm",), (0, None))
+    histograms = Histograms(("kind",), ("s", "How long.", BOUNDS), ("t", "How long.", BOUNDS))
+    histograms.observe(("vllm",), (None, 0.1), ("id", AT_S))
+
+    counted = [[sample.value for sample in family.samples] for family in counters.families()]
+    assert counted == [[2.0], []]
+    seen = [[sample.value for sample in family.samples] for family in histograms.families()]
+    assert seen == [[], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.1]]

@@ -10,15 +10,11 @@ from fakes.records import GIB, full_case, with_full_gpus
 from slowtok.detectors.case import Case
 from slowtok.detectors.machine import GpuProcess, GpuSample
 from slowtok.proxy.outputs.gpus import MOST_OTHERS, REASONS, gpu_entries
-from slowtok.proxy.outputs.record import known
 
 
 def entries(*samples: GpuSample, case: Case | None = None) -> list[dict[str, Any]]:
     """What a case with these samples shows; with `case`, what that one shows."""
-    found: list[dict[str, Any]] = known(
-        gpu_entries(case if case is not None else replace(healthy(), gpu=samples))
-    )
-    return found
+    return gpu_entries(case if case is not None else replace(healthy(), gpu=samples))
 
 
 def at(at_s: float, index: int = 0, **readings: Any) -> GpuSample:

@@ -7,12 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from fakes.cases import FIRING, case, healthy, with_phases, with_timeline
+from fakes.cases import FIRING, case, healthy, with_phases, with_server, with_timeline
 from fakes.records import full_record, names
-from slowtok.detectors.case import Case, Phases, Timeline
+from slowtok.detectors.case import Case, Envelope, Phases, Timeline
 from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.facts import how_to_enable
 from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample
 from slowtok.proxy.outputs.record import MAX_TEXT_CHARS, SCHEMA, make_record
 
 CONTRACT = """
@@ -49,6 +51,31 @@ def test_identity() -> None:
     assert found["id"] == healthy().timeline.request_id
     assert datetime.fromisoformat(found["ts"]).timestamp() == 1.8e9
     assert found["upstream"] == {"kind": "llama-server", "url": "http://127.0.0.1:8080"}
+
+
+def test_how_to_see_more_is_told_by_the_machine_engine_and_model_of_each_request() -> None:
+    facts = ("host samples during decode", "KV bytes read per token", "power of the GPU")
+    lacking = Diagnosis(verdict="normal", missing=dict(zip("abc", facts, strict=True)))
+    gpus = (GpuFacts(index=0), GpuFacts(index=1, absent={"power_w": "not on this one"}))
+    first = replace(
+        healthy(),
+        device=DeviceFacts(gpus=gpus),
+        model=ModelFacts(read_bytes=1, kv_bytes_per_token=1),
+        envelope=Envelope(because=("no bandwidth",)),
+    )
+    others = (
+        replace(first, device=DeviceFacts(gpus=gpus, sampling_failure="it broke")),
+        replace(first, device=DeviceFacts(gpus_reason="no driver")),
+        with_server(first, gpu_indices=(0,)),
+        replace(first, model=ModelFacts()),
+        replace(first, envelope=Envelope(because=("another reason",))),
+    )
+
+    told = []
+    for one in (first, first, *others, first):
+        told.append([e["how_to_enable"] for e in make_record(one, lacking)["not_visible"]])
+        assert told[-1] == [how_to_enable(fact, one) for fact in facts]
+    assert len(set(map(tuple, told))) == 6
 
 
 def test_zero_is_a_measurement_and_stays() -> None:

@@ -13,9 +13,9 @@ def test_nothing_said_is_nothing_known() -> None:
     readings = Readings()
 
     assert readings.host_window(8080, 0, 1e9) == ()
-    assert readings.gpu_window(0, 1e9) == ()
-    assert readings.device() == DeviceFacts()
-    assert readings.process(8080) is None
+    assert readings.gpus.window(0, 1e9) == ()
+    assert readings.device == DeviceFacts()
+    assert readings.processes.get(8080) is None
     assert readings.status()["cpu_ratio"] is None
 
 
@@ -98,7 +98,7 @@ def test_a_port_that_is_no_longer_watched_is_forgotten() -> None:
     readings.forget_other_ports((11434,))
 
     assert readings.host_window(8080, 0, 2) == ()
-    assert readings.process(8080) is None
+    assert readings.processes.get(8080) is None
 
 
 def test_host_and_gpu_facts_come_together_in_any_order() -> None:
@@ -112,15 +112,15 @@ def test_host_and_gpu_facts_come_together_in_any_order() -> None:
         readings = Readings()
         for text in order:
             readings.take(text)
-        assert readings.device() == both
+        assert readings.device == both
 
 
 def test_no_gpu_library_says_why() -> None:
     readings = Readings()
     readings.take(b'{"kind":"gpus","reason":"NVML library not found"}')
 
-    assert readings.device().gpus is None
-    assert readings.device().gpus_reason == "NVML library not found"
+    assert readings.device.gpus is None
+    assert readings.device.gpus_reason == "NVML library not found"
     assert readings.status()["gpu_unavailable"] == "NVML library not found"
 
 
@@ -129,7 +129,7 @@ def test_new_host_facts_leave_the_gpus_and_why_there_are_not_more() -> None:
     readings.take(b'{"kind":"gpus","gpus":[{"index":0}],"reason":"GPU 1: lost"}')
     readings.take(b'{"kind":"host_facts","on_battery":true}')
 
-    assert readings.device() == DeviceFacts(
+    assert readings.device == DeviceFacts(
         gpus=(GpuFacts(index=0),), gpus_reason="GPU 1: lost", on_battery=True
     )
 

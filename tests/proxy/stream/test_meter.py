@@ -155,6 +155,19 @@ def test_a_whole_reply_that_cannot_be_read_is_counted(document: bytes) -> None:
     assert meter.reply.engine() is None
 
 
+def test_a_document_is_read_once_at_its_end() -> None:
+    meter = Meter(api(), JSON)
+    document = b'{"choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":3}}'
+    meter.feed(document[:20], 1.0)
+    meter.feed(document[20:], 2.0)
+
+    assert (meter.first_at_s, meter.token_events, meter.reply.tokens()) == (None, 0, Tokens())
+    meter.finish(3.0)
+    meter.finish(4.0)
+    assert (meter.token_at_s, meter.token_events) == ((3.0,), 1)
+    assert meter.reply.tokens() == Tokens(prompt=3)
+
+
 NULLS = (
     b'{"model":null,"error":null,"system_fingerprint":null,"choices":null,"usage":null,'
     b'"timings":null,"metrics":null,"message":null,"response":null,"done":null}'

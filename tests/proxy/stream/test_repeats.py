@@ -305,13 +305,6 @@ def test_what_differs_elsewhere_is_no_repetition(chunk: bytes) -> None:
     assert repeats.count(chunk) == 0
 
 
-def test_a_document_that_stands_alone_is_not_learned() -> None:
-    repeats = Repeats((b"", b""))
-    repeats.learn(data_of(event(b"word")))
-
-    assert not repeats.hold(data_of(event(b"word")))
-
-
 def test_stream_whose_events_all_differ_is_left_alone() -> None:
     repeats = Repeats(FRAME)
     for i in range(MAX_MISSES):

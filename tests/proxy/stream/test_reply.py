@@ -37,10 +37,13 @@ def test_a_text(value: Any, text: str | None) -> None:
 def test_a_reply_that_told_nothing() -> None:
     assert Reply().tokens() == Tokens()
     assert Reply().engine() is None
+    assert not Reply().is_timed
     assert Reply().choices == 1
 
 
 def test_zero_is_a_measurement() -> None:
     assert Reply(prefill_s=0.0).engine() == EngineTimings(prefill_s=0.0)
     assert Reply(load_s=2.0).engine() == EngineTimings(load_s=2.0)
+    assert Reply(prefill_s=0.0).is_timed
+    assert Reply(queue_s=0.0).is_timed
     assert Reply(cached_tokens=0).tokens() == Tokens(cached=0)

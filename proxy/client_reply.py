@@ -1,0 +1,116 @@
+"""A reply to a client: the head is what it is given, and no field is put in unasked but the date.
+
+aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
+from aiohttp.http import HttpVersion, HttpVersion11
+from multidict import CIMultiDict
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Answered(Protocol):
+    """What a reply has to know of its request: ours, or aiohttp's own for one of our pages."""
+
+    @property
+    def method(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> HttpVersion: ...  # noqa: D102
+    @property
+    def keep_alive(self) -> bool: ...  # noqa: D102
+    @property
+    def writer(self) -> AbstractStreamWriter: ...  # noqa: D102
+
+
+class ClientReply:
+    """A reply: with its whole `body`, or where that is None to be written piece by piece.
+
+    `then` is called once a whole body has gone out, or cannot any more.
+    """
+
+    __slots__ = ("_then", "_writer", "body", "headers", "keep_alive", "reason", "status")
+
+    def __init__(
+        self,
+        status: int,
+        headers: CIMultiDict[str],
+        body: bytes | None = None,
+        *,
+        reason: str | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.status = status
+        self.reason = _REASONS.get(status, "") if reason is None else reason
+        self.headers = headers
+        self.body = body
+        self.keep_alive: bool | None = None  # as the request wants it
+        self._then = then
+        self._writer: AbstractStreamWriter | None = None
+
+    def force_close(self) -> None:
+        """End the connection with this reply."""
+        self.keep_alive = False
+
+    async def prepare(self, request: Answered) -> None:
+        """Send the head; that of a whole reply goes with its body."""
+        if self._writer is not None:
+            return
+        writer = self._writer = request.writer
+        if self.keep_alive is None:
+            self.keep_alive = request.keep_alive
+        self._frame(request, writer)
+        version, headers = request.version, self.headers
+        if "Date" not in headers:
+            headers["Date"] = rfc822_formatted_time()
+        if not self.keep_alive:
+            if version == HttpVersion11:
+                headers["Connection"] = "close"
+        elif version != HttpVersion11:
+            headers["Connection"] = "keep-alive"
+        line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
+        await writer.write_headers(line, headers)
+        if self.body is None:
+            writer.send_headers()
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body; waits for a client that is far behind.
+
+        Raises:
+            ConnectionError: the client has gone.
+        """
+        if self._writer is not None:
+            await self._writer.write(piece)
+
+    async def write_eof(self) -> None:
+        """Send a whole body, or end one that was sent in pieces. Raises as `write`."""
+        writer, body, then = self._writer, self.body, self._then
+        self.body = self._then = None  # aiohttp keeps a reply for as long as its connection
+        try:
+            if writer is not None:
+                await writer.write_eof(body or b"")
+        finally:
+            if then is not None:
+                then()
+
+    def _frame(self, request: Answered, writer: AbstractStreamWriter) -> None:
+        """Say how long the body is: by its length, by chunks, or by the connection's end."""
+        status, headers = self.status, self.headers
+        if self.body is not None:
+            headers["Content-Length"] = str(len(self.body))
+        if must_be_empty_body(request.method, status):
+            if should_remove_content_length(request.method, status):
+                headers.popall("Content-Length", None)
+            writer.length = 0
+        elif "Content-Length" in headers:
+            writer.length = int(headers["Content-Length"])
+        elif request.version == HttpVersion11:
+            writer.enable_chunking()
+            headers["Transfer-Encoding"] = "chunked"
+        else:
+            self.keep_alive = False

@@ -1,0 +1,161 @@
+"""A connection to an engine without a network: a test decides what each read brings."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import aiohttp
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.connector import Connection
+
+from fakes.wire import SSE, chunked_head
+from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.engine_connection import MAX_HEAD_BYTES, EngineConnection
+from slowtok.proxy.engine_reply import EngineReply
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.tap import Tap
+
+
+class _Parsed(EngineConnection):
+    """Counts what aiohttp is given."""
+
+    parsed_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.parsed_bytes += len(data)
+        super().data_received(data)
+
+
+class _Wire(asyncio.Transport):
+    """Either side's transport: takes all, and hands to its protocol what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.protocol: Any = None
+        self.closed = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class _Seen:
+    """Stands for the meter: keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.body = b""
+
+    def feed(self, piece: bytes, _at_s: float) -> None:
+        self.body += piece
+
+
+class EngineLine:
+    """An engine's reply that begins with `head`, and comes read by read."""
+
+    def __init__(self) -> None:
+        self._wire = _Wire()
+        self.connection = _Parsed(asyncio.get_running_loop(), MAX_HEAD_BYTES)
+        self.connection.connection_made(self._wire)
+        self._wire.protocol = self.connection
+        self.connection.expect_reply(with_body=True)
+
+    async def begin(self, head: bytes) -> None:
+        """Take a head, and what came with it."""
+        self._wire.protocol.data_received(head)
+        self._message, self.content = await self.connection.read()
+
+    @property
+    def parsed_bytes(self) -> int:
+        """What aiohttp was given to take apart, the head included."""
+        return self.connection.parsed_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reply has ended, well or not."""
+        return self.content.is_eof() or self._wire.closed
+
+    def receive(self, data: bytes) -> None:
+        """Bring one read."""
+        self._wire.protocol.data_received(data)
+
+    def ended(self) -> str:
+        """Say how the reply ends when the engine hangs up now."""
+        malformed = self._wire.closed
+        if not self.content.is_eof():
+            self._wire.protocol.connection_lost(None)
+        if self.content.is_eof():
+            return "complete"
+        assert isinstance(self.content.exception(), aiohttp.ClientPayloadError)
+        return "malformed" if malformed else "cut off"
+
+    def reply(self) -> EngineReply:
+        """Return the reply, of a connection that is never given back."""
+        connection: Any = type("Kept", (), {"release": lambda _: None, "close": lambda _: None})()
+        connection.transport, connection.protocol = self._wire, self.connection
+        kept = cast("Connection", connection)
+        return EngineReply(self._message, self.content, kept, None, "http://engine")
+
+
+class TappedLine(EngineLine):
+    """The same with a tap on it, and a client that takes all."""
+
+    def __init__(
+        self, *, chunked: bool = True, reshape: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        super().__init__()
+        self._chunked, self._reshape = chunked, reshape
+        self._seen = _Seen()
+        self.client = _Wire()
+        self.flow_control = BaseProtocol(asyncio.get_running_loop())
+        self._flowing: asyncio.Task[None] | None = None
+
+    @property
+    def seen(self) -> bytes:
+        """What the meter was shown."""
+        return self._seen.body
+
+    @property
+    def is_flowing(self) -> bool:
+        """Whether the tap stands between the engine and aiohttp."""
+        return self._wire.protocol is not self.connection
+
+    async def begin(self, head: bytes = chunked_head(SSE)) -> None:
+        """Take a head, and what came with it; then let the rest flow."""
+        await super().begin(head)
+        exchange = Exchange(
+            request_id="1", method="POST", path="/", started_unix_s=0.0, accepted_at_s=0.0
+        )
+        exchange.meter = cast("Any", self._seen)
+        self._tap = Tap(
+            self.reply(),
+            self.client,
+            self.flow_control,
+            chunked=self._chunked,
+            reshape=self._reshape,
+            exchange=exchange,
+            backlog=BacklogWatch(lambda: 0),
+        )
+        await self.flow()
+
+    async def flow(self) -> None:
+        """Open the tap, as the relay's loop does."""
+        self._flowing = asyncio.create_task(self._tap.flow())
+        await asyncio.sleep(0)
