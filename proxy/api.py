@@ -10,7 +10,7 @@ import orjson
 import psutil
 from aiohttp import web
 
-from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.errors import error_page
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.now import Now
@@ -81,14 +81,14 @@ class Api:
         """Return recent records, the newest first; `?limit=N` for fewer."""
         text = request.query.get("limit", str(MAX_LISTED))
         if not re.fullmatch("[0-9]{1,9}", text):
-            return error_response(400, "limit: expected a whole number", "bad-request")
+            return error_page(400, "limit: expected a whole number", "bad-request")
         return _json(self._store.newest_first(min(int(text), MAX_LISTED)))
 
     async def request(self, request: web.Request) -> web.Response:
         """Return one record, waiting a moment for one whose request has just ended."""
         record = await self._store.get(request.match_info["id"], RECORD_WAIT_S)
         if record is None:
-            return error_response(404, "no finished request with this id", "not-found")
+            return error_page(404, "no finished request with this id", "not-found")
         return _json(record)
 
     async def samples(self, request: web.Request) -> web.Response:
@@ -97,18 +97,18 @@ class Api:
         await self._store.get(request_id, RECORD_WAIT_S)
         body = self._series.get(request_id)
         if body is None:
-            return error_response(404, "no samples are kept of such a request", "not-found")
+            return error_page(404, "no samples are kept of such a request", "not-found")
         return _json_bytes(body)
 
     async def unknown(self, request: web.Request) -> web.Response:
         """Answer a path that is not ours: it must never reach an engine."""
         if allowed := [method for method in READING if await self._answers(method, request)]:
             said = f"{request.path} is there for {' and '.join(allowed)} alone"
-            refused = error_response(405, said, "method-not-allowed")
+            refused = error_page(405, said, "method-not-allowed")
             refused.headers["Allow"] = ", ".join(allowed)
             return refused
         known = ", ".join(f"/slowtok/{page}" for page in PAGES)
-        return error_response(404, f"{request.path} is not here; there are {known}", "not-found")
+        return error_page(404, f"{request.path} is not here; there are {known}", "not-found")
 
     async def _answers(self, method: str, request: web.Request) -> bool:
         found = await request.app.router.resolve(request.clone(method=method))

@@ -8,23 +8,24 @@ from collections.abc import Mapping
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.outputs.errors import error_response
 
 FIELDS = ("authorization", "x-api-key", "api-key")  # where clients put a key: OpenAI's, two others
 OPEN_PATH = "/slowtok/health"  # for those who watch over the process and have no key
-OWN_FIELDS = web.RequestKey("own_fields", frozenset[str])  # those that held the proxy's own key
 
 
-def check(request: web.Request, key: str) -> web.Response | None:
+def check(request: ClientRequest | web.Request, key: str) -> ClientReply | None:
     """Return the refusal of a request that does not show `key`, or None where it may pass.
 
-    The fields that held the key are noted in the request: they are meant for nobody else.
+    In one to be relayed the fields that held the key are noted: they are meant for nobody else.
     """
     if not key or request.path == OPEN_PATH:
         return None
-    own = fields_with(request.headers, key)
-    if own:
-        request[OWN_FIELDS] = own
+    if own := fields_with(request.headers, key):
+        if isinstance(request, ClientRequest):
+            request.own_fields = own
         return None
     said = "this slowtok wants its API key: send it as Authorization: Bearer KEY, or as x-api-key"
     response = error_response(401, said, "invalid_api_key")

@@ -16,12 +16,14 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.doctor.look import seen_engine
 from slowtok.proxy.doctor.seen import Seen
 from slowtok.proxy.door import Door
-from slowtok.proxy.edge import make_edge, make_relay
+from slowtok.proxy.edge import Edge, make_edge, make_relay
 from slowtok.proxy.engines import Engine, Engines
-from slowtok.proxy.entrance import make_entrance
+from slowtok.proxy.entrance import Entrance
 from slowtok.proxy.fit_status import fit_status
 from slowtok.proxy.front import Front
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
@@ -289,15 +291,15 @@ class Proxy:
         return round(self.observer.diagnose_s / requests * 1000, 3) if requests else None
 
 
-def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
-    """Return the application: guard first, own pages, and the relay for all the rest."""
+def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
+    """Return all that answers clients: own pages, and the relay for all the rest."""
 
     async def life(_app: web.Application) -> AsyncIterator[None]:
         await proxy.start(own_port())
         yield
         await proxy.stop()
 
-    async def relay(request: web.Request) -> web.StreamResponse:
+    async def relay(request: ClientRequest) -> ClientReply:
         return await proxy.relay.handle(request)
 
     async def close_events(_: web.Application) -> None:
@@ -311,15 +313,15 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> web.Application:
         now=proxy.now,
         series=proxy.series,
     )
-    app = make_edge(
-        make_entrance(proxy.settings, relay, lambda: proxy.door),
+    edge = make_edge(
+        Entrance(proxy.settings, lambda: proxy.door),
         relay,
         api.routes(),
         is_stopping=lambda: proxy.is_stopping,
     )
-    app.cleanup_ctx.append(life)
-    app.on_shutdown.append(close_events)
-    return app
+    edge.pages.cleanup_ctx.append(life)
+    edge.pages.on_shutdown.append(close_events)
+    return edge
 
 
 def _ram_not_visible(ram: RamBandwidth) -> list[dict[str, str]]:

@@ -4,9 +4,10 @@ import asyncio
 import time
 
 import aiohttp
-from aiohttp import web
 
 from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.reshaped import Reshaped
@@ -16,9 +17,9 @@ UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
 async def pass_chunks(
-    request: web.Request,
+    request: ClientRequest,
     reply: EngineReply,
-    response: web.StreamResponse,
+    response: ClientReply,
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
@@ -45,9 +46,9 @@ async def pass_chunks(
 
 
 def _tap(
-    request: web.Request,
+    request: ClientRequest,
     reply: EngineReply,
-    response: web.StreamResponse,
+    response: ClientReply,
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,

@@ -3,38 +3,22 @@
 aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before.
 """
 
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Protocol
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
-from aiohttp.http import HttpVersion, HttpVersion11
+from aiohttp.http import HttpVersion11
 from multidict import CIMultiDict
+
+from slowtok.proxy.client_request import ClientRequest
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Answered(Protocol):
-    """What a reply has to know of its request: ours, or aiohttp's own for one of our pages."""
-
-    @property
-    def method(self) -> str: ...  # noqa: D102
-    @property
-    def version(self) -> HttpVersion: ...  # noqa: D102
-    @property
-    def keep_alive(self) -> bool: ...  # noqa: D102
-    @property
-    def writer(self) -> AbstractStreamWriter: ...  # noqa: D102
-
-
 class ClientReply:
-    """A reply: with its whole `body`, or where that is None to be written piece by piece.
+    """A reply: with its whole `body`, or where that is None to be written piece by piece."""
 
-    `then` is called once a whole body has gone out, or cannot any more.
-    """
-
-    __slots__ = ("_then", "_writer", "body", "headers", "keep_alive", "reason", "status")
+    __slots__ = ("_writer", "body", "headers", "keep_alive", "reason", "status")
 
     def __init__(
         self,
@@ -43,21 +27,19 @@ class ClientReply:
         body: bytes | None = None,
         *,
         reason: str | None = None,
-        then: Callable[[], None] | None = None,
     ) -> None:
         self.status = status
         self.reason = _REASONS.get(status, "") if reason is None else reason
         self.headers = headers
         self.body = body
         self.keep_alive: bool | None = None  # as the request wants it
-        self._then = then
         self._writer: AbstractStreamWriter | None = None
 
     def force_close(self) -> None:
         """End the connection with this reply."""
         self.keep_alive = False
 
-    async def prepare(self, request: Answered) -> None:
+    async def prepare(self, request: ClientRequest) -> None:
         """Send the head; that of a whole reply goes with its body."""
         if self._writer is not None:
             return
@@ -89,16 +71,11 @@ class ClientReply:
 
     async def write_eof(self) -> None:
         """Send a whole body, or end one that was sent in pieces. Raises as `write`."""
-        writer, body, then = self._writer, self.body, self._then
-        self.body = self._then = None  # aiohttp keeps a reply for as long as its connection
-        try:
-            if writer is not None:
-                await writer.write_eof(body or b"")
-        finally:
-            if then is not None:
-                then()
+        body, self.body = self.body, None  # aiohttp keeps a reply for as long as its connection
+        if self._writer is not None:
+            await self._writer.write_eof(body or b"")
 
-    def _frame(self, request: Answered, writer: AbstractStreamWriter) -> None:
+    def _frame(self, request: ClientRequest, writer: AbstractStreamWriter) -> None:
         """Say how long the body is: by its length, by chunks, or by the connection's end."""
         status, headers = self.status, self.headers
         if self.body is not None:

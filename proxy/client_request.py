@@ -5,7 +5,7 @@ own request would: URL, cookies, forms, a mapping of state. That saves a third o
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -24,6 +24,7 @@ class ClientRequest:
     """
 
     __slots__ = (
+        "_is_stopping",
         "_message",
         "_task",
         "content",
@@ -44,7 +45,10 @@ class ClientRequest:
         protocol: web.RequestHandler,
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
+        *,
+        is_stopping: Callable[[], bool],
     ) -> None:
+        self._is_stopping = is_stopping
         self._message = message
         self._task = task
         self.method: str = message.method
@@ -64,8 +68,8 @@ class ClientRequest:
 
     @property
     def keep_alive(self) -> bool:
-        """Whether the client wants to ask more over its connection."""
-        return not self._message.should_close
+        """Whether more may be asked over its connection: the client wants to, and we stay."""
+        return not (self._message.should_close or self._is_stopping())
 
     @property
     def body_exists(self) -> bool:

@@ -3,42 +3,62 @@
 A worker has the same edge as a proxy that is one process.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.entrance import Handler
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
+from slowtok.proxy.entrance import Entrance, Relayed
 from slowtok.proxy.held_bytes import HeldBytes
-from slowtok.proxy.relay import PASSED, Relay
+from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.relay import Relay
 from slowtok.proxy.relay_needs import Directory, Watch
 
+OWN = "/slowtok"
+NO_HTTP = "UNKNOWN"  # aiohttp's stand-in for a message that it could not read
+_log = logging.getLogger(__name__)
 
-def make_edge(
-    entrance: Any,
-    relay: Handler,
-    own_pages: Iterable[web.RouteDef],
-    *,
-    is_stopping: Callable[[], bool],
-) -> web.Application:
-    """Return the application: the entrance first, own pages, and the relay for all the rest.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """What answers clients: the proxy's own `pages`, and `relay` for all the rest.
 
     Once `is_stopping`, each connection ends with the reply that it is at.
     """
 
-    async def close_when_stopping(_: web.Request, response: web.StreamResponse) -> None:
+    pages: web.Application
+    relay: Relayed
+    entrance: Entrance
+    is_stopping: Callable[[], bool]
+
+
+def make_edge(
+    entrance: Entrance,
+    relay: Relayed,
+    own_pages: Iterable[web.RouteDef],
+    *,
+    is_stopping: Callable[[], bool],
+) -> Edge:
+    """Return the edge; who may not pass the entrance gets neither a page nor an engine."""
+
+    async def mend_head(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers.popall("Server", None)
         if is_stopping():
             response.force_close()
             response.headers["Connection"] = "close"
 
-    app = web.Application(middlewares=[entrance])
-    app.on_response_prepare.append(_drop_what_was_added)
-    app.on_response_prepare.append(close_when_stopping)
-    app.add_routes(own_pages)
-    app.router.add_route("*", "/{rest:(?s:.*)}", relay)
-    return app
+    pages = web.Application(middlewares=[entrance.middleware()])
+    pages.on_response_prepare.append(mend_head)
+    pages.add_routes(own_pages)
+    return Edge(pages=pages, relay=relay, entrance=entrance, is_stopping=is_stopping)
 
 
 def make_relay(
@@ -63,10 +83,13 @@ def make_relay(
     )
 
 
-def make_runner(app: web.Application, max_head_bytes: int) -> web.AppRunner:
-    """Return the server: cancels a request when its client goes, changes no body."""
-    return web.AppRunner(
-        app,
+async def start_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
+    """Start what serves the edge, and return it: `server` makes a protocol for each connection.
+
+    aiohttp's server does the HTTP. It cancels a request when its client goes, and changes no body.
+    """
+    runner = web.AppRunner(
+        edge.pages,
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
@@ -76,12 +99,44 @@ def make_runner(app: web.Application, max_head_bytes: int) -> web.AppRunner:
         shutdown_timeout=1.0,  # drain.py has waited before
         handle_signals=False,
     )
+    await runner.setup()
+    _relay_the_rest(cast(web.Server, runner.server), edge)
+    return runner
 
 
-async def _drop_what_was_added(_request: web.Request, response: web.StreamResponse) -> None:
-    """Take back what aiohttp adds: the engine's own field, or its absence, is passed on."""
-    passed = response.get(PASSED)
-    if passed is None or "Server" not in passed:
-        response.headers.popall("Server", None)
-    if passed is not None and "Content-Type" not in passed:
-        response.headers.popall("Content-Type", None)
+def _relay_the_rest(server: web.Server, edge: Edge) -> None:
+    """Let a server that knows our own pages relay what is none of them."""
+    make_page_request, show_page = server.request_factory, server.request_handler
+    let_in, relay, is_stopping = edge.entrance.let_in, edge.relay, edge.is_stopping
+
+    def make(message: RawRequestMessage, *rest: Any) -> Any:
+        if _is_own(message):
+            return make_page_request(message, *rest)
+        return ClientRequest(message, *rest, is_stopping=is_stopping)
+
+    async def handle(request: Any) -> Any:
+        if not isinstance(request, ClientRequest):
+            return await show_page(request)
+        try:
+            return await let_in(request, relay)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:  # noqa: BLE001 - aiohttp could not answer such a request
+            _log.exception("relaying broke")
+            if request.writer.output_size:
+                raise ConnectionError("in the middle of a reply") from None
+            return _broken()
+
+    server.request_factory, server.request_handler = make, handle
+
+
+def _is_own(message: RawRequestMessage) -> bool:
+    """Say whether aiohttp answers: for one of our own pages, or what it could not read."""
+    path = message.url.path_safe  # by which aiohttp finds a page
+    return (path.startswith(OWN) and path[len(OWN) :][:1] in ("", "/")) or message.method == NO_HTTP
+
+
+def _broken() -> ClientReply:
+    reply = error_response(500, "slowtok broke: its own log says more", "internal-error")
+    reply.force_close()
+    return reply

@@ -1,70 +1,93 @@
 """What stands before everything that is answered: who is refused, and what cannot be relayed."""
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
+from aiohttp.typedefs import Middleware
+from multidict import CIMultiDict
 
 from slowtok.config.settings import Settings
 from slowtok.proxy import api_key, guard
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.door import Door
 from slowtok.proxy.headers import allow_page
-from slowtok.proxy.outputs.errors import error_response
-from slowtok.proxy.relay import PASSED
+from slowtok.proxy.outputs.errors import as_page, error_response
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Relayed = Callable[[ClientRequest], Awaitable[ClientReply]]
+Asked = ClientRequest | web.Request  # to be relayed, or for one of the proxy's own pages
+_Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def make_entrance(settings: Settings, relay: Handler, door: Callable[[], Door | None]) -> Any:
-    """Return the middleware. `door` is where connections come in, once there is one."""
-    own_hosts = (settings.host, *settings.allow_host)
-    is_local, key = settings.is_local, settings.api_key.get_secret_value()
+class Entrance:
+    """Lets in what may pass. `door` is where connections come in, once there is one."""
 
-    def refusal_of(request: web.Request) -> web.Response | None:
-        return _refusal(request, own_hosts, settings.allow_origin, is_local=is_local)
+    def __init__(self, settings: Settings, door: Callable[[], Door | None]) -> None:
+        self._own_hosts = (settings.host, *settings.allow_host)
+        self._origins = settings.allow_origin
+        self._is_local = settings.is_local
+        self._key = settings.api_key.get_secret_value()
+        self._door = door
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if (entered := door()) is not None:
-            entered.heard_of(request.protocol)
-        refusal = refusal_of(request)
+    async def let_in(self, request: ClientRequest, relay: Relayed) -> ClientReply:
+        """Let a request be relayed, unless it is refused."""
+        refusal = self._refusal(request) or _unexpected(request)
         if refusal is not None:
             return refusal
-        origin = request.headers.get("Origin")
-        if (
-            origin
-            and request.method == "OPTIONS"
-            and "Access-Control-Request-Method" in request.headers
-        ):
+        if "Expect" in request.headers and request.version == HttpVersion11:
+            await request.writer.write(_CONTINUE)
+            request.writer.output_size = 0  # no reply has begun yet
+        return await relay(request)
+
+    def middleware(self) -> Middleware:
+        """Return what lets requests in to the proxy's own pages, for aiohttp."""
+
+        @web.middleware
+        async def check(request: web.Request, handler: _Page) -> web.StreamResponse:
+            refusal = self._refusal(request)
+            if refusal is not None:
+                return as_page(refusal)
+            response = await handler(request)
+            origin = request.headers.get("Origin")
+            if origin and "Access-Control-Allow-Origin" not in response.headers:
+                allow_page(response.headers, origin)
+            return response
+
+        return check
+
+    def _refusal(self, request: Asked) -> ClientReply | None:
+        """Return the reply to a request that goes no further, None where it may pass."""
+        fields = request.headers
+        if (door := self._door()) is not None:
+            door.heard_of(request.protocol)
+        origin = fields.get("Origin")
+        foreign = guard.refuse(
+            fields.get("Host"),
+            origin,
+            own_hosts=self._own_hosts,
+            allowed=self._origins,
+            target=request.raw_path,
+            site=fields.get("Sec-Fetch-Site"),
+            mode=fields.get("Sec-Fetch-Mode"),
+            is_local=self._is_local,
+        )
+        if foreign is not None:
+            return error_response(403, foreign, "refused")
+        if (no := _not_relayed(request)) is not None:
+            return no
+        if origin and request.method == "OPTIONS" and "Access-Control-Request-Method" in fields:
             return _preflight(request, origin)
-        if request.match_info.http_exception is not None:  # no path to route by, as `OPTIONS *`
-            handler = relay
-        refused = api_key.check(request, key)
-        response = await handler(request) if refused is None else refused
-        if origin and PASSED not in response:
-            allow_page(response.headers, origin)
-        return response
-
-    return check
+        refused = api_key.check(request, self._key)
+        if refused is not None and origin:
+            allow_page(refused.headers, origin)
+        return refused
 
 
-def _refusal(
-    request: web.Request, own_hosts: Collection[str], origins: Collection[str], *, is_local: bool
-) -> web.Response | None:
+def _not_relayed(request: Asked) -> ClientReply | None:
     fields = request.headers
-    foreign = guard.refuse(
-        fields.get("Host"),
-        fields.get("Origin"),
-        own_hosts=own_hosts,
-        allowed=origins,
-        target=request.raw_path,
-        site=fields.get("Sec-Fetch-Site"),
-        mode=fields.get("Sec-Fetch-Mode"),
-        is_local=is_local,
-    )
-    if foreign is not None:
-        return error_response(403, foreign, "refused")
     upgrade = fields.get("Upgrade", "").lower()
     if upgrade not in _SAFE_UPGRADES or request.method == "CONNECT":
         what = upgrade if upgrade.isalnum() else "a protocol change"
@@ -75,20 +98,28 @@ def _refusal(
     return None
 
 
-def _not_implemented(message: str) -> web.Response:
+def _unexpected(request: ClientRequest) -> ClientReply | None:
+    """Refuse what a client expects that nobody here knows of (RFC 9110, section 10.1.1)."""
+    expected = request.headers.get("Expect")
+    if expected is None or expected.lower() == "100-continue":
+        return None
+    return error_response(417, "slowtok knows no Expect but 100-continue", "expectation-failed")
+
+
+def _not_implemented(message: str) -> ClientReply:
     return error_response(501, message, "not-implemented")
 
 
-def _preflight(request: web.Request, origin: str) -> web.Response:
+def _preflight(request: Asked, origin: str) -> ClientReply:
     """Answer a browser's question before its request: the engine never sees its origin."""
     asked = request.headers.get("Access-Control-Request-Headers", "*")
-    return web.Response(
-        status=204,
-        headers={
+    fields = CIMultiDict(
+        {
             "Access-Control-Allow-Origin": origin,
             "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
             "Access-Control-Allow-Headers": asked,
             "Access-Control-Max-Age": "600",
             "Vary": "Origin",
-        },
+        }
     )
+    return ClientReply(204, fields, b"")

@@ -6,8 +6,6 @@ engine sent is counted, by its size on the wire: what is read from it comes on t
 
 import asyncio
 
-from aiohttp import web
-
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.upstream import UpstreamError
 
@@ -52,15 +50,8 @@ class HeldBytes:
             check="come back in a moment, or raise max_held_bytes",
         )
 
-    def let_go(
-        self, exchange: Exchange, response: web.StreamResponse | None, _done: asyncio.Task[object]
-    ) -> None:
-        """Give back what is left once a reply was written, or could not be.
-
-        aiohttp keeps the last reply of a connection for as long as it keeps the connection.
-        """
-        if isinstance(response, web.Response):
-            response.body = None
+    def let_go(self, exchange: Exchange, _written: asyncio.Task[object]) -> None:
+        """Give back what is left once a reply was written, or could not be."""
         self.give_back(exchange)
 
     def summary(self) -> dict[str, int]:

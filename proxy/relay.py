@@ -14,20 +14,22 @@ from typing import Any, cast
 
 import aiohttp
 import orjson
-from aiohttp import web
+from multidict import CIMultiDict
 
 from slowtok.proxy import headers, ids
-from slowtok.proxy.api_key import OWN_FIELDS, client_keys
+from slowtok.proxy.api_key import client_keys
 from slowtok.proxy.assembled import as_document, assemble
 from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
 from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay_needs import Directory, Place, Watch
-from slowtok.proxy.request_body import read_request, target_of
+from slowtok.proxy.request_body import read_request
 from slowtok.proxy.reshaped import Reshaped, break_off
 from slowtok.proxy.routing import model_named
 from slowtok.proxy.stream.annotate import mode_of
@@ -41,8 +43,6 @@ from slowtok.proxy.unharmed import Unharmed
 from slowtok.proxy.upstream import UpstreamError, broke_off, no_engine, send
 
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
-
-PASSED = web.ResponseKey("passed", headers.Headers)  # the engine's fields in a relayed reply
 
 
 class Relay:
@@ -74,8 +74,9 @@ class Relay:
         self._records_traces = records_traces
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
+        self._unharmed = Unharmed(observer.failures)
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: ClientRequest) -> ClientReply:
         """Relay one request. Cancelled when the client goes away."""
         now_s = time.time()
         exchange = Exchange(
@@ -89,13 +90,12 @@ class Relay:
         )
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._tasks.add(task)
-        response: web.StreamResponse | None = None
-        with self._unharmed("begin"):
+        with self._unharmed["begin"]:
             self._observer.begin(exchange)
         try:
-            response = await self._relay(request, exchange)
+            return await self._relay(request, exchange)
         except UpstreamError as error:
-            response = self._refuse(exchange, error)
+            return self._refuse(request, exchange, error)
         except asyncio.CancelledError:
             why = "proxy-stopped" if self._is_cut_off else "client-gone"
             exchange.end(why, time.monotonic())
@@ -103,10 +103,9 @@ class Relay:
         finally:
             self._tasks.discard(task)
             if exchange.held_bytes:  # a whole reply is written when this has returned
-                task.add_done_callback(partial(self.held.let_go, exchange, response))
-            with self._unharmed("end"):
+                task.add_done_callback(partial(self.held.let_go, exchange))
+            with self._unharmed["end"]:
                 self._observer.end(exchange)
-        return response
 
     @property
     def in_flight(self) -> int:
@@ -120,15 +119,12 @@ class Relay:
             task.cancel()
         return len(self._tasks)
 
-    def _unharmed(self, place: str) -> Unharmed:
-        return Unharmed(self._observer.failures, place)
-
-    async def _relay(self, request: web.Request, exchange: Exchange) -> web.StreamResponse:
+    async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
         outgoing = headers.to_upstream(
             request.headers,
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(recorded=self._records_traces),
-            own=request.get(OWN_FIELDS, frozenset()),
+            own=request.own_fields,
         )
         exchange.caller_id = outgoing["X-Request-Id"]
         exchange.traceparent = outgoing["traceparent"]
@@ -144,7 +140,7 @@ class Relay:
         keys = client_keys(outgoing)
         merged = await self._engines.merged_list(request.method, request.path, keys)
         if merged is not None:
-            return self._give(exchange, merged)
+            return self._give(request, exchange, merged)
         model = call.model if call else model_named(request.path, request.query, body)
         engine = await self._engines.choose(model, request.path, keys)
         chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
@@ -157,15 +153,15 @@ class Relay:
         exchange.slept = engine.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - chosen_at_s
-        with self._unharmed("sent"):
+        with self._unharmed["sent"]:
             self._observer.sent(exchange)
         if call is not None and not call.api.prefill_only:
-            with self._unharmed("prompt print"):
+            with self._unharmed["prompt print"]:
                 self._observer.note_prompt(
                     exchange, call.said, len(body) if isinstance(body, bytes) else 0
                 )
         del call  # what was read of a body may be many times as large as the body
-        ask = partial(send, self._session, engine.url, request.method, target_of(request), outgoing)
+        ask = partial(send, self._session, engine.url, request.method, request.target, outgoing)
         try:
             reply = await ask(body)
             if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
@@ -218,8 +214,8 @@ class Relay:
         return asked
 
     async def _pass_on(
-        self, request: web.Request, reply: EngineReply, exchange: Exchange
-    ) -> web.StreamResponse:
+        self, request: ClientRequest, reply: EngineReply, exchange: Exchange
+    ) -> ClientReply:
         exchange.status = reply.status
         passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
         passed["slowtok-id"] = exchange.request_id
@@ -237,7 +233,7 @@ class Relay:
             return await self._whole(request, reply, exchange, passed)
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
-        with self._unharmed("stream headers"):
+        with self._unharmed["stream headers"]:
             passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
@@ -252,18 +248,17 @@ class Relay:
 
     async def _stream(
         self,
-        request: web.Request,
+        request: ClientRequest,
         reply: EngineReply,
         exchange: Exchange,
         passed: headers.Headers,
         *,
         first: deque[bytes] | None = None,
         reshaping: Reshaping | None = None,
-    ) -> web.StreamResponse:
+    ) -> ClientReply:
         """Pass the reply on piece by piece, `first` before what is still to come."""
         reason = headers.without_controls(reply.reason or "")
-        response = web.StreamResponse(status=reply.status, reason=reason, headers=passed)
-        response[PASSED] = passed
+        response = ClientReply(reply.status, passed, reason=reason)
         await response.prepare(request)
         if not first:  # what a whole reply held back until it was too large is the engine's time
             exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
@@ -285,7 +280,7 @@ class Relay:
                 await break_off(request, reshaped)
                 return response
             exchange.last_byte_at_s = ended_at_s
-            with self._unharmed("arrived"):
+            with self._unharmed["arrived"]:
                 self._observer.arrived(exchange)
             if reshaped is not None:
                 await reshaped.close()
@@ -307,11 +302,11 @@ class Relay:
 
     async def _whole(
         self,
-        request: web.Request,
+        request: ClientRequest,
         reply: EngineReply,
         exchange: Exchange,
         passed: headers.Headers,
-    ) -> web.StreamResponse:
+    ) -> ClientReply:
         """Wait for the whole reply, so that its head can carry its own diagnosis."""
         pieces: deque[bytes] = deque()
         size_bytes = 0
@@ -330,20 +325,20 @@ class Relay:
         body = b"".join(pieces)
         pieces.clear()
         exchange.last_byte_at_s = time.monotonic()
-        with self._unharmed("arrived"):
+        with self._unharmed["arrived"]:
             self._observer.arrived(exchange)
         exchange.observe(body, exchange.last_byte_at_s)
         return await self._answer(reply, exchange, passed, body)
 
     async def _assembled(
         self, reply: EngineReply, exchange: Exchange, passed: headers.Headers
-    ) -> web.StreamResponse:
+    ) -> ClientReply:
         """Put the whole reply together from the stream that was asked for in its place."""
         try:
             body = await assemble(reply, exchange, self.held)
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        with self._unharmed("arrived"):
+        with self._unharmed["arrived"]:
             self._observer.arrived(exchange)
         as_document(passed)
         return await self._answer(reply, exchange, passed, body)
@@ -354,38 +349,46 @@ class Relay:
         exchange: Exchange,
         passed: headers.Headers,
         body: bytes,
-    ) -> web.StreamResponse:
+    ) -> ClientReply:
         """Diagnose a reply that is here as a whole, and send it."""
         arrived_at_s = exchange.last_byte_at_s or time.monotonic()
         exchange.end(None, arrived_at_s)  # now it is known whether the reply tells its times
-        with self._unharmed("engine counters"):
+        with self._unharmed["engine counters"]:
             await self._observer.counted(exchange)
-        with self._unharmed("diagnosis headers"):
+        with self._unharmed["diagnosis headers"]:
             passed.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status
         reason = headers.without_controls(reply.reason or "") if status == reply.status else None
-        response = web.Response(status=status, reason=reason, headers=passed, body=body)
-        response[PASSED] = passed
+        response = ClientReply(status, passed, body, reason=reason)
         exchange.proxy_s += time.monotonic() - arrived_at_s
         return response
 
-    def _give(self, exchange: Exchange, said: Mapping[str, Any]) -> web.StreamResponse:
+    def _give(
+        self, request: ClientRequest, exchange: Exchange, said: Mapping[str, Any]
+    ) -> ClientReply:
         """Give an answer that was put together from several engines' own."""
         exchange.status = 200
         exchange.last_byte_at_s = time.monotonic()
         exchange.end(None, exchange.last_byte_at_s)
-        response = web.Response(body=orjson.dumps(said), content_type="application/json")
-        response.headers["slowtok-id"] = exchange.request_id
-        response.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
-        return response
+        fields = CIMultiDict({"Content-Type": "application/json"})
+        return _of_ours(request, exchange, ClientReply(200, fields, orjson.dumps(said)))
 
-    def _refuse(self, exchange: Exchange, error: UpstreamError) -> web.StreamResponse:
+    def _refuse(
+        self, request: ClientRequest, exchange: Exchange, error: UpstreamError
+    ) -> ClientReply:
         exchange.status = error.status
         exchange.end(error.ended, time.monotonic())
-        response = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
-        response.headers["slowtok-id"] = exchange.request_id
-        response.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
-        return response
+        reply = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
+        return _of_ours(request, exchange, reply)
+
+
+def _of_ours(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> ClientReply:
+    """Put into a reply that no engine gave what each one has."""
+    reply.headers["slowtok-id"] = exchange.request_id
+    reply.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
+    if origin := request.headers.get("Origin"):
+        headers.allow_page(reply.headers, origin)
+    return reply
 
 
 def _is_document(reply: EngineReply, content_type: str) -> bool:

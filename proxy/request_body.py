@@ -5,8 +5,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.held_bytes import HeldBytes
@@ -16,7 +15,7 @@ LOOK_S = 0.5  # how often a body that does not go on is looked at
 
 
 async def read_request(
-    request: web.Request,
+    request: ClientRequest,
     exchange: Exchange,
     held: HeldBytes,
     timeout_s: float,
@@ -73,12 +72,12 @@ async def _after(
         yield piece
 
 
-async def _rest(request: web.Request, timeout_s: float) -> AsyncIterator[bytes]:
+async def _rest(request: ClientRequest, timeout_s: float) -> AsyncIterator[bytes]:
     while piece := await _next_piece(request, timeout_s):
         yield piece
 
 
-async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
+async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
     """Return the next bytes of the body; a client that was stopped meanwhile is hung up on.
 
     So is one whose body broke: aiohttp tells nobody who waits for the rest of it.
@@ -96,14 +95,6 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes:
     return await asyncio.Future()  # it is cancelled with its request
 
 
-def _is_broken(request: web.Request) -> bool:
+def _is_broken(request: ClientRequest) -> bool:
     """Say whether there is a message after a body without an end: aiohttp's note of an error."""
     return bool(request.protocol._messages) and not request.content.is_eof()
-
-
-def target_of(request: web.Request) -> str:
-    """Return path and query exactly as the client sent them; `*` asks of the whole server."""
-    target = request.raw_path
-    if target.startswith("/"):
-        return target
-    return "/" if target == "*" else request.rel_url.raw_path_qs

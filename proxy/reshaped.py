@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
+from slowtok.proxy.client_reply import ClientReply
+from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.stream.reshape import Reshaping
 
@@ -19,7 +20,7 @@ class Reshaped:
 
     def __init__(
         self,
-        response: web.StreamResponse,
+        response: ClientReply,
         exchange: Exchange,
         reshaping: Reshaping,
         make_record: MakeRecord,
@@ -61,7 +62,7 @@ class Reshaped:
             await self._response.write(rest)
 
 
-async def break_off(request: web.Request, reshaped: Reshaped | None) -> None:
+async def break_off(request: ClientRequest, reshaped: Reshaped | None) -> None:
     """End the client's stream visibly broken, after the last bytes that the engine sent."""
     transport = request.transport
     if reshaped is not None:

@@ -21,7 +21,7 @@ from slowtok.proxy.commands.port_holder import why_not
 from slowtok.proxy.commands.screen import Screen
 from slowtok.proxy.door import Door, leave_no_core, most_connections, open_ports
 from slowtok.proxy.drain import Stop
-from slowtok.proxy.edge import make_runner
+from slowtok.proxy.edge import start_runner
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.front import Alone, Front
 from slowtok.proxy.lag import keep_threads_short
@@ -99,10 +99,9 @@ async def _serve(
     tell = _teller(log, screen)
     logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(tell)])
     proxy = Proxy(settings, sinks, tell=tell)
-    app = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
-    runner = make_runner(app, settings.max_head_bytes)
+    edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     stop = _stop_on_signals()
-    await runner.setup()
+    runner = await start_runner(edge, settings.max_head_bytes)
     try:
         front = proxy.front = _front(proxy, runner, listeners)
         await front.open()

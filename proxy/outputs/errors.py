@@ -2,6 +2,9 @@
 
 import orjson
 from aiohttp import web
+from multidict import CIMultiDict
+
+from slowtok.proxy.client_reply import ClientReply
 
 WHAT_TO_CHECK = {
     "no-engine": "start llama-server, vLLM or Ollama, or name one with --upstream URL",
@@ -14,16 +17,23 @@ WHAT_TO_CHECK = {
 """What to look at, by how a request was cut short: what its error reply has said, too."""
 
 
-def error_response(status: int, message: str, code: str) -> web.Response:
+def error_response(status: int, message: str, code: str) -> ClientReply:
     """Return an OpenAI-style JSON error. `message` says what failed and what to check.
 
     A 503 of ours is over soon: it asks to come back in a second.
     """
     body = {"error": {"message": message, "type": "slowtok_error", "param": None, "code": code}}
-    return web.Response(
-        status=status,
-        headers={"Retry-After": "1"} if status == 503 else None,
-        body=orjson.dumps(body),
-        content_type="application/json",
-        charset="utf-8",
-    )
+    fields = CIMultiDict({"Content-Type": "application/json; charset=utf-8"})
+    if status == 503:
+        fields["Retry-After"] = "1"
+    return ClientReply(status, fields, orjson.dumps(body))
+
+
+def error_page(status: int, message: str, code: str) -> web.Response:
+    """Return the same for one of the proxy's own pages, which aiohttp sends."""
+    return as_page(error_response(status, message, code))
+
+
+def as_page(reply: ClientReply) -> web.Response:
+    """Return a whole reply as one of aiohttp's."""
+    return web.Response(status=reply.status, headers=reply.headers, body=reply.body)

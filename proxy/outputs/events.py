@@ -17,7 +17,7 @@ from aiohttp import web
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.errors import error_page
 from slowtok.proxy.running import running_entry
 
 MAX_LISTENERS = 16
@@ -103,7 +103,7 @@ class Events:
         """Serve one listener until it goes away."""
         if self._is_closed or len(self._listeners) >= self._max_listeners:
             message = f"{self._max_listeners} listen already: close a page, or come back later"
-            return error_response(503, message, "overloaded")
+            return error_page(503, message, "overloaded")
         listener = Listener()
         self._greet(listener)
         self._listeners[listener] = request

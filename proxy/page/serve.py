@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from slowtok.proxy.outputs.errors import error_response
+from slowtok.proxy.outputs.errors import error_page
 
 FOLDER = Path(__file__).parent
 TYPES = {
@@ -71,7 +71,7 @@ class Page:
         """Return one file, or 304 where the browser has it."""
         found = self._files.get(request.match_info.get("name", INDEX))
         if found is None:
-            return error_response(404, f"{request.path} is not part of the page", "not-found")
+            return error_page(404, f"{request.path} is not part of the page", "not-found")
         if any(tag.value == found.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=HEADERS)
         else:

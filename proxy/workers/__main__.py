@@ -23,8 +23,8 @@ from aiohttp import web
 
 from slowtok.proxy.door import BACKLOG, Door, most_connections
 from slowtok.proxy.drain import Stop, drain, under_way
-from slowtok.proxy.edge import make_edge, make_relay, make_runner
-from slowtok.proxy.entrance import make_entrance
+from slowtok.proxy.edge import make_edge, make_relay, start_runner
+from slowtok.proxy.entrance import Entrance
 from slowtok.proxy.lag import LoopLag, keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.relay import Relay
@@ -77,13 +77,12 @@ class Worker:
             opened.push_async_callback(pages.close)
             relay = make_relay(settings, session, self._engines, self._observer)
             edge = make_edge(
-                make_entrance(settings, relay.handle, lambda: self._door),
+                Entrance(settings, lambda: self._door),
                 relay.handle,
                 pages.routes(),
                 is_stopping=self._stop.asked.is_set,
             )
-            runner = make_runner(edge, settings.max_head_bytes)
-            await runner.setup()
+            runner = await start_runner(edge, settings.max_head_bytes)
             server = cast(web.Server, runner.server)  # it is set up
             self._under_way = lambda: under_way(relay, server)
             self._held = relay.held.summary

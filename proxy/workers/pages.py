@@ -5,9 +5,7 @@ from aiohttp import web
 from yarl import URL
 
 from slowtok.proxy import headers
-from slowtok.proxy.outputs.errors import error_response
-from slowtok.proxy.relay import PASSED
-from slowtok.proxy.request_body import target_of
+from slowtok.proxy.outputs.errors import error_page
 
 CONNECT_S = 5.0
 
@@ -37,18 +35,17 @@ class Pages:
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         """Ask the main process, which judges host, origin and key once more. No page has a body."""
-        target = URL("http://localhost" + target_of(request), encoded=True)
+        target = URL("http://localhost" + request.rel_url.raw_path_qs, encoded=True)
         fields = headers.to_own_page(request.headers)
         try:
             reply = await self._session.request(
                 request.method, target, headers=fields, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return error_response(503, "slowtok's main process does not answer", "not-there")
+            return error_page(503, "slowtok's main process does not answer", "not-there")
         async with reply:
             passed = headers.to_client(reply.headers, origin=None)
             response = web.StreamResponse(status=reply.status, headers=passed)
-            response[PASSED] = passed
             try:
                 await response.prepare(request)
                 async for chunk in reply.content.iter_any():

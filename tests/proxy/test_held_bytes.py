@@ -1,5 +1,7 @@
 """What is held is counted to the byte, for all together and for each exchange."""
 
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -89,7 +91,8 @@ def test_who_is_refused_makes_room_at_once_and_is_told_the_setting() -> None:
 async def test_each_process_has_its_share_and_holds_nothing_that_is_more(
     given: dict[str, int], limit_bytes: int, max_body_bytes: int, max_reply_bytes: int
 ) -> None:
-    relay = make_relay(load(given, {}), ANY, ANY, ANY)
+    watch: Any = SimpleNamespace(failures=Counter())
+    relay = make_relay(load(given, {}), ANY, ANY, watch)
 
     assert relay.held.limit_bytes == limit_bytes
     assert (relay._max_body_bytes, relay._max_reply_bytes) == (max_body_bytes, max_reply_bytes)

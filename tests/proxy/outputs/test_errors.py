@@ -14,7 +14,7 @@ def test_error_has_the_shape_that_openai_clients_read() -> None:
     response = error_response(502, 'it "failed": look', "upstream-error")
 
     assert response.status == 502
-    assert response.content_type == "application/json"
+    assert response.headers["Content-Type"] == "application/json; charset=utf-8"
     assert isinstance(response.body, bytes)
     assert json.loads(response.body) == {
         "error": {
