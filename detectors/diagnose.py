@@ -15,6 +15,7 @@ from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.catalog import BY_CAUSE, CATALOG, cause_of
 from slowtok.detectors.drift import drift_of
 from slowtok.detectors.finding import (
+    UNNAMED,
     Detector,
     Diagnosis,
     Finding,
@@ -131,7 +132,7 @@ def _examine(case: Case, detectors: Mapping[str, Detector], known: Answers) -> _
         else:
             if finding is None:
                 examined.cleared.append(cause)
-            else:
+            elif finding is not UNNAMED:
                 examined.found[cause] = finding
     return examined
 

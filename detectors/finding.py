@@ -64,6 +64,13 @@ class Finding:
     informational: bool = False
 
 
+UNNAMED = Finding(
+    phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=()
+)
+"""For a cause that is there, and that nobody will name: decode was not slow. So it is not ruled out
+either. For a cause that many normal requests have its words would cost more than its numbers."""
+
+
 def charge(finding: Finding, lost_s: float) -> Finding:
     """Return the finding charged with its part of the loss, said in its summary, too."""
     said = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"

@@ -5,6 +5,7 @@ that its decode was not slowed is no news. Where nobody read the machine, nothin
 at. And where no verdict was possible, none can be on a cause.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from slowtok.detectors.case import Case, Phase
@@ -71,23 +72,27 @@ Answers = Mapping[str, str | None]
 
 _WITHOUT_GPU: Answers = dict.fromkeys(GPU_CAUSES | _OF_USING_A_GPU)
 _WITHOUT_HOST: Answers = dict.fromkeys(_SEEN_IN_HOST_SAMPLES, "host samples during decode")
-_BEFOREHAND: Mapping[tuple[bool, bool], Answers] = {  # may use a GPU, samples of the host
-    (True, True): {},
-    (True, False): _WITHOUT_HOST,
-    (False, True): _WITHOUT_GPU,
-    (False, False): {**_WITHOUT_GPU, **_WITHOUT_HOST},
+_WITHOUT_READS: Answers = {"long-context": "KV bytes read per token"}
+_BEFOREHAND: Mapping[tuple[bool, bool, bool], Answers] = {
+    (may_use_gpu, has_host, has_reads): {
+        **({} if may_use_gpu else _WITHOUT_GPU),
+        **({} if has_host else _WITHOUT_HOST),
+        **({} if has_reads else _WITHOUT_READS),
+    }
+    for may_use_gpu, has_host, has_reads in itertools.product((True, False), repeat=3)
 }
 
 
 def known_beforehand(case: Case) -> Answers:
     """Return what the detectors of the catalogue would say that need not be asked.
 
-    Two looks at the case answer for two thirds of them where there is no GPU and a short request
+    Three looks at the case answer for two thirds of them where there is no GPU and a short request
     met no sample of the host.
     """
     server, sees_gpu = case.server, bool(case.device.gpus or case.gpu)
     may_use_gpu = sees_gpu and server.local is not False and server.gpu_layers != 0
-    return _BEFOREHAND[may_use_gpu, bool(case.host_during("decode"))]
+    has_host, has_reads = bool(case.host_during("decode")), case.envelope.kv_bytes is not None
+    return _BEFOREHAND[may_use_gpu, has_host, has_reads]
 
 
 def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Everything outside `/slowtok` goes to the relay. Read relay.py next.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -299,8 +299,8 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
         yield
         await proxy.stop()
 
-    async def relay(request: ClientRequest) -> ClientReply:
-        return await proxy.relay.handle(request)
+    def relay(request: ClientRequest) -> Awaitable[ClientReply]:
+        return proxy.relay.handle(request)
 
     async def close_events(_: web.Application) -> None:
         proxy.events.close()

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import HttpVersion, RawRequestMessage
+from aiohttp.http import HttpVersion, HttpVersion11, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDictProxy
 
 UNTOLD_TYPE = "application/octet-stream"  # RFC 9110, section 8.3
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ClientRequest:
@@ -93,6 +94,12 @@ class ClientRequest:
         if target.startswith("/"):
             return target
         return "/" if target == "*" else self._message.url.raw_path_qs
+
+    async def go_on(self) -> None:
+        """Tell a client to send the body that it holds back until it hears that it may."""
+        if self.version == HttpVersion11:  # older ones know no such word
+            await self.writer.write(CONTINUE)
+            self.writer.output_size = 0  # no reply has begun yet
 
     def _cancel(self, error: BaseException) -> None:
         self.content.set_exception(error)

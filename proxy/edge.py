@@ -7,13 +7,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.client_connection import ClientServer
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.entrance import Entrance, Relayed
@@ -83,13 +84,13 @@ def make_relay(
     )
 
 
-async def start_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
-    """Start what serves the edge, and return it: `server` makes a protocol for each connection.
+def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
+    """Return what serves the edge. aiohttp does the HTTP: it changes no body.
 
-    aiohttp's server does the HTTP. It cancels a request when its client goes, and changes no body.
+    It cancels a request when its client goes.
     """
-    runner = web.AppRunner(
-        edge.pages,
+    return _Runner(
+        edge,
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
@@ -99,15 +100,25 @@ async def start_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
         shutdown_timeout=1.0,  # drain.py has waited before
         handle_signals=False,
     )
-    await runner.setup()
-    _relay_the_rest(cast(web.Server, runner.server), edge)
-    return runner
 
 
-def _relay_the_rest(server: web.Server, edge: Edge) -> None:
-    """Let a server that knows our own pages relay what is none of them."""
-    make_page_request, show_page = server.request_factory, server.request_handler
-    let_in, relay, is_stopping = edge.entrance.let_in, edge.relay, edge.is_stopping
+class _Runner(web.AppRunner):
+    """aiohttp's runner for our own pages; its server relays what is none of them."""
+
+    def __init__(self, edge: Edge, **options: Any) -> None:
+        super().__init__(edge.pages, **options)
+        self._edge = edge
+
+    async def _make_server(self) -> web.Server:
+        pages = await super()._make_server()
+        make, handle = _relaying_the_rest(pages, self._edge)
+        return ClientServer(handle, request_factory=make, **self._kwargs)
+
+
+def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
+    """Return what makes a request of a message, and what answers it."""
+    make_page_request, show_page = pages.request_factory, pages.request_handler
+    refusal_of, relay, is_stopping = edge.entrance.refusal_of, edge.relay, edge.is_stopping
 
     def make(message: RawRequestMessage, *rest: Any) -> Any:
         if _is_own(message):
@@ -118,7 +129,12 @@ def _relay_the_rest(server: web.Server, edge: Edge) -> None:
         if not isinstance(request, ClientRequest):
             return await show_page(request)
         try:
-            return await let_in(request, relay)
+            refusal = refusal_of(request)
+            if refusal is not None:
+                return refusal
+            if "Expect" in request.headers:
+                await request.go_on()
+            return await relay(request)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:  # noqa: BLE001 - aiohttp could not answer such a request
@@ -127,7 +143,7 @@ def _relay_the_rest(server: web.Server, edge: Edge) -> None:
                 raise ConnectionError("in the middle of a reply") from None
             return _broken()
 
-    server.request_factory, server.request_handler = make, handle
+    return make, handle
 
 
 def _is_own(message: RawRequestMessage) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
@@ -19,7 +18,6 @@ Relayed = Callable[[ClientRequest], Awaitable[ClientReply]]
 Asked = ClientRequest | web.Request  # to be relayed, or for one of the proxy's own pages
 _Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Entrance:
@@ -32,15 +30,9 @@ class Entrance:
         self._key = settings.api_key.get_secret_value()
         self._door = door
 
-    async def let_in(self, request: ClientRequest, relay: Relayed) -> ClientReply:
-        """Let a request be relayed, unless it is refused."""
-        refusal = self._refusal(request) or _unexpected(request)
-        if refusal is not None:
-            return refusal
-        if "Expect" in request.headers and request.version == HttpVersion11:
-            await request.writer.write(_CONTINUE)
-            request.writer.output_size = 0  # no reply has begun yet
-        return await relay(request)
+    def refusal_of(self, request: ClientRequest) -> ClientReply | None:
+        """Return the reply to a request that is not relayed, None where it is."""
+        return self._refusal(request) or _unexpected(request)
 
     def middleware(self) -> Middleware:
         """Return what lets requests in to the proxy's own pages, for aiohttp."""

@@ -4,9 +4,8 @@ The relay writes the times, the meter the tokens; nobody reads before the end bu
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from slowtok.detectors.case import PromptPrefix, Timeline
+from slowtok.detectors.case import PromptPrefix, Timeline, Tokens
 from slowtok.proxy.how_far import PromptGuess, Queued, SlotTold
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
@@ -25,6 +24,7 @@ _CUT_SHORT = frozenset(
         "proxy-stopped",
     }
 )
+NO_TOKENS = Tokens()  # of a reply that was not looked into
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,50 +97,36 @@ class Exchange:
 
     def timeline(self, loop_lag_s: float | None = None) -> Timeline:
         """Return what happened, for the case."""
+        meter = self.meter
+        reply = meter.reply if meter else None
+        arrivals = meter if self.stream else None
+        gaps_s = arrivals.gaps_s() if arrivals else []
         return Timeline(
             request_id=self.request_id,
             path=self.path,
+            model=self.model or (reply.model if reply else None),
             stream=self.stream,
             status=self.status,
+            ended=self._ending(reply) if reply else self.ended or self._plain_ending(),
             started_unix_s=self.started_unix_s,
             accepted_at_s=self.accepted_at_s,
             sent_at_s=self.sent_at_s,
             headers_at_s=self.headers_at_s,
+            first_token_at_s=arrivals.first_at_s if arrivals else None,
+            last_token_at_s=arrivals.last_at_s if arrivals else None,
             last_byte_at_s=self.last_byte_at_s,
             delivered_at_s=self.delivered_at_s,
             ended_at_s=self.ended_at_s,
+            token_at_s=arrivals.token_at_s if arrivals else (),
+            itl_p50_s=_percentile(gaps_s, 0.50),
+            itl_p99_s=_percentile(gaps_s, 0.99),
+            tokens=reply.tokens() if reply else NO_TOKENS,
+            engine=reply.engine() if reply else None,
             client_blocked_s=self.client_blocked_s,
             proxy_s=self.proxy_s,
             loop_lag_s=loop_lag_s if self.loop_lag_s is None else self.loop_lag_s,
-            **self._read_by(self.meter),
+            parse_errors=self.observer_errors + (meter.parse_errors if meter else 0),
         )
-
-    def _read_by(self, meter: Meter | None) -> dict[str, Any]:
-        """Return the fields of a time line that the reply itself tells."""
-        if meter is None:
-            return {
-                "model": self.model,
-                "ended": self.ended or self._plain_ending(),
-                "parse_errors": self.observer_errors,
-            }
-        reply = meter.reply
-        found: dict[str, Any] = {
-            "model": self.model or reply.model,
-            "ended": self._ending(reply),
-            "tokens": reply.tokens(),
-            "engine": reply.engine(),
-            "parse_errors": self.observer_errors + meter.parse_errors,
-        }
-        if self.stream:
-            gaps_s = meter.gaps_s()
-            found |= {
-                "first_token_at_s": meter.first_at_s,
-                "last_token_at_s": meter.last_at_s,
-                "token_at_s": meter.token_at_s,
-                "itl_p50_s": _percentile(gaps_s, 0.50),
-                "itl_p99_s": _percentile(gaps_s, 0.99),
-            }
-        return found
 
     def _plain_ending(self) -> str:
         """Say how a request ended whose reply is not looked into."""

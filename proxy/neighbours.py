@@ -35,16 +35,23 @@ class Stays:
 
     def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Stay]:
         """Return the stays of others at its engine that are `live` or ended after `mine` came."""
-        met = _stays([other for other in live if other is not mine], mine.engine_name, now_s)
-        for request_id, engine_name, stay in reversed(self._ended):
-            if stay[2] < mine.accepted_at_s:
+        engine_name, since_s = mine.engine_name, mine.accepted_at_s
+        met = _stays(live, engine_name, now_s, but=mine)
+        for request_id, name, stay in reversed(self._ended):
+            if stay[2] < since_s:
                 break
-            if engine_name == mine.engine_name and request_id != mine.request_id:
+            if name == engine_name and request_id != mine.request_id:
                 met.append(stay)
         return met
 
 
-def _stays(exchanges: Iterable[Exchange], engine_name: str | None, now_s: float) -> list[Stay]:
+def _stays(
+    exchanges: Iterable[Exchange],
+    engine_name: str | None,
+    now_s: float,
+    *,
+    but: Exchange | None = None,
+) -> list[Stay]:
     """Return the stays at one engine, so far or in the end; there is none of what was never sent.
 
     In one loop: each whole reply meets dozens.
@@ -52,7 +59,9 @@ def _stays(exchanges: Iterable[Exchange], engine_name: str | None, now_s: float)
     found = []
     for exchange in exchanges:
         first_s = sent_s = exchange.sent_at_s
-        if sent_s is None or exchange.api is None or exchange.engine_name != engine_name:
+        if sent_s is None or exchange.engine_name != engine_name:
+            continue
+        if exchange.api is None or exchange is but:
             continue
         if exchange.stream:
             first_s = exchange.meter.first_at_s if exchange.meter else None
@@ -77,22 +86,26 @@ def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]
     from_s, to_s = _window(phases)
     if from_s >= to_s:
         return Neighbours(in_flight_at_send=in_flight_at_send)
-    throughout, partly_s = 0, 0.0
+    throughout, there, partly_s = 0, 0, 0.0
     begins, ends = [], []
     for _, first_s, end_s in met:
         if end_s <= from_s or first_s >= to_s or first_s >= end_s:
             continue
-        if first_s <= from_s and end_s >= to_s:
+        if first_s > from_s:
+            begins.append(first_s)
+        elif end_s < to_s:
+            there += 1
+        else:
             throughout += 1
             continue
-        begin_s, until_s = max(first_s, from_s), min(end_s, to_s)
-        begins.append(begin_s)
-        ends.append(until_s)
-        partly_s += until_s - begin_s
+        if end_s < to_s:
+            ends.append(end_s)
+        partly_s += min(end_s, to_s) - max(first_s, from_s)
+    there += throughout
     return Neighbours(
         in_flight_at_send=in_flight_at_send,
         decode_mean=throughout + partly_s / (to_s - from_s),
-        decode_max=throughout + (_most_at_once(begins, ends) if begins else 0),
+        decode_max=_most_at_once(there, begins, ends) if begins else there,
     )
 
 
@@ -131,9 +144,9 @@ def _window(phases: Phases) -> tuple[float, float]:
     return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
 
 
-def _most_at_once(begins: list[float], ends: list[float]) -> int:
-    """Return how many spans cover one moment at most; it is one at which one of them begins."""
-    most, ends_in_order = 0, sorted(ends)
-    for begun, begin_s in enumerate(sorted(begins), 1):
+def _most_at_once(there: int, begins: list[float], ends: list[float]) -> int:
+    """Return how many are there at one moment at most: at the start, or when one of them begins."""
+    most, ends_in_order = there, sorted(ends)
+    for begun, begin_s in enumerate(sorted(begins), there + 1):
         most = max(most, begun - bisect_right(ends_in_order, begin_s))
     return most

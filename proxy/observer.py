@@ -144,12 +144,6 @@ class Observer:
         if exchange.api is not None:
             self._engines.note_end(exchange.engine_name)
 
-    async def counted(self, exchange: Exchange) -> None:
-        """Wait shortly for the counters of an engine that puts no timings into its replies."""
-        is_timed = exchange.meter is not None and exchange.meter.reply.is_timed
-        if exchange.api is not None and not is_timed:
-            await self._engines.scraped(exchange.engine_name, COUNTERS_S)
-
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
         now_s = time.monotonic()
@@ -198,7 +192,13 @@ class Observer:
         return found | self._previous_header(exchange)
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Diagnose a reply that is here as a whole, and return its headers."""
+        """Diagnose a reply that is here as a whole, and return its headers.
+
+        Waits shortly for the counters of an engine that puts no timings into its replies.
+        """
+        if exchange.meter is None or not exchange.meter.reply.is_timed:
+            name = exchange.engine_name
+            await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
         found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         if len(self._live) == 1:
             self._tell(exchange, found)

@@ -65,7 +65,7 @@ class Relay:
         self.held = held
         self._session = session
         self._engines = engines
-        self._observer = observer
+        self._observer = Unharmed(observer)
         self._client_timeout_s = client_timeout_s
         self._max_body_bytes = max_body_bytes
         self._max_reply_bytes = max_reply_bytes
@@ -74,7 +74,6 @@ class Relay:
         self._records_traces = records_traces
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
-        self._unharmed = Unharmed(observer.failures)
 
     async def handle(self, request: ClientRequest) -> ClientReply:
         """Relay one request. Cancelled when the client goes away."""
@@ -90,8 +89,7 @@ class Relay:
         )
         task = cast("asyncio.Task[object]", asyncio.current_task())
         self._tasks.add(task)
-        with self._unharmed["begin"]:
-            self._observer.begin(exchange)
+        self._observer.begin(exchange)
         try:
             return await self._relay(request, exchange)
         except UpstreamError as error:
@@ -104,8 +102,7 @@ class Relay:
             self._tasks.discard(task)
             if exchange.held_bytes:  # a whole reply is written when this has returned
                 task.add_done_callback(partial(self.held.let_go, exchange))
-            with self._unharmed["end"]:
-                self._observer.end(exchange)
+            self._observer.end(exchange)
 
     @property
     def in_flight(self) -> int:
@@ -138,9 +135,10 @@ class Relay:
             for_model=self._engines.several,
         )
         keys = client_keys(outgoing)
-        merged = await self._engines.merged_list(request.method, request.path, keys)
-        if merged is not None:
-            return self._give(request, exchange, merged)
+        if exchange.api is None:
+            merged = await self._engines.merged_list(request.method, request.path, keys)
+            if merged is not None:
+                return self._give(request, exchange, merged)
         model = call.model if call else model_named(request.path, request.query, body)
         engine = await self._engines.choose(model, request.path, keys)
         chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
@@ -153,13 +151,11 @@ class Relay:
         exchange.slept = engine.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - chosen_at_s
-        with self._unharmed["sent"]:
-            self._observer.sent(exchange)
+        self._observer.sent(exchange)
         if call is not None and not call.api.prefill_only:
-            with self._unharmed["prompt print"]:
-                self._observer.note_prompt(
-                    exchange, call.said, len(body) if isinstance(body, bytes) else 0
-                )
+            self._observer.note_prompt(
+                exchange, call.said, len(body) if isinstance(body, bytes) else 0
+            )
         del call  # what was read of a body may be many times as large as the body
         ask = partial(send, self._session, engine.url, request.method, request.target, outgoing)
         try:
@@ -233,8 +229,7 @@ class Relay:
             return await self._whole(request, reply, exchange, passed)
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
-        with self._unharmed["stream headers"]:
-            passed.extend(await self._observer.stream_headers(exchange))
+        passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
             reshaping = make_reshaping(
@@ -280,8 +275,7 @@ class Relay:
                 await break_off(request, reshaped)
                 return response
             exchange.last_byte_at_s = ended_at_s
-            with self._unharmed["arrived"]:
-                self._observer.arrived(exchange)
+            self._observer.arrived(exchange)
             if reshaped is not None:
                 await reshaped.close()
             await response.write_eof()
@@ -309,24 +303,23 @@ class Relay:
     ) -> ClientReply:
         """Wait for the whole reply, so that its head can carry its own diagnosis."""
         pieces: deque[bytes] = deque()
-        size_bytes = 0
+        size_bytes, is_held = 0, True
         try:
-            while chunk := await reply.content.readany():
+            while is_held and not reply.content.at_eof():
+                chunk = await reply.content.readany()
                 pieces.append(chunk)
                 size_bytes += len(chunk)
-                is_held = self.held.take(exchange, len(chunk))
-                if size_bytes > self._max_reply_bytes or not is_held:
-                    break
+                has_room = self.held.take(exchange, len(chunk))
+                is_held = has_room and size_bytes <= self._max_reply_bytes
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        if chunk:  # it is too much to be held
+        if not is_held:
             exchange.meter = None
             return await self._stream(request, reply, exchange, passed, first=pieces)
         body = b"".join(pieces)
         pieces.clear()
         exchange.last_byte_at_s = time.monotonic()
-        with self._unharmed["arrived"]:
-            self._observer.arrived(exchange)
+        self._observer.arrived(exchange)
         exchange.observe(body, exchange.last_byte_at_s)
         return await self._answer(reply, exchange, passed, body)
 
@@ -338,8 +331,7 @@ class Relay:
             body = await assemble(reply, exchange, self.held)
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        with self._unharmed["arrived"]:
-            self._observer.arrived(exchange)
+        self._observer.arrived(exchange)
         as_document(passed)
         return await self._answer(reply, exchange, passed, body)
 
@@ -353,10 +345,7 @@ class Relay:
         """Diagnose a reply that is here as a whole, and send it."""
         arrived_at_s = exchange.last_byte_at_s or time.monotonic()
         exchange.end(None, arrived_at_s)  # now it is known whether the reply tells its times
-        with self._unharmed["engine counters"]:
-            await self._observer.counted(exchange)
-        with self._unharmed["diagnosis headers"]:
-            passed.extend(await self._observer.diagnosis_headers(exchange))
+        passed.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status
         reason = headers.without_controls(reply.reason or "") if status == reply.status else None
         response = ClientReply(status, passed, body, reason=reason)

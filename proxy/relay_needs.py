@@ -88,10 +88,6 @@ class Watch(Protocol):
         """The last byte of a reply has come from its engine."""
         ...
 
-    async def counted(self, exchange: Exchange) -> None:
-        """Wait shortly for the counters of an engine that puts no timings into its replies."""
-        ...
-
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
         ...
@@ -101,7 +97,10 @@ class Watch(Protocol):
         ...
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Diagnose a reply that is here as a whole, and return its headers."""
+        """Diagnose a reply that is here as a whole, and return its headers.
+
+        Waits shortly for the counters of an engine that puts no timings into its replies.
+        """
         ...
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:

@@ -41,7 +41,8 @@ async def read_request(
         return _rest(request, timeout_s), None
     pieces: deque[bytes] = deque()
     size_bytes = 0
-    while chunk := await _next_piece(request, timeout_s):
+    while not request.content.at_eof():
+        chunk = await _next_piece(request, timeout_s)
         size_bytes += len(chunk)
         too_much = size_bytes > max_bytes
         if not too_much and not held.take(exchange, len(chunk)):

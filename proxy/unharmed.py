@@ -1,42 +1,78 @@
-"""What breaks in observing costs the request nothing."""
+"""What breaks in observing costs the request nothing: it is counted, and the relay goes on."""
 
-from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.relay_needs import Watch
 
 
 class Unharmed:
-    """Gives for each place, by its name, what is to stand around it: `with unharmed["begin"]:`.
+    """A `Watch` of which nothing comes back that breaks. Where an answer broke there is none."""
 
-    Whatever breaks there is counted in `failures`, and goes no further.
-    """
+    __slots__ = ("_watch",)
 
-    __slots__ = ("_failures", "_guards")
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
 
-    def __init__(self, failures: Counter[str]) -> None:
-        self._failures = failures
-        self._guards: dict[str, _Guard] = {}  # made once for each place, not for each request
+    def begin(self, exchange: Exchange) -> None:
+        """See `Watch`, as for all that follow."""
+        try:
+            self._watch.begin(exchange)
+        except Exception:  # noqa: BLE001 - see the class
+            self._count("begin")
 
-    def __getitem__(self, place: str) -> "_Guard":
-        """Return the guard of a place."""
-        guard = self._guards.get(place)
-        if guard is None:
-            guard = self._guards[place] = _Guard(self._failures, place)
-        return guard
+    def sent(self, exchange: Exchange) -> None:
+        """A request is about to go to its engine."""
+        try:
+            self._watch.sent(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("sent")
 
+    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+        """Its prompt is this one."""
+        try:
+            self._watch.note_prompt(exchange, said, size_bytes)
+        except Exception:  # noqa: BLE001
+            self._count("prompt print")
 
-class _Guard:
-    __slots__ = ("_failures", "_place")
+    def arrived(self, exchange: Exchange) -> None:
+        """The last byte of its reply has come."""
+        try:
+            self._watch.arrived(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("arrived")
 
-    def __init__(self, failures: Counter[str], place: str) -> None:
-        self._failures = failures
-        self._place = place
+    def end(self, exchange: Exchange) -> None:
+        """It is over."""
+        try:
+            self._watch.end(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("end")
 
-    def __enter__(self) -> None:
-        pass
+    async def stream_headers(self, exchange: Exchange) -> Mapping[str, str]:
+        """Return what the head of a stream can say."""
+        try:
+            return await self._watch.stream_headers(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("stream headers")
+            return {}
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if error is None:
-            return True
-        if not isinstance(error, Exception):
-            return False
-        self._failures[self._place] += 1
-        return True
+    async def diagnosis_headers(self, exchange: Exchange) -> Mapping[str, str]:
+        """Return what the head of a whole reply can say."""
+        try:
+            return await self._watch.diagnosis_headers(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("diagnosis headers")
+            return {}
+
+    async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the record of a stream that is about to end."""
+        try:
+            return await self._watch.record_so_far(exchange)
+        except Exception:  # noqa: BLE001
+            self._count("annotation")
+            return None
+
+    def _count(self, place: str) -> None:
+        self._watch.failures[place] += 1

@@ -71,7 +71,7 @@ def detect(case: Case) -> Finding | None:
         return None
     if decodes_on_gpu(case):
         return _on_gpu(case)
-    return _on_cpu(case) if runs_on_cpu(case) else None
+    return _on_cpu(case)
 
 
 def _on_gpu(case: Case) -> Finding | None:
@@ -135,7 +135,7 @@ def _on_cpu(case: Case) -> Finding | None:
     saving_governor = case.device.cpu_governor == SAVING_GOVERNOR
     if words is None and saving_governor:
         words = f"its CPU governor is {SAVING_GOVERNOR}"
-    if words is None:
+    if words is None or not runs_on_cpu(case):
         return None
     mhz = need(mean(case.host_during("decode"), lambda s: s.cpu_mhz), "clock of the CPU")
     observed = observed_slowdown(case, "decode") if mhz <= MAX_CPU_MHZ else 1.0

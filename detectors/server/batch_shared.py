@@ -24,7 +24,8 @@ Sources:
 """
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Evidence, Finding, need
+from slowtok.detectors.finding import UNNAMED, Evidence, Finding, need
+from slowtok.detectors.phases import judge_decode
 from slowtok.detectors.shape import stalls_of
 from slowtok.detectors.window import decode_s, decode_tps, runs_on_cpu
 
@@ -55,6 +56,15 @@ def detect(case: Case) -> Finding | None:
         return None
     slowdown = 1 + others if runs_on_cpu(case) else _slowdown_by_bytes(case, 1 + others)
     rate_tps, took_s = decode_tps(case), decode_s(case)
+    if not judge_decode(case).slow:
+        return UNNAMED
+    return _finding(case, slowdown, pauses_s, rate_tps=rate_tps, took_s=took_s)
+
+
+def _finding(
+    case: Case, slowdown: float, pauses_s: float, *, rate_tps: float, took_s: float
+) -> Finding:
+    others = case.neighbours.decode_mean
     lost_s = pauses_s + (took_s - pauses_s) * (1 - 1 / slowdown)
     alone_tps = rate_tps * took_s / max(took_s - lost_s, 0.01 * took_s)
     paused = f" and paused for {pauses_s:.1f} s while their prompts were computed" * bool(pauses_s)
@@ -82,7 +92,7 @@ def detect(case: Case) -> Finding | None:
 def _pauses_s(case: Case) -> float:
     """Return how long the stream stood still for others' prompts; 0 where they cannot have been."""
     took_s, preempted = case.phases.decode_s, case.activity and case.activity.preemptions
-    if not case.neighbours.decode_max or not took_s or preempted:
+    if not case.neighbours.decode_max or not took_s or preempted or not case.timeline.token_at_s:
         return 0.0
     stalls = stalls_of(case)
     if not stalls:

@@ -21,7 +21,7 @@ from slowtok.proxy.commands.port_holder import why_not
 from slowtok.proxy.commands.screen import Screen
 from slowtok.proxy.door import Door, leave_no_core, most_connections, open_ports
 from slowtok.proxy.drain import Stop
-from slowtok.proxy.edge import start_runner
+from slowtok.proxy.edge import make_runner
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.front import Alone, Front
 from slowtok.proxy.lag import keep_threads_short
@@ -100,8 +100,9 @@ async def _serve(
     logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(tell)])
     proxy = Proxy(settings, sinks, tell=tell)
     edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
+    runner = make_runner(edge, settings.max_head_bytes)
     stop = _stop_on_signals()
-    runner = await start_runner(edge, settings.max_head_bytes)
+    await runner.setup()
     try:
         front = proxy.front = _front(proxy, runner, listeners)
         await front.open()

@@ -1,14 +1,10 @@
 """The response headers of docs/headers-and-records.md, from a finished diagnosis. Pure."""
 
-from operator import attrgetter
-
 from slowtok.detectors.case import Case, Envelope, Phases, Range
 from slowtok.detectors.finding import Diagnosis, Finding
 from slowtok.proxy.outputs.structured import bare, decimal, inner_list, item, string
 
 _MS = 1000.0
-_PHASES = ("queue", "load", "prefill", "decode")
-_TIMES_S = attrgetter("queue_s", "load_s", "prefill_s", "decode_s")
 
 
 def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
@@ -39,7 +35,12 @@ def server_timing(phases: Phases | None, proxy_s: float) -> str:
     """Return `Server-Timing` with the phases that are known, in milliseconds."""
     text = ""
     if phases is not None:
-        for name, took_s in zip(_PHASES, _TIMES_S(phases), strict=True):
+        for name, took_s in (
+            ("queue", phases.queue_s),
+            ("load", phases.load_s),
+            ("prefill", phases.prefill_s),
+            ("decode", phases.decode_s),
+        ):
             if took_s is not None:
                 text += f"{name};dur={decimal(took_s * _MS)}, "
     return f"{text}proxy;dur={decimal(proxy_s * _MS)}"

@@ -39,22 +39,6 @@ _HOST_FIELDS = (  # of HostSample, medians over the request
     "cpu_mhz",
 )
 _HOST_READINGS = attrgetter(*_HOST_FIELDS)
-_TIMING = {  # milliseconds in the record: seconds of the case
-    "queue_ms": "phases.queue_s",
-    "load_ms": "phases.load_s",
-    "prefill_ms": "phases.prefill_s",
-    "decode_ms": "phases.decode_s",
-    "total_ms": "phases.total_s",
-    "ttft_ms": "phases.ttft_s",
-    "itl_p50_ms": "timeline.itl_p50_s",
-    "itl_p99_ms": "timeline.itl_p99_s",
-    "delivery_ms": "phases.delivery_s",
-    "proxy_ms": "timeline.proxy_s",
-    "decode_stream_ms": "phases.decode_stream_s",
-}
-_TIMES_S = attrgetter(*_TIMING.values())
-_TOKENS = ("prompt", "cached", "completion", "drafted", "accepted")
-_TOKEN_COUNTS = attrgetter(*_TOKENS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
@@ -102,20 +86,40 @@ def _upstream(
 
 
 def _timing(case: Case) -> dict[str, Any]:
-    phases = case.phases
-    timing: dict[str, Any] = {
-        name: float(f"{seconds * _MS:.3f}")  # `rounded`, which would be called ten times
-        for name, seconds in zip(_TIMING, _TIMES_S(case), strict=True)
-        if seconds is not None
-    }
-    if phases.prefill_s is not None or phases.decode_s is not None:
+    phases, timeline = case.phases, case.timeline
+    timing: dict[str, Any] = {}
+    for name, seconds in (
+        ("queue_ms", phases.queue_s),
+        ("load_ms", phases.load_s),
+        ("prefill_ms", phases.prefill_s),
+        ("decode_ms", phases.decode_s),
+        ("total_ms", phases.total_s),
+        ("ttft_ms", phases.ttft_s),
+        ("itl_p50_ms", timeline.itl_p50_s),
+        ("itl_p99_ms", timeline.itl_p99_s),
+        ("delivery_ms", phases.delivery_s),
+        ("proxy_ms", timeline.proxy_s),
+        ("decode_stream_ms", phases.decode_stream_s),
+    ):
+        if seconds is not None:
+            timing[name] = float(f"{seconds * _MS:.3f}")  # `rounded`, which would be called often
+    if "prefill_ms" in timing or "decode_ms" in timing:
         timing["source"] = phases.source
     return timing
 
 
 def _tokens(tokens: Tokens) -> dict[str, int]:
-    counts = zip(_TOKENS, _TOKEN_COUNTS(tokens), strict=True)
-    return {name: count for name, count in counts if count is not None}
+    counts = {}
+    for name, count in (
+        ("prompt", tokens.prompt),
+        ("cached", tokens.cached),
+        ("completion", tokens.completion),
+        ("drafted", tokens.drafted),
+        ("accepted", tokens.accepted),
+    ):
+        if count is not None:
+            counts[name] = count
+    return counts
 
 
 def _rate(phases: Phases) -> dict[str, float]:

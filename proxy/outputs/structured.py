@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 Bare = int | float | str
 MAX_STRING_CHARS = 240
 _MOST_INTEGER = 999_999_999_999_999
-_MOST_DECIMAL = 999_999_999_999.0
+_MOST_DECIMAL, _LEAST_DECIMAL = 999_999_999_999.0, -999_999_999_999.0
 _FIXED = ("", ".1f", ".2f", ".3f")  # by the number of fraction digits
 
 
@@ -31,10 +31,12 @@ def bare(value: Bare) -> str:
 
 def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
-    if not -_MOST_DECIMAL <= value <= _MOST_DECIMAL:
-        value = max(min(value, _MOST_DECIMAL), -_MOST_DECIMAL)
-    text = format(value, _FIXED[digits]).rstrip("0")
-    return f"{text}0" if text[-1] == "." else text
+    if not _LEAST_DECIMAL <= value <= _MOST_DECIMAL:
+        value = max(min(value, _MOST_DECIMAL), _LEAST_DECIMAL)
+    text = format(value, _FIXED[digits])
+    while text[-1] == "0" and text[-2] != ".":
+        text = text[:-1]
+    return text
 
 
 def string(text: str) -> str:

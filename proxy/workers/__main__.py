@@ -23,7 +23,7 @@ from aiohttp import web
 
 from slowtok.proxy.door import BACKLOG, Door, most_connections
 from slowtok.proxy.drain import Stop, drain, under_way
-from slowtok.proxy.edge import make_edge, make_relay, start_runner
+from slowtok.proxy.edge import make_edge, make_relay, make_runner
 from slowtok.proxy.entrance import Entrance
 from slowtok.proxy.lag import LoopLag, keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
@@ -82,7 +82,8 @@ class Worker:
                 pages.routes(),
                 is_stopping=self._stop.asked.is_set,
             )
-            runner = await start_runner(edge, settings.max_head_bytes)
+            runner = make_runner(edge, settings.max_head_bytes)
+            await runner.setup()
             server = cast(web.Server, runner.server)  # it is set up
             self._under_way = lambda: under_way(relay, server)
             self._held = relay.held.summary

@@ -114,13 +114,7 @@ class Desk:
         self._observer.arrived(exchange)
 
     def _diagnose(self, values: Packed) -> Awaitable[dict[str, str]]:
-        return self._diagnosed(self._updated(values))
-
-    async def _diagnosed(self, exchange: Exchange) -> dict[str, str]:
-        await self._observer.counted(exchange)
-        if exchange.request_id not in self._copies:  # nobody waits any more: it is concluded
-            return {}
-        return await self._observer.diagnosis_headers(exchange)
+        return self._observer.diagnosis_headers(self._updated(values))
 
     def _record_so_far(self, values: Packed) -> Awaitable[dict[str, Any] | None]:
         return self._observer.record_so_far(self._updated(values))

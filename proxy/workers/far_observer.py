@@ -65,9 +65,6 @@ class FarObserver:
         if self._knows(exchange):
             self._channel.tell("arrived", exchange.request_id, exchange.last_byte_at_s)
 
-    async def counted(self, exchange: Exchange) -> None:
-        """Do nothing: the main process waits for the counters before it diagnoses."""
-
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
         """Return what the head of a stream can say: what is known so far, and the last verdict."""
         found = {"server-timing": server_timing(None, exchange.proxy_s)}

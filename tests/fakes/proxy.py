@@ -15,7 +15,7 @@ from slowtok.config.settings import load
 from slowtok.detectors.case import Case
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.door import open_port
-from slowtok.proxy.edge import start_runner
+from slowtok.proxy.edge import make_runner
 from slowtok.proxy.observer import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
 
@@ -88,8 +88,8 @@ async def serving(
         change(proxy)
     listener = open_port("127.0.0.1", 0, proxy.settings.client_timeout_s)
     port = int(listener.getsockname()[1])
-    edge = make_app(proxy, own_port=lambda: port)
-    runner = await start_runner(edge, proxy.settings.max_head_bytes)
+    runner = make_runner(make_app(proxy, own_port=lambda: port), proxy.settings.max_head_bytes)
+    await runner.setup()
     assert runner.server is not None
     served = Served(proxy, port, cases, runner.server)
     try:
