@@ -14,7 +14,7 @@ from typing import Literal
 
 from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once_each
 from slowtok.detectors.value import value
 
 SCHEMA = 1
@@ -40,7 +40,9 @@ class Tokens:
     @property
     def processed(self) -> int | None:
         """Prompt tokens that prefill had to compute; all of them when the cache is not known."""
-        return None if self.prompt is None else max(self.prompt - (self.cached or 0), 0)
+        if self.prompt is None or not self.cached:
+            return self.prompt
+        return max(self.prompt - self.cached, 0)
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -301,7 +303,7 @@ class Case:
         return None if begin is None or end is None or end <= begin else (begin, end)
 
 
-@once
+@once_each
 def _host_during(case: Case, phase: Phase) -> tuple[HostSample, ...]:
     window = case.window(phase)
     return () if window is None else tuple(_inside(case.host, *window))
@@ -314,7 +316,7 @@ def _inside(samples: Iterable[HostSample], begin: float, end: float) -> Iterable
             yield sample
 
 
-@once
+@once_each
 def _gpu_during(case: Case, phase: Phase) -> tuple[GpuSample, ...]:
     window, mine = case.window(phase), case.server.gpu_indices
     if window is None:

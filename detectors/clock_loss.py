@@ -33,7 +33,7 @@ from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, need
 from slowtok.detectors.gpu_window import IDLE_BIT, facts_of, median, settled, share_with_bits
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once, once_each
 from slowtok.detectors.phases import expected_decode_tps, judge_decode, slowdown
 from slowtok.detectors.shape import step_of
 from slowtok.detectors.window import decode_s, decode_tps
@@ -258,7 +258,7 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
     )
 
 
-@once
+@once_each
 def _most_lost(case: Case, phase: Phase) -> float:
     """Return the share of the time that lower clocks took, whatever lowered them.
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.gpu_window import gpus_during, median
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once, once_each
 from slowtok.detectors.window import runs_on_cpu
 
 Concerns = Callable[[GpuSample], bool]
@@ -74,7 +74,7 @@ def decodes_on_gpu(case: Case) -> bool:
     return case.server.local is not False and bool(case.device.gpus) and not runs_on_cpu(case)
 
 
-@once
+@once_each
 def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase of the GPUs that took part in it.
 
@@ -88,7 +88,7 @@ def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     return busy or gpus
 
 
-@once
+@once_each
 def healthy(
     case: Case, gpu: GpuFacts, samples: Sequence[GpuSample], sm_of_max: float = SM_OF_MAX_RATIO
 ) -> Clocks:

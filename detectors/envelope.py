@@ -26,7 +26,7 @@ from slowtok.detectors.envelope_memory import Memory, reference
 from slowtok.detectors.envelope_prefill import expected_prefill
 from slowtok.detectors.envelope_reads import KV_RATIO, NoBasis, Reads, reads_of, unpredictable
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once_each
 
 __all__ = [
     "KV_RATIO",
@@ -114,7 +114,7 @@ def _unknown(reason: str, context_tokens: int | None) -> Envelope:
     return Envelope(because=(reason,), context_tokens=context_tokens)
 
 
-@once
+@once_each
 def _serving(
     server: ServerFacts,
     model: ModelFacts,

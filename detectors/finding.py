@@ -64,11 +64,10 @@ class Finding:
     informational: bool = False
 
 
-UNNAMED = Finding(
-    phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=()
-)
-"""For a cause that is there, and that nobody will name: decode was not slow. So it is not ruled out
-either. For a cause that many normal requests have its words would cost more than its numbers."""
+UNNAMED = Finding(phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=())
+"""A cause that is there, so that it is not ruled out, and that is not named: decode was not slow.
+
+For one that many normal requests show: the words that nobody reads cost more than all else."""
 
 
 def charge(finding: Finding, lost_s: float) -> Finding:
@@ -120,7 +119,7 @@ class Detector(Protocol):
     TITLE: str
 
     def detect(self, case: Case) -> Finding | None:
-        """Return a finding, or None when the cause is ruled out.
+        """Return a finding, `UNNAMED` in its place, or None when the cause is ruled out.
 
         Raises:
             Missing: a fact that the answer depends on is not known.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope import KV_RATIO
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once_each
 
 GIB = 2**30
 MILLION = 1_000_000
@@ -69,7 +69,7 @@ class Footprint:
         return True if most is not None and most <= room_bytes else None
 
 
-@once
+@once_each
 def footprint(
     model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None
 ) -> Footprint | None:

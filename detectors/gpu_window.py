@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import need
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once_each
 
 Read = Callable[[GpuSample], float | None]
 
@@ -33,7 +33,7 @@ def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
     return {index: tuple(s for s in samples if s.index == index) for index in indices}
 
 
-@once
+@once_each
 def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase by GPU, of those that the server uses.
 

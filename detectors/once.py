@@ -15,11 +15,29 @@ MOST_ANSWERS = 64
 """Kept for one case; facts that stay the same may be asked about with ever new ones."""
 
 
-def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
-    """Return `work` with its answers for the last case kept; nobody may change them.
+def once(work: Callable[[Case], T]) -> Callable[[Case], T]:
+    """Return `work` with its answer for the last case kept; nobody may change it.
+
+    What `work` raises is raised anew each time.
+    """
+    last: tuple[Case, T] | None = None
+
+    @wraps(work)
+    def kept(case: Case) -> T:
+        nonlocal last
+        mine = last
+        if mine is None or mine[0] is not case:
+            last = mine = (case, work(case))  # in one step: another thread may ask about another
+        return mine[1]
+
+    return kept
+
+
+def once_each(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
+    """Return `work` with its answers for the last case kept, one for each further argument.
 
     Taken for the same are only arguments that are the same objects: comparing samples would cost
-    what is saved. What `work` raises is raised anew each time.
+    what is saved.
     """
     last: tuple[Case | None, dict[tuple[int, ...], tuple[object, T]]] = (None, {})
 
@@ -28,10 +46,10 @@ def once(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, 
         nonlocal last
         mine = last
         if mine[0] is not case:
-            last = mine = (case, {})  # in one step: another thread may ask about another case
+            last = mine = (case, {})
         answers = mine[1]
         given: tuple[Any, ...] = (*args, *named.values()) if named else args
-        key = tuple(map(id, given)) if given else ()
+        key = tuple(map(id, given))
         found = answers.get(key)
         if found is None:
             if len(answers) >= MOST_ANSWERS:

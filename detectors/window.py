@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import need
 from slowtok.detectors.machine import GpuSample, HostSample
-from slowtok.detectors.once import once
+from slowtok.detectors.once import once, once_each
 
 
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
@@ -128,7 +128,7 @@ class RunQueue:
         return cores / self.wanted_cores if self.wanted_cores else 0.0
 
 
-@once
+@once_each
 def run_queue(case: Case, phase: Phase) -> RunQueue:
     """Return the run queue of a phase.
 

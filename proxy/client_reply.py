@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
-from aiohttp.http import HttpVersion11
+from aiohttp.http import HttpVersion10, HttpVersion11
 from multidict import CIMultiDict
 
 from slowtok.proxy.client_request import ClientRequest
@@ -53,7 +53,7 @@ class ClientReply:
         if not self.keep_alive:
             if version == HttpVersion11:
                 headers["Connection"] = "close"
-        elif version != HttpVersion11:
+        elif version == HttpVersion10:
             headers["Connection"] = "keep-alive"
         line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
         await writer.write_headers(line, headers)
@@ -81,6 +81,8 @@ class ClientReply:
         if self.body is not None:
             headers["Content-Length"] = str(len(self.body))
         if must_be_empty_body(request.method, status):
+            if self.body:
+                self.body = b""  # its length is told all the same
             if should_remove_content_length(request.method, status):
                 headers.popall("Content-Length", None)
             writer.length = 0

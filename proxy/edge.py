@@ -3,7 +3,6 @@
 A worker has the same edge as a proxy that is one process.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay import Relay
 from slowtok.proxy.relay_needs import Directory, Watch
+from slowtok.proxy.reshaped import break_off
 
 OWN = "/slowtok"
 NO_HTTP = "UNKNOWN"  # aiohttp's stand-in for a message that it could not read
@@ -132,15 +132,14 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
             refusal = refusal_of(request)
             if refusal is not None:
                 return refusal
-            if "Expect" in request.headers:
+            if request.headers.get("Expect"):
                 await request.go_on()
             return await relay(request)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception:  # noqa: BLE001 - aiohttp could not answer such a request
-            _log.exception("relaying broke")
+        except Exception as error:  # noqa: BLE001 - aiohttp could not answer such a request
+            if not isinstance(error, ConnectionError):  # its client has gone: nobody hears us
+                _log.exception("relaying broke")
             if request.writer.output_size:
-                raise ConnectionError("in the middle of a reply") from None
+                await break_off(request, None)
             return _broken()
 
     return make, handle

@@ -66,7 +66,6 @@ class EngineReply:
             self._stop(connection)
             return
         protocol.rest()
-        connection.release()
 
     def _stop(self, connection: Connection) -> None:
         if self._sending is not None:

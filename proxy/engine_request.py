@@ -8,6 +8,7 @@ from typing import cast
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import StreamWriter
+from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
 from slowtok.proxy.engine_connection import Address, EngineConnection
@@ -60,11 +61,15 @@ async def write(request: EngineRequest, connection: Connection) -> asyncio.Task[
         ValueError: a control character is in the line or a field.
     """
     body, fields = request.body, request.fields
+    if body is None or (isinstance(body, bytes) and len(body) <= PIECE_BYTES):
+        head = _serialize_headers(request.line, fields)  # a StreamWriter would cost more than that
+        transport = connection.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError("the connection has ended")
+        transport.write(head + body if body else head)
+        return None
     writer = StreamWriter(cast("EngineConnection", connection.protocol), asyncio.get_running_loop())
     await writer.write_headers(request.line, fields)
-    if body is None or (isinstance(body, bytes) and len(body) <= PIECE_BYTES):
-        await writer.write(body or b"", drain=False)
-        return None
     if "Transfer-Encoding" in fields:
         writer.enable_chunking()
     else:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
@@ -93,7 +94,7 @@ def _not_relayed(request: Asked) -> ClientReply | None:
 def _unexpected(request: ClientRequest) -> ClientReply | None:
     """Refuse what a client expects that nobody here knows of (RFC 9110, section 10.1.1)."""
     expected = request.headers.get("Expect")
-    if expected is None or expected.lower() == "100-continue":
+    if not expected or expected.lower() == "100-continue" or request.version < HttpVersion11:
         return None
     return error_response(417, "slowtok knows no Expect but 100-continue", "expectation-failed")
 

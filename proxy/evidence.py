@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from slowtok.detectors.case import (
     Baseline,
@@ -81,9 +80,9 @@ class Evidence:
         neighbours = count_neighbours(at_send, phases, met)
         if engine is not None:
             neighbours = _by_slots(neighbours, exchange, phases, engine)
-        make = partial(
-            Case,
+        case = Case(
             timeline=timeline,
+            phases=phases,
             prompt=exchange.prefix,
             neighbours=neighbours,
             host=host,
@@ -92,27 +91,27 @@ class Evidence:
             activity=activity,
             model=model,
             device=device,
+            envelope=expectation(server, model, device, timeline.tokens, neighbours),
+            baseline=NO_BASELINE,
+            history=NO_HISTORY,
         )
-        first = expectation(server, model, device, timeline.tokens, neighbours)
-        return self._with_past(make, phases, first, choices)
+        return self._with_past(case, choices)
 
-    def _with_past(
-        self, make: Callable[..., Case], phases: Phases, first: Envelope, choices: int
-    ) -> Case:
+    def _with_past(self, case: Case, choices: int) -> Case:
         """Return the case with what went before, and what is expected by it."""
-        before = make(phases=phases, envelope=first, baseline=NO_BASELINE, history=NO_HISTORY)
-        envelope, baseline, history = self._past_of(before)
+        envelope, baseline, history = self._past_of(case)
+        phases = case.phases
         if phases.source == "estimate":
             phases = estimate(
                 phases,
-                before.timeline,
+                case.timeline,
                 choices=choices,
                 prefill_tps=history.best_prefill_tps or envelope.expected_prefill_tps,
                 decode_tps=baseline.decode_tps or envelope.expected_tps,
             )
-        if baseline is NO_BASELINE and history is NO_HISTORY and phases is before.phases:
-            return before
-        return make(phases=phases, envelope=envelope, baseline=baseline, history=history)
+        if baseline is NO_BASELINE and history is NO_HISTORY and phases is case.phases:
+            return case
+        return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
 
     def _past_of(self, case: Case) -> tuple[Envelope, Baseline, History]:
         """Return what went before, and what is expected by it.

@@ -84,12 +84,13 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
     for value in headers.getall("Connection", ()):
         dropped |= {token.strip().lower() for token in value.split(",")}
     spelled: dict[str, str] = {}  # aiohttp would take a second spelling for a correction
-    passed = CIMultiDict[str]()
+    passed: list[tuple[str, str]] = []
     for spelling, value in headers.items():
         name = _passing(spelling)
         if name is not None and name not in dropped:
-            passed.add(spelled.setdefault(name, spelling), without_controls(value))
-    return passed
+            clean = value if value.isprintable() else without_controls(value)  # spares most calls
+            passed.append((spelled.setdefault(name, spelling), clean))
+    return CIMultiDict(passed)
 
 
 @lru_cache(maxsize=256)

@@ -14,4 +14,5 @@ def make_request_id(unix_s: float) -> str:
 def make_traceparent(*, recorded: bool = False) -> str:
     """Return a fresh W3C traceparent (version 00); `recorded` says that its span will be told."""
     drawn = os.urandom(24).hex()
-    return f"00-{drawn[:32]}-{drawn[32:]}-{recorded:02d}"
+    flags = "01" if recorded else "00"
+    return f"00-{drawn[:32]}-{drawn[32:]}-{flags}"

@@ -92,16 +92,19 @@ def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]
         if end_s <= from_s or first_s >= to_s or first_s >= end_s:
             continue
         if first_s > from_s:
+            begin_s = first_s
             begins.append(first_s)
-        elif end_s < to_s:
-            there += 1
         else:
-            throughout += 1
-            continue
+            there += 1
+            if end_s >= to_s:
+                throughout += 1
+                continue
+            begin_s = from_s
         if end_s < to_s:
             ends.append(end_s)
-        partly_s += min(end_s, to_s) - max(first_s, from_s)
-    there += throughout
+            partly_s += end_s - begin_s
+        else:
+            partly_s += to_s - begin_s
     return Neighbours(
         in_flight_at_send=in_flight_at_send,
         decode_mean=throughout + partly_s / (to_s - from_s),

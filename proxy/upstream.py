@@ -51,8 +51,8 @@ def make_session(
     return aiohttp.ClientSession(
         connector=EngineConnector(
             max_head_bytes,
+            KEEPALIVE_S,
             limit=0,
-            keepalive_timeout=KEEPALIVE_S,
             ttl_dns_cache=60,
             enable_cleanup_closed=False,
         ),
@@ -93,7 +93,7 @@ async def send(
     while True:
         was_idle, began_s = False, now_s()
         try:
-            connection = await connector.connect(address.request, [], session.timeout)
+            connection = await connector.reach(address, session.timeout)
             was_idle = cast("EngineConnection", connection.protocol).was_idle
             reply = await ask(connection, request, address.origin)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:

@@ -95,8 +95,9 @@ class Histograms:
         spreads = self._spreads.get(labels)
         if spreads is None:
             spreads = self._spreads[labels] = [_Spread(bounds) for bounds in self._bounds]
-        for spread, value in zip(spreads, values, strict=True):
+        for i, value in enumerate(values):
             if value is not None:
+                spread = spreads[i]
                 bucket = bisect_left(spread.bounds, value)  # a bound belongs to the bucket below
                 spread.total += value
                 spread.counts[bucket] += 1

@@ -44,8 +44,8 @@ def request_line(record: Record, width: int | None = None) -> Text:
 
 def plain_line(record: Record) -> str:
     """Return the same without colours, whole: a fraction of the work."""
-    texts, _ = zip(*_parts(record, NOTHING, None), strict=True)
-    return plain(f"{''.join(texts)}  {record['id']}")
+    texts = "".join([text for text, _ in _parts(record, NOTHING, None)])
+    return plain(f"{texts}  {record['id']}")
 
 
 def _fitted(record: Record, spared: int, width: int) -> Text | None:
@@ -75,8 +75,8 @@ def _id(record: Record, spared: int) -> str:
 
 def _parts(record: Record, spared: int, width: int | None) -> list[Part]:
     """Return the pieces of the line without its id, each with its style; not yet plain."""
-    ts, verdict = str(record["ts"]), str(record.get("verdict", "-"))
-    word = f"{verdict} {record['phase']}" if record.get("phase") else verdict
+    ts, verdict, phase = str(record["ts"]), str(record.get("verdict", "-")), record.get("phase")
+    word = f"{verdict} {phase}" if phase else verdict
     parts = [
         (_clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"),
         (f" {word:<13}", VERDICT_STYLES.get(verdict, "")),
@@ -150,18 +150,15 @@ def _numbers(record: Record, spared: int) -> list[str]:
             parts.append(f"{name} {seconds(timing[key])}")
     is_short = spared >= OTHER_PHASES and phase != "prefill"
     if "prefill_ms" in timing and not is_short and "prompt" in record.get("tokens", {}):
-        prompt = _prompt(record["tokens"], spared)
-        parts.append(f"prefill {prompt} {seconds(timing['prefill_ms'])}")
+        tokens = record["tokens"]
+        is_told = tokens.get("cached") and spared < DETAILS
+        cached = f" ({tokens['cached']} cached)" if is_told else ""
+        parts.append(f"prefill {tokens['prompt']}{cached} {seconds(timing['prefill_ms'])}")
     if "decode_tps" in rate and alone in (None, "decode", "delivery"):
         parts.append(_decode(record, spared))
     elif "total_ms" in timing and "decode_tps" not in rate:
         parts.append(seconds(timing["total_ms"]))
     return parts
-
-
-def _prompt(tokens: Record, spared: int) -> str:
-    cached = f" ({tokens['cached']} cached)" if tokens.get("cached") and spared < DETAILS else ""
-    return f"{tokens['prompt']}{cached}"
 
 
 def _decode(record: Record, spared: int) -> str:

@@ -50,7 +50,7 @@ def previous(request_id: str, diagnosis: Diagnosis) -> str:
     """Return `slowtok-previous`: the verdict on the last finished request of the same model."""
     named = _named(diagnosis) if diagnosis.findings else {}
     cause = f";cause={string(next(iter(named)))}" if named else ""
-    return f"{diagnosis.verdict};id={string(request_id)}{cause}"
+    return f'{diagnosis.verdict};id="{request_id}"{cause}'  # an ID of our own making
 
 
 def hint(diagnosis: Diagnosis) -> str:

@@ -109,17 +109,14 @@ def _timing(case: Case) -> dict[str, Any]:
 
 
 def _tokens(tokens: Tokens) -> dict[str, int]:
-    counts = {}
-    for name, count in (
+    counts = (
         ("prompt", tokens.prompt),
         ("cached", tokens.cached),
         ("completion", tokens.completion),
         ("drafted", tokens.drafted),
         ("accepted", tokens.accepted),
-    ):
-        if count is not None:
-            counts[name] = count
-    return counts
+    )
+    return {name: count for name, count in counts if count is not None}
 
 
 def _rate(phases: Phases) -> dict[str, float]:

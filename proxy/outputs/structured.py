@@ -25,7 +25,9 @@ def bare(value: Bare) -> str:
     if isinstance(value, float):
         return decimal(value)
     if isinstance(value, int):
-        return str(max(min(value, _MOST_INTEGER), -_MOST_INTEGER))
+        if not -_MOST_INTEGER <= value <= _MOST_INTEGER:
+            value = max(min(value, _MOST_INTEGER), -_MOST_INTEGER)
+        return str(value)
     return string(value)
 
 
@@ -33,10 +35,8 @@ def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
     if not _LEAST_DECIMAL <= value <= _MOST_DECIMAL:
         value = max(min(value, _MOST_DECIMAL), _LEAST_DECIMAL)
-    text = format(value, _FIXED[digits])
-    while text[-1] == "0" and text[-2] != ".":
-        text = text[:-1]
-    return text
+    text = format(value, _FIXED[digits]).rstrip("0")
+    return f"{text}0" if text[-1] == "." else text
 
 
 def string(text: str) -> str:

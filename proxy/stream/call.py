@@ -21,6 +21,7 @@ COARSE_BLOCK_CHARS = 256
 MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
 MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
 _PLAIN_MESSAGE = frozenset({"role", "content"})
+_SYSTEM_FIELDS = ("system", "instructions")  # beside the messages: of Anthropic and of Responses
 _HEAD_ROLES = ("system", "developer")
 _ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
 _ROLE_OF_ITEM = {  # of Responses, which say no role
@@ -75,12 +76,9 @@ def read_call(api: Api, body: bytes) -> Call | None:
     if not isinstance(said, dict):
         return None
     stream = said.get("stream")
-    return Call(
-        api=api,
-        model=text_of(said.get("model")),
-        stream=stream if isinstance(stream, bool) else api.streams_by_default,
-        said=said,
-    )
+    if not isinstance(stream, bool):
+        stream = api.streams_by_default
+    return Call(api, text_of(said.get("model")), stream, said)
 
 
 def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
@@ -114,6 +112,15 @@ def compare(
 ) -> PromptPrefix:
     """Say how much of `new` an engine that had served `old` could have kept."""
     begin, length = _block_at(_same(new.blocks, old.blocks))
+    if new == old:  # it was asked again
+        return PromptPrefix(
+            chars=new.chars,
+            common_prefix_chars=new.chars,
+            shared_ratio=1.0,
+            granularity_chars=length,
+            previous_age_s=age_s,
+            others_since=others_since,
+        )
     message: int | None = _same(new.spans, old.spans)  # the first that differs
     common = new.chars if message == len(new.spans) else min(begin, new.chars, old.chars)
     if common == new.chars:
@@ -182,8 +189,11 @@ def _messages(said: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     Some templates put the tools first, so that what differs in them may differ at once.
     """
-    systems = [said.get("system"), said.get("instructions")]
-    found = [("system", _text(said)) for said in systems if isinstance(said, (str, list))]
+    found = [
+        ("system", _text(word))
+        for name in _SYSTEM_FIELDS
+        if isinstance(word := said.get(name), (str, list))
+    ]
     tools = said.get("tools")
     for message in _given(said):
         if tools and message.get("role") not in _HEAD_ROLES:

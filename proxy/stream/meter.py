@@ -35,7 +35,7 @@ class Meter:
     """Reads one reply by its framing and dialect; `first_at_s` is when the first token came.
 
     `token_events` counts the events that carried tokens: at least as many tokens have come. One
-    that is a single JSON document is read at its end.
+    that is a single JSON document is read at its end; an answer in it counts as one token.
     """
 
     def __init__(self, api: Api, content_type: str) -> None:
@@ -75,7 +75,9 @@ class Meter:
     def finish(self, at_s: float) -> None:
         """Look at what was left when the reply ended at `at_s`."""
         if self._reader is None:
-            carried = self._read_document()
+            document = b"".join(self._document)
+            self._document.clear()
+            carried = int(not document.isspace() and self._note_event(document))
         else:
             carried = sum(map(self._note_event, self._reader.flush()))
             self.parse_errors += self._reader.dropped
@@ -101,12 +103,6 @@ class Meter:
         """Return the times between token-bearing reads, sorted."""
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
-
-    def _read_document(self) -> int:
-        """Read the reply that is one document: an answer counts as one token."""
-        document = b"".join(self._document)
-        self._document.clear()
-        return 0 if not document or document.isspace() else int(self._note_event(document))
 
     def _read_chunk(self, reader: Reader, chunk: bytes) -> int:
         """Read a chunk that is more than repeats; return how many of its events carried tokens.

@@ -4,7 +4,7 @@ Dialects write into a `Reply`; the meter reads it once at the end. Values are th
 in the units of our records (seconds, tokens).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,7 +69,7 @@ class Reply:
                 cached=self.cached_tokens,
                 completion=self.completion_tokens,
             )
-        told = _together(self.timings.values())
+        told = self._together()
         return Tokens(
             prompt=told.prompt_tokens,
             cached=self.cached_tokens if told.cached_tokens is None else told.cached_tokens,
@@ -88,7 +88,7 @@ class Reply:
     def engine(self) -> EngineTimings | None:
         """Return the engine's own timings, or None where it gave none."""
         if self.timings:
-            told = _together(self.timings.values())
+            told = self._together()
             return EngineTimings(prefill_s=told.prefill_s, decode_s=told.decode_s)
         if not self.is_timed:
             return None
@@ -97,6 +97,22 @@ class Reply:
             load_s=self.load_s,
             prefill_s=self.prefill_s,
             decode_s=self.decode_s,
+        )
+
+    def _together(self) -> ChoiceTimings:
+        """Return the timings of all choices: the prefill is the first one's.
+
+        They share it, and decode side by side.
+        """
+        every = list(self.timings.values())
+        if len(every) == 1:
+            return every[0]
+        return replace(
+            every[0],
+            completion_tokens=sum([t.completion_tokens for t in every]),
+            decode_s=max([t.decode_s for t in every]),
+            drafted=_sum([t.drafted for t in every]),
+            accepted=_sum([t.accepted for t in every]),
         )
 
 
@@ -117,23 +133,6 @@ def number_of(value: Any) -> float | None:
 def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
     """Narrow a JSON value to a non-empty string of bounded length, or None."""
     return value[:most_chars] if isinstance(value, str) and value else None
-
-
-def _together(told: Iterable[ChoiceTimings]) -> ChoiceTimings:
-    """Return the timings of one request's choices: the prefill is the first one's.
-
-    They share it, and decode side by side.
-    """
-    every = list(told)
-    if len(every) == 1:
-        return every[0]
-    return replace(
-        every[0],
-        completion_tokens=sum([t.completion_tokens for t in every]),
-        decode_s=max([t.decode_s for t in every]),
-        drafted=_sum([t.drafted for t in every]),
-        accepted=_sum([t.accepted for t in every]),
-    )
 
 
 def _sum(values: list[int | None]) -> int | None:

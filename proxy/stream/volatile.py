@@ -44,9 +44,8 @@ def find_marks(text: str) -> tuple[Mark, ...]:
     header = _attribution(text)
     marks = [] if header is None else [header]
     covered = 0
-    for found in _TOKEN.finditer(text, 0, MARKED_CHARS):
-        if len(marks) >= MAX_MARKS:
-            break
+    end = 0
+    while len(marks) < MAX_MARKS and (found := _TOKEN.search(text, end, MARKED_CHARS)):
         begin, end = found.span()
         if begin >= covered and (header is None or not header.begin <= begin < header.end):
             marks.append(_mark(text, begin, end, covered))

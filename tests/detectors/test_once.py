@@ -7,13 +7,13 @@ import pytest
 from fakes.cases import case
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Missing
-from slowtok.detectors.once import MOST_ANSWERS, once
+from slowtok.detectors.once import MOST_ANSWERS, once, once_each
 
 
 def test_work_is_done_once_for_each_case_and_argument() -> None:
     done: list[tuple[int, str, int]] = []
 
-    @once
+    @once_each
     def count(of: Case, phase: Phase, *, least: int = 0) -> int:
         done.append((id(of), phase, least))
         return len(done)
@@ -26,6 +26,19 @@ def test_work_is_done_once_for_each_case_and_argument() -> None:
     assert answers == [1, 2, 1, 3]
     assert count(second, "decode", least=1) == 4
     assert count(first, "decode") == 5  # only the last case is kept
+
+
+def test_work_on_a_case_alone_is_done_once_for_each_case() -> None:
+    done: list[int] = []
+
+    @once
+    def count(of: Case) -> int:
+        done.append(id(of))
+        return len(done)
+
+    first, second = case(), case()
+
+    assert [count(of) for of in (first, first, second, second, first)] == [1, 1, 2, 2, 3]
 
 
 def test_what_is_missing_is_missing_each_time() -> None:
@@ -43,7 +56,7 @@ def test_answers_are_kept_for_a_bounded_number_of_arguments() -> None:
     alive: list[object] = [object() for _ in range(3 * MOST_ANSWERS)]
     asked: list[object] = []
 
-    @once
+    @once_each
     def note(_of: Case, what: object) -> int:
         asked.append(what)
         return len(asked)

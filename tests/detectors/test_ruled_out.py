@@ -9,6 +9,7 @@ from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases
 from fakes.cases import (
     healthy,
     with_device,
+    with_envelope,
     with_phases,
     with_server,
     with_timeline,
@@ -33,6 +34,7 @@ WITHOUT: dict[str, Callable[[Case], Case]] = {
     "an engine here": lambda case: with_server(case, local=False),
     "leave to use GPUs": lambda case: with_server(case, gpu_layers=0),
     "samples of the host": lambda case: replace(case, host=()),
+    "what a token reads": lambda case: with_envelope(case, kv_bytes=None),
     "anything": lambda case: replace(case, host=(), gpu=(), device=DeviceFacts()),
 }
 NOTHING = {"queue_s": None, "load_s": None, "prefill_s": None, "decode_s": None, "delivery_s": None}

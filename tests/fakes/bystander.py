@@ -4,11 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
-
-import aiohttp
 
 from fakes.client import Client
+from fakes.engine_pool import close_kept, in_use
 from fakes.proxy import Served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
@@ -72,7 +70,6 @@ async def next_request_works(engine: Upstream, client: Client) -> None:
 
 def census(proxy: Served) -> tuple[int, ...]:
     """Count what could be left behind: tasks, descriptors, requests, memory, connections."""
-    connector = _connector(proxy)
     return (
         len(asyncio.all_tasks()),
         len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0,  # noqa: PTH208, PTH110
@@ -80,19 +77,12 @@ def census(proxy: Served) -> tuple[int, ...]:
         len(proxy.proxy.observer._settling),
         len(proxy.proxy.relay._tasks),
         proxy.proxy.relay.held.now_bytes,
-        len(connector._acquired),
+        len(in_use(proxy.proxy.session)),
         len(proxy.server.connections),
     )
 
 
 async def forget_idle(proxy: Served, engine: Upstream) -> None:
     """Close connections that are only kept for later; the engine closes its ends."""
-    kept = [protocol for kept in _connector(proxy)._conns.values() for protocol, _ in kept]
-    _connector(proxy)._conns.clear()
-    for protocol in kept:
-        protocol.close()
+    close_kept(proxy.proxy.session)
     await until(lambda: not proxy.proxy.observer._settling)
-
-
-def _connector(proxy: Served) -> Any:
-    return cast(aiohttp.TCPConnector, proxy.proxy.session.connector)

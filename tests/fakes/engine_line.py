@@ -72,7 +72,7 @@ class EngineLine:
 
     def __init__(self) -> None:
         self._wire = _Wire()
-        self.connection = _Parsed(asyncio.get_running_loop(), MAX_HEAD_BYTES)
+        self.connection = _Parsed(asyncio.get_running_loop(), MAX_HEAD_BYTES, lambda _: None)
         self.connection.connection_made(self._wire)
         self._wire.protocol = self.connection
         self.connection.expect_reply(with_body=True)
@@ -108,7 +108,7 @@ class EngineLine:
 
     def reply(self) -> EngineReply:
         """Return the reply, of a connection that is never given back."""
-        connection: Any = type("Kept", (), {"release": lambda _: None, "close": lambda _: None})()
+        connection: Any = type("Kept", (), {"close": lambda _: None})()
         connection.transport, connection.protocol = self._wire, self.connection
         kept = cast("Connection", connection)
         return EngineReply(self._message, self.content, kept, None, "http://engine")

@@ -11,6 +11,7 @@ import pytest
 
 from fakes.bystander import WHOLE, census, next_request_works, piece, unharmed
 from fakes.client import Client
+from fakes.engine_pool import kept
 from fakes.proxy import Served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, SSE, WAIT_S, chunk, chunked_head, reply, until
@@ -186,8 +187,7 @@ async def test_what_is_said_too_much_is_nobodys_answer(
 
 def is_spoken_on(proxy: Served) -> bool:
     """Say whether a connection that is kept for later has got something."""
-    kept = proxy.proxy.session.connector._conns.values()  # type: ignore[union-attr]
-    return any(protocol.should_close for connections in kept for protocol, _ in connections)
+    return any(connection.should_close for connection in kept(proxy.proxy.session))
 
 
 async def test_kept_connection_that_was_spoken_on_is_no_excuse_to_send_twice(

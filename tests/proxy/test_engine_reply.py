@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDict
 
+from fakes.engine_pool import in_use, kept
 from fakes.full_port import full_port
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, WAIT_S, chunk, chunked_head, reply, until
@@ -41,8 +42,7 @@ def ask(session: aiohttp.ClientSession, engine: Upstream) -> Ask:
 
 def counts(session: aiohttp.ClientSession) -> tuple[int, int]:
     """How many connections are in use, and how many are kept for later."""
-    connector: Any = session.connector
-    return len(connector._acquired), sum(map(len, connector._conns.values()))
+    return len(in_use(session)), len(kept(session))
 
 
 async def read(answer: EngineReply) -> bytes:
@@ -130,10 +130,10 @@ async def test_word_said_unasked_costs_the_connection(
     first = await engine.next()
     await first.answer(REPLY)
     await task
-    kept: Any = next(iter(session.connector._conns.values()))  # type: ignore[union-attr]
-    assert not kept[0][0].should_close
+    [waiting] = kept(session)
+    assert not waiting.should_close
     await first.send(said)
-    await until(lambda: kept[0][0].should_close)
+    await until(lambda: waiting.should_close)
 
     task = ask()
     second = await engine.next()
@@ -165,7 +165,6 @@ async def test_answer_before_the_request_is_read(
 async def test_small_request_that_is_not_read_costs_its_connection(
     session: aiohttp.ClientSession,
 ) -> None:
-    connector: Any = session.connector
     loop, headers = asyncio.get_running_loop(), CIMultiDict[str]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -177,18 +176,19 @@ async def test_small_request_that_is_not_read_costs_its_connection(
         with line:
             await loop.sock_sendall(line, REPLY)
             await task
-            [[(kept, _)]] = connector._conns.values()
-            buffer = kept.transport.get_extra_info("socket")
+            [connection] = kept(session)
+            assert connection.transport is not None
+            buffer = connection.transport.get_extra_info("socket")
             buffer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
             body = b"a" * PIECE_BYTES
             task = asyncio.create_task(send(session, url, "POST", "/", headers, body))
-            await until(lambda: kept.writing_paused)
+            await until(lambda: connection.writing_paused)
             await loop.sock_sendall(line, REPLY)
             assert await read(await task) == b"{}"
 
             assert counts(session) == (0, 0)
-            assert kept.transport is None
+            assert connection.transport is None
 
 
 async def nothing(arrived: Arrival) -> None:

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDict
 
+from fakes.engine_pool import in_use
 from fakes.upstream import Upstream
 from fakes.wire import until
 from slowtok.proxy.engine_request import PIECE_BYTES, Body
@@ -128,11 +129,6 @@ async def test_control_characters_are_not_sent(
         assert caught.value.status == 502
     assert engine.count == 0
     assert in_use(session) == []
-
-
-def in_use(session: aiohttp.ClientSession) -> list[Any]:
-    """The connections that are not kept for later."""
-    return list(session.connector._acquired)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind_of_body", ["whole", "in pieces"])

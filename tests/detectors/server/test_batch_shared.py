@@ -17,8 +17,9 @@ from fakes.cases import (
 )
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case import Case, Neighbours
+from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.engine import EngineActivity
-from slowtok.detectors.finding import Missing
+from slowtok.detectors.finding import UNNAMED, Missing
 from slowtok.detectors.server import batch_shared
 
 
@@ -135,3 +136,13 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         batch_shared.detect(case)
 
     assert missing.value.fact == fact
+
+
+def test_a_decode_that_was_not_slow_is_not_put_into_words() -> None:
+    normal = sharing(2, 5.0)
+    diagnosis = diagnose(normal)
+
+    assert batch_shared.detect(normal) is UNNAMED
+    assert (diagnosis.verdict, diagnosis.findings) == ("normal", {})
+    assert "batch-shared" not in diagnosis.cleared
+    assert "queued" in diagnosis.cleared
