@@ -77,11 +77,7 @@ class RamBandwidth:
     async def _try_once(self) -> bytes | None:
         """Run the measurement and return its line; None when a request came in between."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
-            )
+            process = await _start()
         except OSError:
             return b""
         reading = asyncio.ensure_future(process.communicate())
@@ -118,6 +114,24 @@ class RamBandwidth:
         with suppress(OSError):  # measured again at the next start
             kept = {"bytes_per_s": measured, "measured_unix_s": time.time()}
             replace_file(self._path, orjson.dumps(kept))
+
+
+async def _start() -> asyncio.subprocess.Process:
+    """Start a measurement; one that was given up meanwhile is not left behind."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *COMMAND,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.communicate()
+        raise
 
 
 def _read(path: Path) -> float | None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import psutil
@@ -131,6 +132,29 @@ async def test_where_requests_keep_coming_it_is_tried_ever_more_seldom(
     await bandwidth.stop()
 
     assert pauses_s[:4] == [0.01, 0.02, 0.04, 0.04]
+
+
+async def test_measurement_that_is_just_being_started_does_not_outlive_the_proxy(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(monkeypatch, HANGS)
+    bandwidth = RamBandwidth(path, is_quiet=yes, is_idle=yes)
+    starts = asyncio.create_subprocess_exec
+    stopping: list[asyncio.Task[list[psutil.Process]]] = []
+
+    async def stop() -> list[psutil.Process]:
+        await bandwidth.stop()
+        return psutil.Process().children()  # those that wait to be reaped are among them
+
+    async def start_and_stop(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        stopping.append(asyncio.create_task(stop()))
+        return await starts(*command, **options)
+
+    monkeypatch.setattr("slowtok.proxy.ram.asyncio.create_subprocess_exec", start_and_stop)
+    bandwidth.start()
+    await until(lambda: bool(stopping) and stopping[0].done())
+
+    assert stopping[0].result() == []
 
 
 def test_old_number_counts_no_more(path: Path) -> None:
