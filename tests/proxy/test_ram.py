@@ -143,6 +143,8 @@ async def test_measurement_that_is_just_being_started_does_not_outlive_the_proxy
     stopping: list[asyncio.Task[list[psutil.Process]]] = []
 
     async def stop() -> list[psutil.Process]:
+        while not psutil.Process().children():  # noqa: ASYNC110 - it has begun, and is not there
+            await asyncio.sleep(0)
         await bandwidth.stop()
         return psutil.Process().children()  # those that wait to be reaped are among them
 
