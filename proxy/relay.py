@@ -94,7 +94,7 @@ class Relay:
             return await self._relay(request, exchange)
         except UpstreamError as error:
             return self._refuse(request, exchange, error)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionError):  # the client's connection: see _stream
             why = "proxy-stopped" if self._is_cut_off else "client-gone"
             exchange.end(why, time.monotonic())
             raise
