@@ -80,12 +80,8 @@ def share_with_bits(samples: Sequence[GpuSample], bits: int) -> float | None:
 
 def gained(samples: Sequence[GpuSample], read: Read) -> float | None:
     """Return what a counter gained; None with fewer than two readings, or where it fell."""
-    known = (value for s in samples if (value := read(s)) is not None)
-    first = next(known, None)
-    last = newest(samples, read)
-    if first is None or last is None or next(known, None) is None or last < first:
-        return None
-    return last - first
+    known = [value for s in samples if (value := read(s)) is not None]
+    return known[-1] - known[0] if len(known) > 1 and known[-1] >= known[0] else None
 
 
 def gained_ratio(samples: Sequence[GpuSample], read_ns: Read) -> float | None:

@@ -39,7 +39,7 @@ def once_each(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[C
     Taken for the same are only arguments that are the same objects: comparing samples would cost
     what is saved.
     """
-    last: tuple[Case | None, dict[tuple[int, ...], tuple[object, T]]] = (None, {})
+    last: tuple[Case | None, dict[tuple[object, ...], tuple[object, T]]] = (None, {})
 
     @wraps(work)
     def kept(case: Case, /, *args: P.args, **named: P.kwargs) -> T:
@@ -49,7 +49,7 @@ def once_each(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[C
             last = mine = (case, {})
         answers = mine[1]
         given: tuple[Any, ...] = (*args, *named.values()) if named else args
-        key = tuple(map(id, given))
+        key = (*map(id, given), *named)
         found = answers.get(key)
         if found is None:
             if len(answers) >= MOST_ANSWERS:

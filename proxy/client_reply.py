@@ -5,9 +5,11 @@ aiohttp's server sends it by `prepare` and `write_eof`, unless that has been don
 
 from http import HTTPStatus
 
+from aiohttp import ClientConnectionResetError
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
 from aiohttp.http import HttpVersion10, HttpVersion11
+from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
 from slowtok.proxy.client_request import ClientRequest
@@ -40,7 +42,7 @@ class ClientReply:
         self.keep_alive = False
 
     async def prepare(self, request: ClientRequest) -> None:
-        """Send the head; that of a whole reply goes with its body."""
+        """Send the head, and a whole body with it. Raises as `write`."""
         if self._writer is not None:
             return
         writer = self._writer = request.writer
@@ -56,9 +58,18 @@ class ClientReply:
         elif version == HttpVersion10:
             headers["Connection"] = "keep-alive"
         line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
-        await writer.write_headers(line, headers)
         if self.body is None:
+            await writer.write_headers(line, headers)
             writer.send_headers()
+            return
+        whole = _serialize_headers(line, headers) + self.body
+        self.body = b""  # aiohttp keeps a reply for as long as its connection
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("the client has gone")
+        transport.write(whole)  # its writer would cost more than this
+        if request.protocol.writing_paused:
+            await writer.drain()
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of the body; waits for a client that is far behind.
@@ -70,10 +81,9 @@ class ClientReply:
             await self._writer.write(piece)
 
     async def write_eof(self) -> None:
-        """Send a whole body, or end one that was sent in pieces. Raises as `write`."""
-        body, self.body = self.body, None  # aiohttp keeps a reply for as long as its connection
-        if self._writer is not None:
-            await self._writer.write_eof(body or b"")
+        """End a body that was sent in pieces. Raises as `write`."""
+        if self._writer is not None and self.body is None:
+            await self._writer.write_eof()
 
     def _frame(self, request: ClientRequest, writer: AbstractStreamWriter) -> None:
         """Say how long the body is: by its length, by chunks, or by the connection's end."""

@@ -120,10 +120,8 @@ class Evidence:
         """
         try:
             # the baseline is kept as a share of what is expected by first principles
-            baseline, history = (
-                self._baselines.find(case),
-                self._past.of(case, self._idle(case)),
-            )
+            baseline = self._baselines.find(case)
+            history = self._past.of(case, self._idle(case))
             envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1

@@ -48,10 +48,7 @@ class LoopLag:
 
     def most_since(self, from_s: float) -> float | None:
         """Return the largest lateness since a moment on the loop's clock; None for no reading."""
-        for at_s, late_s in self._peaks:
-            if at_s >= from_s:
-                return late_s
-        return None
+        return next((late_s for at_s, late_s in self._peaks if at_s >= from_s), None)
 
     def _tick(self, due_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -22,25 +22,30 @@ that it may itself have been waiting.
 """
 
 
+_Ended = tuple[float, str, str | None, Stay]
+"""When a request was over, which one it was, its engine and its stay, which may have ended long
+before: a slow client was still reading."""
+
+
 class Stays:
     """When generations were at their engines: those that have ended, beside those on their way."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[str, str | None, Stay]] = deque(maxlen=KEEP_ENDED)
+        self._ended: deque[_Ended] = deque(maxlen=KEEP_ENDED)
 
     def note(self, exchange: Exchange, now_s: float) -> None:
         """Keep the stay of a request that has ended."""
         for stay in _stays((exchange,), exchange.engine_name, now_s):
-            self._ended.append((exchange.request_id, exchange.engine_name, stay))
+            self._ended.append((now_s, exchange.request_id, exchange.engine_name, stay))
 
     def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Stay]:
         """Return the stays of others at its engine that are `live` or ended after `mine` came."""
         engine_name, since_s = mine.engine_name, mine.accepted_at_s
         met = _stays(live, engine_name, now_s, but=mine)
-        for request_id, name, stay in reversed(self._ended):
-            if stay[2] < since_s:
+        for noted_at_s, request_id, name, stay in reversed(self._ended):
+            if noted_at_s < since_s:
                 break
-            if name == engine_name and request_id != mine.request_id:
+            if stay[2] >= since_s and name == engine_name and request_id != mine.request_id:
                 met.append(stay)
         return met
 
@@ -74,11 +79,7 @@ def in_flight_at(at_s: float | None, met: Iterable[Stay]) -> int:
     """Count the generations that were there at one moment; nobody is met at none."""
     if at_s is None:
         return 0
-    count = 0
-    for sent_s, _, end_s in met:
-        if sent_s <= at_s < end_s:
-            count += 1
-    return count
+    return sum([sent_s <= at_s < end_s for sent_s, _, end_s in met])
 
 
 def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]) -> Neighbours:

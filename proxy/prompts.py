@@ -38,12 +38,11 @@ class Prompts:
         prefixes: list[PromptPrefix] = []  # the newest first
         for at, old in reversed(known):
             if at_s - at <= MAX_AGE_S:
-                prefix = compare(new, old, at_s - at, others_since=0)
-                prefixes.append(prefix)
-                if prefix.common_prefix_chars == new.chars and prefix.shared_ratio == 1.0:
+                prefixes.append(compare(new, old, at_s - at, others_since=0))
+                if _closeness(prefixes[-1]) == (new.chars, 1.0, new.chars):
                     break  # an older one cannot be closer
-        if len(prefixes) < 2:
-            return prefixes[0] if prefixes else None
+        if not prefixes:
+            return None
         found = max(prefixes, key=_closeness)  # of two alike the newer one
         since = prefixes[: prefixes.index(found)]
         others = sum(p.common_prefix_chars < found.common_prefix_chars for p in since)

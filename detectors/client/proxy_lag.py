@@ -34,10 +34,7 @@ BUSY_RATIO = 0.95
 
 def detect(case: Case) -> Finding | None:
     """Fire when slowtok's own part is more than is felt."""
-    held_s, latest_s = case.timeline.proxy_s, case.timeline.loop_lag_s or 0.0
-    if held_s + latest_s < MIN_LATE_S:
-        return None
-    lag_s = _lag_s(case)
+    held_s, lag_s = case.timeline.proxy_s, _lag_s(case)
     lost_s = held_s + lag_s
     if lost_s < MIN_LATE_S or lost_s < MIN_LATE_RATIO * case.phases.total_s:
         return None

@@ -88,9 +88,7 @@ def _is_not_other(sample: GpuSample) -> bool:
 
 def _words(case: Case, samples: Sequence[GpuSample]) -> str | None:
     """Return what the GPU or the system says of its power, None where nothing holds it back."""
-    source = None
-    if samples:
-        source = next((s.power_source for s in reversed(samples) if s.power_source), None)
+    source = next((s.power_source for s in reversed(samples) if s.power_source), None)
     if source == "undersized":
         return "its adapter is too weak"
     if source == "battery" or case.device.on_battery:

@@ -92,12 +92,9 @@ def _finding(
 def _pauses_s(case: Case) -> float:
     """Return how long the stream stood still for others' prompts; 0 where they cannot have been."""
     took_s, preempted = case.phases.decode_s, case.activity and case.activity.preemptions
-    if not case.neighbours.decode_max or not took_s or preempted or not case.timeline.token_at_s:
+    if not case.neighbours.decode_max or not took_s or preempted:
         return 0.0
-    stalls = stalls_of(case)
-    if not stalls:
-        return 0.0
-    pauses_s = sum(stall.gap_s for stall in stalls)
+    pauses_s = sum(stall.gap_s for stall in stalls_of(case))
     were_there_s = case.neighbours.decode_mean * took_s
     return pauses_s if pauses_s <= MAX_PAUSE_RATIO * were_there_s else 0.0
 

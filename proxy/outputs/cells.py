@@ -86,8 +86,7 @@ class Histograms:
     def __init__(self, labels: Labels, *histograms: tuple[str, str, Iterable[float]]) -> None:
         self._names = labels
         self._told = [(name, said) for name, said, _ in histograms]
-        # Floats are compared with floats sooner than with integers.
-        self._bounds = [(*map(float, bounds), INF) for _, _, bounds in histograms]
+        self._bounds = [(*bounds, INF) for _, _, bounds in histograms]
         self._spreads: dict[Labels, list[_Spread]] = {}
 
     def observe(self, labels: Labels, values: Sequence[float | None], request: Request) -> None:

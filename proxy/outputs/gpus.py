@@ -95,7 +95,8 @@ def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
 
 def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
     facts, seen = facts_of(case, index), _readings(samples)
-    energy_j = _gained(samples, "energy_j")
+    gains = {name: gained(samples, read) for name, read in _COUNTERS.items()}
+    energy_j = gains["energy_j"]
     entry = {
         "index": index,
         "name": facts.name,
@@ -104,11 +105,11 @@ def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, An
         **{name: max(seen[name], default=None) for name in HIGHEST},
         **{name: seen[name][-1] if seen[name] else None for name in LAST},
         "reasons": _reason_shares(seen["reasons"]),
-        "throttled_ms": _throttled_ms(samples),
+        "throttled_ms": _throttled_ms(gains),
         "energy_j": None if energy_j is None else rounded(energy_j),
         "energy_j_per_token": None if energy_j is None else _energy_j_per_token(case, samples),
-        **{name: _gained(samples, name) for name in ERRORS},
-        "xid": newest(samples, lambda s: s.xid) if _gained(samples, "xids") else None,
+        **{name: gains[name] for name in ERRORS},
+        "xid": newest(samples, lambda s: s.xid) if gains["xids"] else None,
         "vram": memory_entry(samples),
     }
     return {name: value for name, value in entry.items() if value is not None}
@@ -118,14 +119,6 @@ def _readings(samples: Sequence[GpuSample]) -> dict[str, list[Any]]:
     """Return the known values of each field, in their order."""
     columns = zip(_FIELDS, zip(*map(_VALUES, samples), strict=True), strict=True)
     return {name: [value for value in column if value is not None] for name, column in columns}
-
-
-def _gained(samples: Sequence[GpuSample], name: str) -> float | None:
-    """Return what a counter gained; None with fewer than two readings, or where it fell."""
-    values: list[float] = [v for v in map(_COUNTERS[name], samples) if v is not None]
-    if len(values) < 2 or values[-1] < values[0]:
-        return None
-    return values[-1] - values[0]
 
 
 def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
@@ -138,9 +131,12 @@ def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
     return shares
 
 
-def _throttled_ms(samples: Sequence[GpuSample]) -> dict[str, float] | None:
-    gains = {name: _gained(samples, field) for field, name in THROTTLED.items()}
-    found = {name: round(ns / 1e6, 1) for name, ns in gains.items() if ns is not None}
+def _throttled_ms(gains: Mapping[str, float | None]) -> dict[str, float] | None:
+    found = {
+        name: round(ns / 1e6, 1)
+        for field, name in THROTTLED.items()
+        if (ns := gains[field]) is not None
+    }
     return found or None
 
 

@@ -74,12 +74,7 @@ def ending(case: Case) -> str:
 
 def unexplained_s(diagnosis: Diagnosis) -> dict[Phase, float]:
     """Return what each slow phase lost beyond the parts that its causes are charged with."""
-    left_s: dict[Phase, float] = {}
-    for loss in diagnosis.losses:
-        if loss.slow:
-            left_s[loss.phase] = loss.lost_s
-    if not left_s:
-        return left_s
+    left_s = {loss.phase: loss.lost_s for loss in diagnosis.losses if loss.slow}
     for finding in diagnosis.findings.values():
         if not finding.informational and finding.phase in left_s:
             left_s[finding.phase] -= finding.lost_s

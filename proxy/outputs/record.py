@@ -42,10 +42,7 @@ _HOST_READINGS = attrgetter(*_HOST_FIELDS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """Return the record of one request; without a diagnosis, of one that only passed through.
-
-    Parts of it may be those of other records, too: nobody may change them.
-    """
+    """Return the record of one request; without a diagnosis, of one that only passed through."""
     record = _request(case)
     if diagnosis is not None:
         _add_judgement(record, case, diagnosis)
@@ -62,7 +59,9 @@ def _request(case: Case) -> dict[str, Any]:
     }
     if timeline.model is not None:
         record["model"] = _text(timeline.model[:MAX_TEXT_CHARS])
-    record["upstream"] = _upstream(server.name, server.kind, server.url, server.version)
+    record["upstream"] = _some(
+        name=server.name, kind=server.kind, url=server.url, version=server.version
+    )
     record["path"] = _text(timeline.path[:MAX_TEXT_CHARS])
     record["stream"] = timeline.stream
     if timeline.status is not None:
@@ -76,13 +75,6 @@ def _request(case: Case) -> dict[str, Any]:
     if timeline.parse_errors:
         record["parse_errors"] = timeline.parse_errors
     return record
-
-
-@lru_cache(maxsize=64)  # the same with every request of an engine
-def _upstream(
-    name: str | None, kind: str, url: str | None, version: str | None
-) -> dict[str, str] | None:
-    return _some(name=name, kind=kind, url=url, version=version)
 
 
 def _timing(case: Case) -> dict[str, Any]:
@@ -102,7 +94,7 @@ def _timing(case: Case) -> dict[str, Any]:
         ("decode_stream_ms", phases.decode_stream_s),
     ):
         if seconds is not None:
-            timing[name] = float(f"{seconds * _MS:.3f}")  # `rounded`, which would be called often
+            timing[name] = rounded(seconds * _MS)
     if "prefill_ms" in timing or "decode_ms" in timing:
         timing["source"] = phases.source
     return timing
@@ -122,9 +114,9 @@ def _tokens(tokens: Tokens) -> dict[str, int]:
 def _rate(phases: Phases) -> dict[str, float]:
     rate = {}
     if phases.prefill_tps is not None:
-        rate["prefill_tps"] = float(f"{phases.prefill_tps:.2f}")
+        rate["prefill_tps"] = round(phases.prefill_tps, 2)
     if phases.decode_tps is not None:
-        rate["decode_tps"] = float(f"{phases.decode_tps:.2f}")
+        rate["decode_tps"] = round(phases.decode_tps, 2)
     return rate
 
 
@@ -148,32 +140,13 @@ def _add_judgement(record: dict[str, Any], case: Case, diagnosis: Diagnosis) -> 
     record["host"] = _medians(case.host) if case.host else _unread(case)
 
 
-class _NotVisible:
-    """Which facts were missing, and how to get them: told anew only where it is not as before.
-
-    A proxy's requests mostly lack the same facts of the same machine, engine and model.
-    """
-
-    def __init__(self) -> None:
-        self._asked: tuple[object, ...] = ()
-        self._told: list[dict[str, str]] = []
-
-    def __call__(self, case: Case, diagnosis: Diagnosis) -> list[dict[str, str]]:
-        facts = list(diagnosis.missing.values())
-        if case.phases.source == "estimate" and case.timeline.tokens.completion is not None:
-            facts.insert(0, "decode time")
-        # All that `how_to_enable` looks at; values that are the same objects are soon compared.
-        asked = (facts, case.server, case.device, case.model, case.envelope.because)
-        if asked != self._asked:
-            self._told = [
-                {"fact": fact, "how_to_enable": how_to_enable(fact, case)}
-                for fact in dict.fromkeys(facts)
-            ]
-            self._asked = asked
-        return self._told
-
-
-_not_visible = _NotVisible()
+def _not_visible(case: Case, diagnosis: Diagnosis) -> list[dict[str, str]]:
+    facts = list(diagnosis.missing.values())
+    if case.phases.source == "estimate" and case.timeline.tokens.completion is not None:
+        facts.insert(0, "decode time")
+    return [
+        {"fact": fact, "how_to_enable": how_to_enable(fact, case)} for fact in dict.fromkeys(facts)
+    ]
 
 
 def _expected(envelope: Envelope) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 Bare = int | float | str
 MAX_STRING_CHARS = 240
 _MOST_INTEGER = 999_999_999_999_999
-_MOST_DECIMAL, _LEAST_DECIMAL = 999_999_999_999.0, -999_999_999_999.0
-_FIXED = ("", ".1f", ".2f", ".3f")  # by the number of fraction digits
+_MOST_DECIMAL = 999_999_999_999.0
 
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
@@ -25,17 +24,14 @@ def bare(value: Bare) -> str:
     if isinstance(value, float):
         return decimal(value)
     if isinstance(value, int):
-        if not -_MOST_INTEGER <= value <= _MOST_INTEGER:
-            value = max(min(value, _MOST_INTEGER), -_MOST_INTEGER)
-        return str(value)
+        return str(max(min(value, _MOST_INTEGER), -_MOST_INTEGER))
     return string(value)
 
 
 def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
-    if not _LEAST_DECIMAL <= value <= _MOST_DECIMAL:
-        value = max(min(value, _MOST_DECIMAL), _LEAST_DECIMAL)
-    text = format(value, _FIXED[digits]).rstrip("0")
+    value = max(min(value, _MOST_DECIMAL), -_MOST_DECIMAL)
+    text = f"{value:.{digits}f}".rstrip("0")
     return f"{text}0" if text[-1] == "." else text
 
 

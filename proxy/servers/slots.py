@@ -4,16 +4,16 @@
 at the engine anyway. How far a slot is has been told since b9276; the prompt's length is not told.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import aiohttp
 
+from slowtok.proxy.sampling.ring import Ring
 from slowtok.proxy.servers.reply import Reply, get
 
 POLL_S = 0.5  # four looks in the shortest decode that is judged
-KEEP = 1200  # ten minutes
+KEEP = 1200  # of ten minutes
 
 
 class BusySlots(NamedTuple):
@@ -49,21 +49,15 @@ class SlotLog:
     """The looks of the last minutes at one engine's slots."""
 
     def __init__(self) -> None:
-        self._looks: deque[BusySlots] = deque(maxlen=KEEP)
+        self._looks: Ring[BusySlots] = Ring(most=KEEP)
 
     def note(self, at_s: float, busy: int) -> None:
         """Keep one look."""
-        self._looks.append(BusySlots(at_s, busy))
+        self._looks.add(BusySlots(at_s, busy))
 
     def window(self, from_s: float, to_s: float) -> tuple[BusySlots, ...]:
         """Return the looks inside a window, oldest first."""
-        found = []
-        for look in reversed(self._looks):  # windows are mostly recent
-            if look.at_s < from_s:
-                break
-            if look.at_s <= to_s:
-                found.append(look)
-        return tuple(reversed(found))
+        return self._looks.window(from_s, to_s)
 
 
 async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook | None:

@@ -112,15 +112,6 @@ def compare(
 ) -> PromptPrefix:
     """Say how much of `new` an engine that had served `old` could have kept."""
     begin, length = _block_at(_same(new.blocks, old.blocks))
-    if new == old:  # it was asked again
-        return PromptPrefix(
-            chars=new.chars,
-            common_prefix_chars=new.chars,
-            shared_ratio=1.0,
-            granularity_chars=length,
-            previous_age_s=age_s,
-            others_since=others_since,
-        )
     message: int | None = _same(new.spans, old.spans)  # the first that differs
     common = new.chars if message == len(new.spans) else min(begin, new.chars, old.chars)
     if common == new.chars:
@@ -240,11 +231,11 @@ def _text(value: Any) -> str:
 def _blocks(text: str) -> tuple[int, ...]:
     """Return the hash of each block, see `_block_at`."""
     fine = range(0, min(len(text), FINE_CHARS), FINE_BLOCK_CHARS)
-    blocks = [hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine]
-    if len(text) > FINE_CHARS:
-        coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
-        blocks += [hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse]
-    return tuple(blocks)
+    coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
+    return (
+        *[hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine],
+        *[hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse],
+    )
 
 
 def _block_at(index: int) -> tuple[int, int]:

@@ -38,11 +38,10 @@ def split(
     prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, word, early_head, alone)
     if source == "stream" and _all_at_once(timeline, choices):
         prefill_s = decode_s = None
-    answered_at_s = _answered_at_s(timeline)
-    queue_s, load_s = _queue(timeline, engine, source, early_head, answered_at_s), engine.load_s
+    queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
     if slept and load_s is None:
         queue_s, load_s = None, queue_s
-    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source, answered_at_s)
+    begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source)
     return Phases(
         source=source,
         queue_s=queue_s,
@@ -138,11 +137,7 @@ def _all_at_once(timeline: Timeline, choices: int) -> bool:
 
 
 def _queue(
-    timeline: Timeline,
-    engine: EngineTimings,
-    source: Source,
-    early_head: bool,
-    answered_at_s: float | None,
+    timeline: Timeline, engine: EngineTimings, source: Source, early_head: bool
 ) -> float | None:
     """The engine's word, else the shortest wait that its own work leaves room for.
 
@@ -154,25 +149,20 @@ def _queue(
     if source in ("stream", "estimate"):
         waits_for_head = early_head and timeline.stream
         return _difference(timeline.headers_at_s, timeline.sent_at_s) if waits_for_head else None
+    first_at_s = timeline.first_token_at_s if timeline.stream else None
     prepared_s = (engine.load_s or 0.0) + (engine.prefill_s or 0.0)
+    to_first_s = _difference(first_at_s, timeline.sent_at_s, prepared_s)
     worked_s = prepared_s + (engine.decode_s or 0.0)
-    to_end_s = _difference(answered_at_s, timeline.sent_at_s, worked_s)
-    if not timeline.stream:
-        return to_end_s
-    to_first_s = _difference(timeline.first_token_at_s, timeline.sent_at_s, prepared_s)
-    if to_first_s is None or to_end_s is None:
-        return to_end_s if to_first_s is None else to_first_s
-    return min(to_first_s, to_end_s)
+    to_end_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, worked_s)
+    waits_s = [wait for wait in (to_first_s, to_end_s) if wait is not None]
+    return min(waits_s, default=None)
 
 
 def _bounds(
-    timeline: Timeline,
-    prefill_s: float | None,
-    decode_s: float | None,
-    source: Source,
-    answered: float | None,
+    timeline: Timeline, prefill_s: float | None, decode_s: float | None, source: Source
 ) -> tuple[float | None, float | None, float | None]:
     """Begin of prefill, first token and last token, on the proxy's clock."""
+    answered = _answered_at_s(timeline)
     first = timeline.first_token_at_s if timeline.stream else None
     if source in ("engine", "metrics") and answered is not None and decode_s is not None:
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
@@ -200,8 +190,8 @@ def _answered_at_s(timeline: Timeline) -> float | None:
 
 
 def _latest_at_s(timeline: Timeline) -> float:
-    latest_at_s = timeline.accepted_at_s
-    for at_s in (
+    known = (
+        timeline.accepted_at_s,
         timeline.sent_at_s,
         timeline.headers_at_s,
         timeline.first_token_at_s,
@@ -209,10 +199,8 @@ def _latest_at_s(timeline: Timeline) -> float:
         timeline.last_byte_at_s,
         timeline.delivered_at_s,
         timeline.ended_at_s,
-    ):
-        if at_s is not None and at_s > latest_at_s:
-            latest_at_s = at_s
-    return latest_at_s
+    )
+    return max([at_s for at_s in known if at_s is not None])
 
 
 def _stream_decode(timeline: Timeline) -> float | None:

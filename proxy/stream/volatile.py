@@ -44,13 +44,14 @@ def find_marks(text: str) -> tuple[Mark, ...]:
     header = _attribution(text)
     marks = [] if header is None else [header]
     covered = 0
-    end = 0
-    while len(marks) < MAX_MARKS and (found := _TOKEN.search(text, end, MARKED_CHARS)):
+    for found in _TOKEN.finditer(text, 0, MARKED_CHARS):
+        if len(marks) >= MAX_MARKS:
+            break
         begin, end = found.span()
         if begin >= covered and (header is None or not header.begin <= begin < header.end):
             marks.append(_mark(text, begin, end, covered))
             covered = end
-    return tuple(sorted(marks)) if marks else ()
+    return tuple(sorted(marks))
 
 
 def kind_at(

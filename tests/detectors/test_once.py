@@ -28,6 +28,16 @@ def test_work_is_done_once_for_each_case_and_argument() -> None:
     assert count(first, "decode") == 5  # only the last case is kept
 
 
+def test_the_same_value_by_another_name_is_another_question() -> None:
+    @once_each
+    def span(_of: Case, *, least: int = 0, most: int = 9) -> tuple[int, int]:
+        return least, most
+
+    of = case()
+
+    assert (span(of, least=5), span(of, most=5)) == ((5, 9), (0, 5))
+
+
 def test_work_on_a_case_alone_is_done_once_for_each_case() -> None:
     done: list[int] = []
 

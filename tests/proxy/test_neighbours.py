@@ -215,6 +215,15 @@ def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
     assert stays.beside(mine, (), NOW_S) == [(2.0, 2.0, 11.0)]
 
 
+def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
+    stays, mine = Stays(), ended(0, 50.0, 65.0)
+    mine.accepted_at_s = 50.0
+    stays.note(ended(1, 2.0, 60.0), 60.0)
+    stays.note(ended(2, 1.0, 9.0), 61.0)  # read to its end long after its last byte had come
+
+    assert stays.beside(mine, (), NOW_S) == [(2.0, 2.0, 60.0)]
+
+
 def test_a_request_is_no_neighbour_of_its_own() -> None:
     mine = exchange(10.0, first_at_s=11.0)
 

@@ -35,9 +35,12 @@ def read_timings(event: Mapping[str, Any], reply: Reply) -> None:
     if prompt_ms is None or predicted_ms is None or prompt_n is None or predicted_n is None:
         return
     cached = count_of(told("cache_n"))
-    drafted, accepted = count_of(told("draft_n")), count_of(told("draft_n_accepted"))
-    prompt, prefill_s, decode_s = prompt_n + (cached or 0), prompt_ms / _MS, predicted_ms / _MS
-    # With seven keywords it would take twice as long to make.
     reply.timings[reply.last_choice] = ChoiceTimings(
-        prompt, cached, predicted_n, prefill_s, decode_s, drafted, accepted
+        prompt_tokens=prompt_n + (cached or 0),
+        cached_tokens=cached,
+        completion_tokens=predicted_n,
+        prefill_s=prompt_ms / _MS,
+        decode_s=predicted_ms / _MS,
+        drafted=count_of(told("draft_n")),
+        accepted=count_of(told("draft_n_accepted")),
     )
