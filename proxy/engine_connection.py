@@ -108,14 +108,15 @@ class EngineConnector(aiohttp.TCPConnector):
             self._closing_old = self._loop.call_later(self._keep_s, self._close_old)
 
     def _close_old(self) -> None:
-        """Close what nobody took in time; look again later while there is anything left."""
+        """Close what nobody took in time; look again when the next one has rested so long."""
         self._closing_old = None
-        oldest_s = self._loop.time() - self._keep_s
+        now_s = self._loop.time()
         for idle in self._idle.values():
-            while idle and idle[0].rested_at_s <= oldest_s:
+            while idle and idle[0].rested_at_s + self._keep_s <= now_s:
                 idle.popleft().lease.close()
-        if any(self._idle.values()):
-            self._closing_old = self._loop.call_later(self._keep_s, self._close_old)
+        due_s = [idle[0].rested_at_s + self._keep_s for idle in self._idle.values() if idle]
+        if due_s:
+            self._closing_old = self._loop.call_at(min(due_s), self._close_old)
 
     async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> Connection | None:
         """Return one that aiohttp's own session gave back, or else one that is kept here.

@@ -128,9 +128,10 @@ async def _start() -> asyncio.subprocess.Process:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        process = await starting
-        process.kill()
-        await process.communicate()
+        with suppress(OSError):  # it could not be started, or has ended by itself
+            process = await starting
+            process.kill()
+            await process.communicate()
         raise
 
 
