@@ -39,6 +39,7 @@ class Api:
         metrics: Metrics,
         now: Callable[[], Now],
         series: SeriesStore,
+        publish_all: Callable[[], None],
     ) -> None:
         self._store = store
         self._status = status
@@ -46,6 +47,7 @@ class Api:
         self._metrics = metrics
         self._now = now
         self._series = series
+        self._publish_all = publish_all
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; any other path under /slowtok is answered here too, with a 404."""
@@ -72,6 +74,7 @@ class Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return all metrics in Prometheus' text format, or OpenMetrics where it is asked for."""
+        self._publish_all()
         accept = request.headers.get("Accept", "")
         body, content_type = await self._metrics.exposition(accept, self._now())
         headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
@@ -82,6 +85,7 @@ class Api:
         text = request.query.get("limit", str(MAX_LISTED))
         if not re.fullmatch("[0-9]{1,9}", text):
             return error_page(400, "limit: expected a whole number", "bad-request")
+        self._publish_all()
         return _json(self._store.newest_first(min(int(text), MAX_LISTED)))
 
     async def request(self, request: web.Request) -> web.Response:

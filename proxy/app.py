@@ -302,6 +302,9 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
     def relay(request: ClientRequest) -> Awaitable[ClientReply]:
         return proxy.relay.handle(request)
 
+    def publish_all() -> None:
+        proxy.observer.publish_all()
+
     async def close_events(_: web.Application) -> None:
         proxy.events.close()
 
@@ -312,6 +315,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
         metrics=proxy.metrics,
         now=proxy.now,
         series=proxy.series,
+        publish_all=publish_all,
     )
     edge = make_edge(
         Entrance(proxy.settings, lambda: proxy.door),

@@ -36,6 +36,7 @@ from slowtok.proxy.together import Together
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
+PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
 
 Step = Literal["begin", "sent", "end"]
@@ -103,7 +104,7 @@ class Observer:
         self._verdicts = LastVerdicts()
         self._meanwhile = Together(self.failures, "prompt print", after_s=PRINT_AFTER_S)
         self._diagnosing = Together(self.failures, "diagnosis")
-        self._publishing = Together(self.failures, "diagnosis")  # the reply goes first
+        self._publishing = Together(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
         self.requests = 0
         self.diagnosed = 0
         self.diagnose_s = 0.0
@@ -238,6 +239,10 @@ class Observer:
     def settle_all(self) -> None:
         """Conclude what is still waiting for its last samples: the proxy stops."""
         self._settle_each(list(self._settling))
+        self.publish_all()
+
+    def publish_all(self) -> None:
+        """Publish at once what is only waiting its turn: somebody asks for it."""
         self._publishing.do_all()
 
     def _note(self, step: Step, exchange: Exchange) -> None:

@@ -1,5 +1,6 @@
 """Structured field values for HTTP (RFC 9651): the few forms that our headers use. Pure."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 Bare = int | float | str
@@ -30,7 +31,8 @@ def bare(value: Bare) -> str:
 
 def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
-    value = max(min(value, _MOST_DECIMAL), -_MOST_DECIMAL)
+    if abs(value) > _MOST_DECIMAL:
+        value = math.copysign(_MOST_DECIMAL, value)
     text = f"{value:.{digits}f}".rstrip("0")
     return f"{text}0" if text[-1] == "." else text
 
