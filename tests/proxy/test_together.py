@@ -27,6 +27,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+async def turns(count: int) -> None:
+    """Let the loop turn."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_long_work_is_not_done_in_a_row(clock: Clock) -> None:
     done: list[int | str] = []
 
@@ -37,9 +43,9 @@ async def test_long_work_is_not_done_in_a_row(clock: Clock) -> None:
     together = Together(Counter(), "here")
     for number in range(4):
         together.add(partial(work, number))
+    await turns(1)
     asyncio.get_running_loop().call_soon(done.append, "another")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(3)
 
     assert done == [0, 1, "another", 2, 3]
 
@@ -52,9 +58,30 @@ async def test_work_is_done_in_its_order_and_others_run_in_between() -> None:
     asyncio.get_running_loop().call_soon(done.append, "another")
 
     assert done == []
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(3)
     assert done == [*range(MOST_IN_A_ROW), "another", MOST_IN_A_ROW]
+
+
+async def test_work_waits_as_long_as_each_turn_brings_more() -> None:
+    done: list[int] = []
+    together = Together(Counter(), "here")
+    for number in range(4):
+        together.add(partial(done.append, number))
+        await turns(1)
+        assert done == []
+
+    await turns(1)
+    assert done == [0, 1, 2, 3]
+
+
+async def test_work_waits_no_longer_than_until_there_is_enough_for_a_row() -> None:
+    done: list[int] = []
+    together = Together(Counter(), "here")
+    for number in range(MOST_IN_A_ROW):
+        together.add(partial(done.append, number))
+        await turns(1)
+
+    assert done == [*range(MOST_IN_A_ROW)]
 
 
 async def test_work_that_raises_costs_only_itself() -> None:
@@ -63,7 +90,7 @@ async def test_work_that_raises_costs_only_itself() -> None:
     together = Together(failures, "here")
     together.add(lambda: 1 / 0)
     together.add(lambda: done.append(1))
-    await asyncio.sleep(0)
+    await turns(2)
 
     assert done == [1]
     assert failures == {"here": 1}
@@ -73,7 +100,7 @@ async def test_work_for_later_waits_and_may_be_done_at_once() -> None:
     done: list[int] = []
     together = Together(Counter(), "here", after_s=3600.0)
     together.add(lambda: done.append(1))
-    await asyncio.sleep(0)
+    await turns(2)
     assert done == []
 
     together.do_all()
