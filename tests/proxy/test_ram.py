@@ -142,11 +142,17 @@ async def test_measurement_that_is_just_being_started_does_not_outlive_the_proxy
     starts = asyncio.create_subprocess_exec
     stopping: list[asyncio.Task[list[psutil.Process]]] = []
 
+    others = psutil.Process().children()
+
+    def measurements() -> list[psutil.Process]:
+        """Those that only wait to be reaped are among them."""
+        return [child for child in psutil.Process().children() if child not in others]
+
     async def stop() -> list[psutil.Process]:
-        while not psutil.Process().children():  # noqa: ASYNC110 - it has begun, and is not there
+        while not measurements():  # noqa: ASYNC110 - it has begun, and is not there
             await asyncio.sleep(0)
         await bandwidth.stop()
-        return psutil.Process().children()  # those that wait to be reaped are among them
+        return measurements()
 
     async def start_and_stop(*command: str, **options: Any) -> asyncio.subprocess.Process:
         stopping.append(asyncio.create_task(stop()))
