@@ -88,8 +88,7 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
     for spelling, value in headers.items():
         name = _passing(spelling)
         if name is not None and name not in dropped:
-            clean = value if value.isprintable() else without_controls(value)  # spares most calls
-            passed.append((spelled.setdefault(name, spelling), clean))
+            passed.append((spelled.setdefault(name, spelling), without_controls(value)))
     return CIMultiDict(passed)
 
 

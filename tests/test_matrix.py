@@ -2,18 +2,10 @@
 
 import pytest
 
-from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases
 from fakes.cases import cpu_quota_of_one_core, healthy
+from fakes.firing import FIRING
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.finding import Detector, Finding, Missing
-
-FIRING = {
-    **cases.FIRING,
-    **memory_cases.FIRING,
-    **clock_cases.FIRING,
-    **engine_cases.FIRING,
-    **link_cases.FIRING,
-}
 
 # (cause that was provoked, cause that may be found as well): both are true there.
 ALLOWED: set[tuple[str, str]] = {

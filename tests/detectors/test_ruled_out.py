@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases
 from fakes.cases import (
     healthy,
     with_device,
@@ -16,6 +15,7 @@ from fakes.cases import (
     with_timeline,
     with_tokens,
 )
+from fakes.firing import FIRING
 from slowtok.detectors.case import Case
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
@@ -23,13 +23,6 @@ from slowtok.detectors.finding import Missing
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.detectors.ruled_out import GPU_CAUSES, could_apply, known_beforehand
 
-FIRING: dict[str, Callable[[], Case]] = {
-    **cases.FIRING,
-    **memory_cases.FIRING,
-    **clock_cases.FIRING,
-    **engine_cases.FIRING,
-    **link_cases.FIRING,
-}
 WITHOUT: dict[str, Callable[[Case], Case]] = {
     "GPUs": lambda case: replace(with_device(case, gpus=None), gpu=()),
     "an engine here": lambda case: with_server(case, local=False),
@@ -119,7 +112,7 @@ def test_what_is_known_beforehand_is_what_the_detectors_would_say(provoked: str)
 
 
 def test_nothing_is_known_beforehand_of_a_gpu_with_samples_of_the_host() -> None:
-    case = clock_cases.FIRING["thermal-throttle"]()
+    case = FIRING["thermal-throttle"]()
 
     assert known_beforehand(case) == {}
 
