@@ -211,6 +211,7 @@ class Baseline:
     decode_p10_tps: float | None = None
     prefill_tps: float | None = None
     peers: int = 0
+    usual_decode_tps: float | None = None
 
 
 @value(frozen=True, slots=True, kw_only=True)

@@ -138,23 +138,33 @@ class _Memory:
 
 def _root(case: Case, placed: Placement, memory: _Memory) -> tuple[Root, bool]:
     """Return the root, and whether it is sure: the first that explains most of what is missing."""
-    margin, too_big = memory.margin_bytes, not is_left_out(placed, memory.others_bytes)
-    reserved = too_big or decides_itself(case.server)
-    if too_big and memory.explains(memory.over_bytes):
-        return "model-too-big", True
-    if reserved and memory.explains(memory.reserve_bytes):
-        return "context-oversized", True
-    if _is_worse_load(case, placed, memory):
-        return "reload-degradation", True
-    if _others_had_it(memory):
-        return "vram-held-by-others", True
-    if better_load_bytes(case, memory.needed_bytes + margin) is not None:
-        return "reload-degradation", True
-    if too_big and memory.explains(memory.over_bytes + margin):
-        return "model-too-big", False
-    if reserved and memory.explains(memory.reserve_bytes + margin):
-        return "context-oversized", False
+    margin, itself = memory.margin_bytes, decides_itself(case.server)
+    left_out = is_left_out(placed, memory.others_bytes)
+    counts = {"model-too-big": not left_out, "context-oversized": itself or not left_out}
+    over: dict[Root, float] = {
+        "model-too-big": memory.over_bytes,
+        "context-oversized": memory.reserve_bytes,
+    }
+    capacity = {root: freed for root, freed in over.items() if counts[root]}
+    for root, freed in capacity.items():
+        if memory.explains(freed):
+            return root, True
+    if (found := _by_load(case, placed, memory)) is not None:
+        return found, True
+    for root, freed in capacity.items():
+        if memory.explains(freed + margin):
+            return root, False
     return "told", True
+
+
+def _by_load(case: Case, placed: Placement, memory: _Memory) -> Root | None:
+    """Return what was wrong when it was loaded; None where nothing was."""
+    if _is_worse_load(case, placed, memory):
+        return "reload-degradation"
+    if _others_had_it(memory):
+        return "vram-held-by-others"
+    better = better_load_bytes(case, memory.needed_bytes + memory.margin_bytes)
+    return None if better is None else "reload-degradation"
 
 
 def is_left_out(placed: Placement, others_bytes: float) -> bool:
