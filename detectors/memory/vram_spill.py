@@ -46,6 +46,7 @@ from slowtok.detectors.spill import (
     fetches,
     has_room,
     may_spill,
+    spilled_bytes,
     together,
 )
 from slowtok.detectors.spill_remedy import remedy
@@ -106,8 +107,8 @@ def _finding(case: Case, spill: Spill) -> Finding:
         phase="decode",
         confidence=spill.confidence,
         lost_s=spill.lost_s,
-        summary=f"{spill.said}, because its memory is full; decode lost about {{lost}}.",
-        remedy=remedy(case, spill.bytes_per_token),
+        summary=f"{spill.said}, because GPU memory is full; decode lost about {{lost}}.",
+        remedy=remedy(case, spilled_bytes(case, spill.bytes_per_token)),
         evidence=(*spill.evidence, *_memory(case)),
         proof_s=spill.counted_s,
     )
