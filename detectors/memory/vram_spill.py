@@ -21,9 +21,6 @@ Forbid it (Windows: CUDA Sysmem Fallback Policy; llama.cpp: GGML_CUDA_ENABLE_UNI
 that too much is an error and not slow.
 
 Sources:
-- ggml-org/llama.cpp#26432 (RX 7900 XT: 42 to 46 tokens/s; with more context 18, while 14.6 GB
-  moved to RAM).
-- sudoingX/qwen38-mtp#62 (RTX 5080, Windows: 53.4 tokens/s, 12.6 with a KV cache of twice the size).
 - AtomicBot-ai/atomic-llama-cpp-turboquant#77 (Windows, 10 times slower: GPU 100 % busy, its memory
   controller 2 %, CPU idle).
 - ollama/ollama#9974 (full utilisation at low power), #7584 (Windows driver from 531 on).
