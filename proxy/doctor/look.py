@@ -24,7 +24,7 @@ from slowtok.proxy.doctor.shared import see_store
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.engines import USUAL_PORTS, Engines
 from slowtok.proxy.gpus_used import gpus_used, seen_from
-from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.others import Others
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
@@ -225,10 +225,14 @@ def _device(sampler: Sampler) -> DeviceFacts:
 
 
 def _with_ram(device: DeviceFacts, settings: Settings, told: float | None) -> DeviceFacts:
-    kept = RamBandwidth(
-        settings.state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False
+    if (given := settings.ram_bytes_per_s) is not None:
+        return replace(device, ram_bandwidth_bytes_per_s=given, ram_bandwidth_source="given")
+    seen = max(kept_bytes_per_s(settings.state_path) or 0.0, told or 0.0) or None
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=seen,
+        ram_bandwidth_source="measured" if seen else None,
     )
-    return replace(device, ram_bandwidth_bytes_per_s=kept.bytes_per_s or told)
 
 
 def _failures(sampler: Sampler) -> tuple[str, ...]:
