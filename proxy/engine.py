@@ -15,6 +15,7 @@ from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.activity import ActivityLog
 from slowtok.proxy.servers.facts import Identity, Kind, Probe
 from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
+from slowtok.proxy.servers.locality import is_here
 from slowtok.proxy.servers.scraper import Scraper
 from slowtok.proxy.servers.server_facts import meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
@@ -35,6 +36,7 @@ def only_named(model: str | None) -> ModelFacts:
 class Engine:
     """One inference server. `identity` is None until it answered, and while it does not.
 
+    `local` says whether its address is this machine's: `is_here` whether the engine is.
     `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
     answering; None while it answers, and until it did. `asked_model` is the model that the
     last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
@@ -107,6 +109,10 @@ class Engine:
             )
             self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
         return self._told[1]
+
+    def is_here(self, process: ProcessFacts | None) -> bool | None:
+        """Return whether it runs on this machine; `process` is who listens at its port."""
+        return is_here(self.local, process)
 
     @property
     def kind(self) -> str:
