@@ -29,6 +29,7 @@ def _spill_wddm() -> Report:
         url="https://github.com/AtomicBot-ai/atomic-llama-cpp-turboquant/issues/77",
         says="10x down, GPU 100 % busy, its memory 2 %, Windows; neither card, model nor rate told",
         case=case,
+        needs="the rate, the card and the model",
         slow=None,
         allowed=("vram-spill",),
         verdicts=("unknown",),
@@ -93,6 +94,7 @@ def _kv_overruns() -> Report:
         says="12.6 tokens/s where 53.4 are usual, with a q8_0 KV cache at 64K; Windows 11; "
         "15,359 MiB in use; neither utilisation nor traffic told",
         case=case,
+        needs="how busy the GPU was, and its link",
         slow=True,
         allowed=("vram-spill", "context-oversized", "partial-offload", "model-too-big"),
         inferred={
@@ -183,6 +185,7 @@ def _context_65536() -> Report:
         url="https://github.com/ollama/ollama/issues/11815",
         says="36.97 tokens/s before num_ctx 65536; neither the rate after it nor the card is told",
         case=case,
+        needs="the rate with the large context, and the card",
         slow=None,
         allowed=("context-oversized", "partial-offload"),
         verdicts=("unknown",),
@@ -224,6 +227,7 @@ def _held_by_another() -> Report:
         says="17.8 GiB free at load and 49 of 63 layers; later 21.7 GiB free and 62; 23.4 GiB "
         "needed; neither card nor rate told",
         case=case,
+        needs="the rate and the card",
         slow=True,
         allowed=("vram-held-by-others", "partial-offload", "model-too-big"),
         verdicts=("unknown", "slow"),
