@@ -5,9 +5,9 @@ computed at the rate expected came from the cache. That says little of a few tok
 long prompt: one that was cached is over in a tenth of the time. It is a guess where the rate is not
 as expected, so it is made only where decode is not slow, and never alone believed.
 
-A counter can be wrong: one of vLLM's stayed at zero while the same prompt took a seventh of the time
-that it took at first (vllm-project/vllm-ascend#16639). A count is not believed if the rest of the
-prompt was then read far faster than this machine can.
+A counter can be wrong: one of vLLM's stayed at zero while the same prompt took a seventh of the
+time that it took at first (vllm-project/vllm-ascend#16639). A count is not believed if the
+rest of the prompt was then read far faster than this machine can.
 """
 
 from dataclasses import dataclass
