@@ -10,6 +10,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def has(kind: type[object], name: str) -> bool:
+    """Say whether a value of the contract has this field."""
+    return any(field.name == name for field in fields(kind))  # type: ignore[arg-type]
+
+
 def made(kind: type[T], /, **values: Any) -> T:
     """Return a value of this kind from those of its fields that it has."""
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]

@@ -6,19 +6,22 @@ are wrong where the driver spills), vLLM its metrics.
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from simulator.cards import GIB
-from simulator.contract import made
+from simulator.contract import has, made
 from simulator.physics import prefill_s
 from simulator.readings import SERVER_PID, buffer_bytes, server_bytes
 from simulator.run import Trace
 from simulator.world import FOREVER, Engineering, Health, Others, Placement, Request, World
+from slowtok.detectors import case as contract_of_cases
 from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, PromptPrefix
 from slowtok.detectors.engine import EngineActivity, ServerFacts
 from slowtok.detectors.machine import DeviceFacts
 
 PORTS = {"llama-server": 8080, "ollama": 11434, "vllm": 8000, "sglang": 30000}
 CHARS_PER_TOKEN = 4
+LOOK_S = 0.5
 MEASURED = 0.82
 """Of what RAM is sold as, a stream test reaches four fifths (STREAM on desktop and server CPUs)."""
 
@@ -42,6 +45,7 @@ def device_facts(world: World) -> DeviceFacts:
         cpu_governor=world.governor,
         cpu_physical_cores=host.physical,
         cpu_logical_cores=host.logical,
+        cpu_performance_cores=host.fast_cores if host.slow_cores else None,
         ram_bytes=int(host.ram_gib * GIB),
         ram_bandwidth_bytes_per_s=host.ram_gb_s * MEASURED * 1e9 if world.sight.ram_known else None,
         ram_bandwidth_source="measured" if world.sight.ram_known else None,
@@ -115,8 +119,7 @@ def _loaded(world: World) -> tuple[int | None, int | None]:
 def activity(world: World, trace: Trace) -> EngineActivity | None:
     """Return what the engine's counters gained meanwhile, for an engine that has any."""
     request, others = world.request, world.others
-    silent = world.waits.remote or not world.sight.gauges
-    if world.engine.kind == "ollama" or not world.engine.metrics or silent:
+    if not _has_gauges(world):
         return None
     neighbours = round(others.neighbours.value)
     alone = neighbours == 0 and world.waits.in_flight == 0
@@ -145,20 +148,48 @@ def activity(world: World, trace: Trace) -> EngineActivity | None:
 
 
 def neighbours(world: World, trace: Trace) -> Neighbours:
-    """Return the other requests as the proxy counted them."""
+    """Return the other requests, as the proxy counted them or as the engine's own gauges did."""
     level, waits = world.others.neighbours, world.waits
-    if not world.others.via_proxy:
-        return Neighbours()
-    if not level.value:
-        return Neighbours(in_flight_at_send=waits.in_flight)
     length = max(trace.last_s - trace.first_s, 1e-6)
     overlap = min(trace.last_s, level.until_s) - max(trace.first_s, level.from_s)
     share = min(max(overlap / length, 0.0), 1.0)
-    return Neighbours(
-        in_flight_at_send=round(level.at(0.0)) + waits.in_flight,
-        decode_mean=level.value * share,
-        decode_max=round(level.value) if share else 0,
+    seen = world.others.via_proxy
+    counted = not seen and _has_gauges(world) and has(Neighbours, "counted")
+    beside = level.value if seen or counted else 0.0
+    return made(
+        Neighbours,
+        in_flight_at_send=round(level.at(0.0)) + waits.in_flight if seen else 0,
+        decode_mean=beside * share,
+        decode_max=round(beside) if share else 0,
+        counted=counted and beside > 0,
+        **_crowd(world),
     )
+
+
+def _crowd(world: World) -> dict[str, Any]:
+    """Return who was there while the request waited, where the contract has a place for it."""
+    waits, kind = world.waits, getattr(contract_of_cases, "Crowd", None)
+    if kind is None or not waits.queue_s or not waits.in_flight:
+        return {}
+    seen, gauges = world.others.via_proxy, _has_gauges(world)
+    reading = waits.behind_prompt
+    waiting = made(
+        kind,
+        served_first=waits.in_flight if seen else 0,
+        reading_s=waits.queue_s if seen and reading else 0.0,
+        reading_id="0199f3c2-0000-7000-8000-000000000001" if seen and reading else None,
+        looks=max(round(waits.queue_s / LOOK_S), 1) if gauges else 0,
+        full_ratio=(0.0 if reading else 1.0) if gauges else None,
+        others_mean=float(waits.in_flight) if gauges else None,
+        others_reading_ratio=(1.0 if reading else 0.0) if gauges else None,
+    )
+    return {"waiting": waiting}
+
+
+def _has_gauges(world: World) -> bool:
+    """Whether the engine tells how many it serves, and somebody asks it."""
+    silent = world.waits.remote or not world.sight.gauges or not world.engine.metrics
+    return world.engine.kind != "ollama" and not silent
 
 
 def prompt(world: World) -> PromptPrefix | None:
@@ -194,7 +225,8 @@ def baseline(world: World, well_tps: float, same_tps: float, dice: Random) -> Ba
         count=past.count if well else 0,
         decode_tps=usual_tps if well else None,
         decode_p10_tps=usual_tps * dice.uniform(0.92, 0.985) if well else None,
-        usual_decode_tps=usual_tps,
+        usual_decode_tps=None if past.fresh else usual_tps,
+        healthy_here=past.count if well and not past.fresh else 0,
     )
 
 

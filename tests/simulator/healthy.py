@@ -148,8 +148,9 @@ def virtual(dice: Random) -> World:
 
 def always_like_this(dice: Random) -> World:
     """Among the slower ones of its kind, and it always was."""
-    world = gpu_world(dice)
-    world = change(world, "nature", efficiency=world.nature.efficiency * dice.uniform(0.75, 0.95))
+    world = gpu_world(dice, kinds=("llama-server", "ollama"))
+    ratio = world.cards[0].efficiency * dice.uniform(0.72, 0.9)
+    world = change(world, "nature", efficiency=min(ratio, world.nature.efficiency))
     return change(world, "past", before="well", count=dice.choice((1, 3, 8, 30)))
 
 

@@ -109,6 +109,16 @@ def queued(dice: Random) -> tuple[World, Truth]:
     return world, _truth("queued", phase="queue", allowed=("batch-shared",))
 
 
+def behind_a_prompt(dice: Random) -> tuple[World, Truth]:
+    """There was a free slot, and the engine read the long prompt of another before."""
+    world = gpu_world(dice, kinds=MANY)
+    world = change(world, "engine", slots=4, per_request_metrics=world.engine.kind == "vllm")
+    waits_s = log_uniform(dice, 0.5, 30.0)
+    world = change(world, "waits", queue_s=waits_s, in_flight=1, behind_prompt=True)
+    world = change(world, "others", via_proxy=dice.random() < 0.65)
+    return world, _truth("batch-shared", phase="queue", allowed=("queued",))
+
+
 def batch_shared(dice: Random) -> tuple[World, Truth]:
     """Many at once: each gets less, and it is nobody's fault."""
     world = gpu_world(dice, kinds=MANY, models=DENSE[1:9])
@@ -153,7 +163,10 @@ def kv_preemption(dice: Random) -> tuple[World, Truth]:
         neighbour_context=3000,
         via_proxy=dice.random() < 0.65,
     )
-    return world, _truth("kv-preemption", allowed=("batch-shared", "queued"))
+    alone = change(world, "others", neighbours=Level(0.0, 0.0))
+    shared_s = (steady_token_s(world) - steady_token_s(alone)) * world.request.completion
+    also = ("batch-shared",) if shared_s > sum(seconds for _, seconds in stalls) else ()
+    return world, _truth("kv-preemption", *also, allowed=("batch-shared", "queued"))
 
 
 def model_load(dice: Random) -> tuple[World, Truth]:
@@ -177,7 +190,7 @@ def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
         world = change(world, "engine", context=32768)
         if need_gib(world) + MARGIN_GIB < room_gib(world):
             break
-    prompt = int(log_uniform(dice, 1_000, 28_000))
+    prompt = int(log_uniform(dice, 2_000, 28_000))
     changed = dice.random() < 0.6
     common = dice.uniform(0.0, 0.8) if changed else dice.uniform(0.7, 0.98)
     cached = int(prompt * common * 0.9) if changed else 0

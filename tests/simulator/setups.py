@@ -198,10 +198,11 @@ def standing(world: World, dice: Random) -> World:
 
 
 def lasting(world: World, dice: Random, seconds: tuple[float, float] = (1.5, 25.0)) -> World:
-    """Return the world with an answer long enough to be judged, as things stand in it."""
+    """Return the world with an answer of about so many seconds, as things stand in it."""
     work = decode_pass(world, LATER_S, world.request.prompt, 0.9, 0.97)
     rate = work.tokens / work.total_s
-    completion = int(min(max(rate * dice.uniform(*seconds), 24), 3000))
+    least = log_uniform(dice, 12, 160)  # where it is slow, people wait, or leave early
+    completion = int(min(max(rate * dice.uniform(*seconds), least), 3000))
     return change(world, "request", completion=completion)
 
 

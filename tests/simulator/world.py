@@ -215,10 +215,14 @@ class Engineering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Time before the work begins, and after it."""
+    """Time before the work begins, and after it.
+
+    `behind_prompt`: there was room, and the engine read the prompt of another first.
+    """
 
     queue_s: float = 0.0
     in_flight: int = 0
+    behind_prompt: bool = False
     load_s: float = 0.0
     slept: bool = False
     load_reads_disk: bool = True
