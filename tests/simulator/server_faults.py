@@ -4,8 +4,8 @@ from dataclasses import replace
 from random import Random
 
 from simulator.cards import DATACENTER, GEFORCE
-from simulator.geometry import DENSE, MODELS
 from simulator.cost import steady_token_s
+from simulator.geometry import DENSE, MODELS
 from simulator.setups import (
     BIG_CARDS,
     MARGIN_GIB,

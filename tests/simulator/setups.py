@@ -20,7 +20,18 @@ from simulator.cost import steady_token_s, without_fault
 from simulator.geometry import DENSE, MODELS, SPECIAL, Model
 from simulator.physics import decode_pass
 from simulator.readings import buffer_bytes
-from simulator.world import Before, Engine, Host, Kind, Nature, Past, Placement, Request, World, change
+from simulator.world import (
+    Before,
+    Engine,
+    Host,
+    Kind,
+    Nature,
+    Past,
+    Placement,
+    Request,
+    World,
+    change,
+)
 
 ALL_CARDS = (*GEFORCE, *GEFORCE, *LAPTOPS, *DATACENTER, *VGPUS, *RADEON, *UNIFIED)
 DESKTOP = (*GEFORCE, *RADEON)
