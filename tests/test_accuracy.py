@@ -179,7 +179,10 @@ def test_figures_are_told_by_engine_by_size_and_by_what_was_not_seen() -> None:
         said(primary="power-cap", engine="ollama", cost=0.2),
     ])  # fmt: skip
 
-    assert [(r.name, r.runs, r.first) for r in found.by_engine] == [("ollama", 1, 0), ("vllm", 2, 1)]
+    assert [(r.name, r.runs, r.first) for r in found.by_engine] == [
+        ("ollama", 1, 0),
+        ("vllm", 2, 1),
+    ]
     assert [(r.runs, r.first) for r in found.by_size] == [(2, 1), (1, 0)]
     sight = [(r.name, r.runs) for r in found.by_sight]
     assert sight == [("(everything)", 1), ("a", 1), ("b", 2)]

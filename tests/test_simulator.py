@@ -166,7 +166,9 @@ def test_without_its_fault_a_machine_keeps_what_no_specification_tells() -> None
 
 
 def test_cards_that_talk_too_much_are_held_against_the_same_cards_in_turns() -> None:
-    world = gpu_world(Random(3), cards=(CARDS["NVIDIA GeForce RTX 3090"],), kinds=("vllm",), count=2)
+    world = gpu_world(
+        Random(3), cards=(CARDS["NVIDIA GeForce RTX 3090"],), kinds=("vllm",), count=2
+    )
     slow, fast = (change(world, "nature", sync_s=s) for s in (500e-6, 0.0))
 
     assert without_fault(slow).engine.tensor_parallel == 1

@@ -126,7 +126,13 @@ def _card(row: dict[str, str]) -> Card:
     desktop = any(word in name for word in ("GeForce", "RTX", "Graphics Device"))
     newer = architecture in ("Ampere", "Ada", "Blackwell")
     virtual = name.startswith(VIRTUAL) or name == "NVIDIA A10-12Q"
-    kind = "RDNA" if amd else architecture if architecture in EFFICIENCY else memory.rstrip("0123456789eXx")
+    kind = (
+        "RDNA"
+        if amd
+        else architecture
+        if architecture in EFFICIENCY
+        else memory.rstrip("0123456789eXx")
+    )
     return Card(
         name=name,
         architecture=architecture,

@@ -82,7 +82,9 @@ def build(name: str, number: int) -> tuple[Scenario, Case]:
     dice = Random(f"{name}/{number}")
     world, truth = _drawn(name, dice)
     world, blind = seen(world, dice)
-    scenario = Scenario(name=name, seed=number, world=world, truth=settle(truth, world), blind=blind)
+    scenario = Scenario(
+        name=name, seed=number, world=world, truth=settle(truth, world), blind=blind
+    )
     return scenario, simulate(scenario)
 
 
