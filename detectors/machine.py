@@ -28,11 +28,13 @@ class CpuUser:
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
-    CPU is counted in cores (1.0 is one core fully busy). `server_run_delay_cores` is the time the
-    server's threads were ready but had no core to run on, per second. Ratios are 0 to 1. `others`
-    are the programs that used most of the CPU since the last look at them, the largest first,
-    neither the server nor slowtok; None in most samples: a look comes every few seconds, and only
-    while others use much.
+    CPU is counted in cores (1.0 is one core fully busy). `server_main_process_cores` are those of
+    the process that listens (vLLM's API server), `server_busiest_process_cores` of that one of the
+    tree's `server_processes` that used most (its EngineCore, a worker). `server_run_delay_cores` is
+    the time the server's threads were ready but had no core to run on, per second. Ratios are 0 to
+    1. `others` are the programs that used most of the CPU since the last look at them, the largest
+    first, neither the server nor slowtok; None in most samples: a look comes every few seconds, and
+    only while others use much.
     """
 
     at_s: float
@@ -50,6 +52,9 @@ class HostSample:
     server_cpu_cores: float | None = None
     server_busy_threads: int | None = None
     server_threads: int | None = None
+    server_processes: int | None = None
+    server_main_process_cores: float | None = None
+    server_busiest_process_cores: float | None = None
     server_run_delay_cores: float | None = None
     server_anon_bytes: int | None = None
     server_file_bytes: int | None = None
@@ -178,7 +183,8 @@ class DeviceFacts:
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
     `wsl` is Linux inside Windows, whose driver it uses. `sampling_failure` is why nothing of the
-    machine is read; None where it is. `on_battery`, `power_profile` and
+    machine is read; None where it is. A `measured` bandwidth of RAM is the most that was seen, so
+    the RAM may be faster. `on_battery`, `power_profile` and
     `cpu_governor` are what the operating system says.
     """
 
@@ -194,3 +200,4 @@ class DeviceFacts:
     cpu_logical_cores: int | None = None
     ram_bytes: int | None = None
     ram_bandwidth_bytes_per_s: float | None = None
+    ram_bandwidth_source: Literal["given", "measured"] | None = None
