@@ -230,9 +230,12 @@ def _fits_one(case: Case, indices: Sequence[int]) -> bool:
 
 
 def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
-    """Say whether their power limit slows the GPUs: then they work, and do not wait."""
-    found = decode_samples(case, indices).values()
-    return any((share_with_bits(samples, POWER_BITS) or 0.0) >= MOST_OF_IT for samples in found)
+    """Say whether a power limit that is reached slows a GPU: then it works, and does not wait."""
+    return any(
+        (share_with_bits(samples, POWER_BITS) or 0.0) >= MOST_OF_IT
+        and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
+        for samples in decode_samples(case, indices).values()
+    )
 
 
 def _is_hampered(samples: Sequence[GpuSample]) -> bool:

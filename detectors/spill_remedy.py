@@ -43,9 +43,9 @@ def _free(case: Case, spilled_bytes: float | None) -> str:
     """
     if spilled_bytes is None:
         return "free some of the GPU's memory: close browsers, games and other programs"
-    held = vram(case)
-    others = None if held is None or held.hidden_bytes is None else held.others_bytes
-    most = MOST_HIDDEN_BYTES if others is None else others + ((held and held.hidden_bytes) or 0)
+    held, most = vram(case), float(MOST_HIDDEN_BYTES)
+    if held is not None and held.server_bytes is not None and held.hidden_bytes is not None:
+        most = held.hidden_bytes + (held.others_bytes or 0)
     much = f"about {(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB"
     if spilled_bytes > most:
         return f"take a smaller quantisation or model, so that {much} less is needed"
