@@ -179,7 +179,12 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
         informational=finding.informational or None,
         summary=finding.summary,
         evidence=[
-            _some(name=e.name, value=rounded(e.value), unit=e.unit, limit=e.limit)
+            _some(
+                name=e.name,
+                value=rounded(e.value),
+                unit=e.unit,
+                limit=None if e.limit is None else rounded(e.limit),
+            )
             for e in finding.evidence
         ],
         remedy=finding.remedy,

@@ -132,7 +132,7 @@ FIRING = [
     pytest.param(
         mixture(cpu_moe_layers=999),
         43.89 * 0.914,
-        "told to keep experts in RAM although all of it would fit",
+        "told to keep all experts in RAM although all of it would fit",
         "without --n-cpu-moe",
         id="experts kept in RAM",
     ),
