@@ -28,13 +28,14 @@ class CpuUser:
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
-    CPU is counted in cores (1.0 is one core fully busy). `server_run_delay_cores` is the time the
-    server's threads were ready but had no core to run on, per second; `server_worst_delay_ratio` is
-    that of the one busy thread that waited longest. Busy cores include those that the hypervisor
-    took (steal). Ratios are 0 to 1. `others`
-    are the programs that used most of the CPU since the last look at them, the largest first,
-    neither the server nor slowtok; None in most samples: a look comes every few seconds, and only
-    while others use much.
+    CPU is counted in cores (1.0 is one core fully busy); busy cores include those that the
+    hypervisor took (steal). `server_main_process_cores` are those of the process that listens
+    (vLLM's API server), `server_busiest_process_cores` of that one of the tree's `server_processes`
+    that used most (its EngineCore, a worker). `server_run_delay_cores` is the time the server's
+    threads were ready but had no core to run on, per second, `server_worst_delay_ratio` that of the
+    one busy thread that waited longest. Ratios are 0 to 1. `others` are the programs that used most
+    of the CPU since the last look at them, the largest first, neither the server nor slowtok; None
+    in most samples: a look comes every few seconds, and only while others use much.
     """
 
     at_s: float
@@ -52,6 +53,9 @@ class HostSample:
     server_cpu_cores: float | None = None
     server_busy_threads: int | None = None
     server_threads: int | None = None
+    server_processes: int | None = None
+    server_main_process_cores: float | None = None
+    server_busiest_process_cores: float | None = None
     server_run_delay_cores: float | None = None
     server_worst_delay_ratio: float | None = None
     server_anon_bytes: int | None = None

@@ -15,7 +15,6 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope_reads import expert_bytes
 from slowtok.detectors.finding import Missing, need
 from slowtok.detectors.footprint import (
-    LEAST_OVERHEAD_BYTES,
     WHOLE_ON_GPU,
     Footprint,
     embedding_bytes,
@@ -109,7 +108,8 @@ def placement(case: Case) -> Placement:
     Raises:
         Missing: neither the engine, nor its command line, nor the GPUs' memory tell.
     """
-    held, size = vram(case), footprint(case.model, case.server)
+    count = max(len(serving_gpus(case)), 1)
+    held, size = vram(case), footprint(case.model, case.server, gpus=count)
     told = _by_engine(case, size) or _by_command_line(case, size)
     seen = _by_memory(case, held, size) or _by_size(case, held, size)
     if told is None or (_is_nothing(told) and seen is not None):
@@ -300,7 +300,7 @@ def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _B
     total = size.placed_bytes - (0 if case.server.kv_on_gpu is not False else size.kv_bytes or 0.0)
     ratio = 0.0
     if held.server_bytes < MEMORY_SLACK_RATIO * total:
-        ratio = min(1 - max(held.server_bytes - LEAST_OVERHEAD_BYTES, 0) / total, 1.0)
+        ratio = min(1 - max(held.server_bytes - size.least_overhead_bytes, 0) / total, 1.0)
     return _Beside(
         source="memory", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=ratio * total
     )

@@ -5,8 +5,10 @@ went on, the RAM gave as much as that.
 """
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.phases import CACHED_BYTES
 from slowtok.detectors.window import CPU_DECODES_CORES, mean, runs_on_cpu
+
+CACHED_BYTES = 512 * 1024 * 1024
+"""No last-level cache in common use holds a model of this size."""
 
 MIN_TOKENS = 16  # fewer are few reads, and the first may come from a cache. No published source
 

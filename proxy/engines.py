@@ -18,7 +18,7 @@ from yarl import URL
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine, facts_at
+from slowtok.proxy.engine import Engine, facts_at, runs_of
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
@@ -44,6 +44,9 @@ USUAL_PORTS = {
 RETRY_S = 2.0  # while an engine does not answer
 REFRESH_S = 30.0  # while it does
 SLEEP_POLL_S = 1.0  # while it may put its model to sleep: /props answers without waking it
+RELOAD_S = 0.25
+"""A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
+milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
 FIRST_LOOK_S = 0.5  # a first request waits at most this long for the engine to be known
 
 ToldSlots = Callable[[str, str | None, SlotsLook], None]
@@ -221,15 +224,35 @@ class Engines:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)
             engine.scraper.begin()
 
-    def note_end(self, name: str | None) -> None:
-        """Scrape an engine's counters: the last byte of a request has come."""
+    def note_end(self, name: str | None, load_s: float | None = None) -> None:
+        """Scrape an engine's counters: the last byte of a request has come.
+
+        `load_s` is how long the engine says that it loaded its model for the request.
+        """
         engine = self.find(name)
         if engine is None:
             return
         if engine.scraper is not None:
             engine.scraper.want()
-        if engine.probe.loaded is not None and not loaded_model(engine.probe, engine.asked_model):
+        engine.note_runs(self._process(engine))
+        held = engine.probe.loaded
+        if held is not None and not loaded_model(engine.probe, engine.asked_model):
             engine.wanted.set()  # it has just loaded what the last look did not see
+        elif held is not None and (load_s or 0.0) > RELOAD_S:
+            engine.wanted.set()  # the same model, perhaps with another context, placed otherwise
+
+    async def settled(self, name: str | None, timeout_s: float) -> bool:
+        """Wait until a look that is wanted or under way is over; False when it is late."""
+        engine = self.find(name)
+        if engine is None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while engine.wanted.is_set() or engine.is_looked_at:
+                    await engine.look_over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def scraped(self, name: str | None, timeout_s: float) -> bool:
         """Wait until the scrapes begun so far are there; False when they are late."""
@@ -278,12 +301,12 @@ class Engines:
             else:
                 await self._rest(engine, REFRESH_S)
 
-    async def _rest(self, engine: Engine, rest_s: float) -> None:
-        """Wait until it is time for the next look, or somebody wants one."""
+    async def _rest(self, engine: Engine, rest_s: float) -> bool:
+        """Wait until it is time for the next look, or somebody wants one: then it is True."""
         with suppress(TimeoutError):
             async with asyncio.timeout(rest_s):  # wait_for may swallow the end (Python 3.11)
                 await engine.wanted.wait()
-        engine.wanted.clear()
+        return engine.wanted.is_set()
 
     def _may_sleep(self, engine: Engine) -> bool:
         """Say whether an engine was told to put its model away when idle, or was seen to."""
@@ -296,16 +319,22 @@ class Engines:
     async def _watch_sleep(self, engine: Engine) -> None:
         """Ask only whether the model sleeps, until it is time for a whole look again."""
         for _ in range(int(REFRESH_S / SLEEP_POLL_S)):
-            await asyncio.sleep(SLEEP_POLL_S)
+            if await self._rest(engine, SLEEP_POLL_S):
+                return
             sleeping = await llama_server.is_sleeping(self._session, engine.url)
             if sleeping is None:  # it does not answer: a whole look will tell
                 return
             engine.probe = replace(engine.probe, sleeping=sleeping)
 
     async def _watch_asked(self) -> None:
-        """Count slots and counters while a request is at an engine, and never else."""
+        """Count slots and counters while a request is at an engine, and never else.
+
+        What runs behind an engine's port asks nobody, and is compared all the time.
+        """
         while True:
             await asyncio.sleep(POLL_S)
+            for engine in self.all:
+                engine.note_runs(self._process(engine))
             for engine in [e for e in self.all if self._is_asked(e.name)]:
                 try:
                     await self._count(engine)
@@ -327,7 +356,10 @@ class Engines:
 
     async def _look(self, engine: Engine) -> None:
         """Ask an engine what it is; a look that breaks leaves what was known."""
-        before = engine.identity
+        before, ran = engine.identity, engine.looked_at
+        engine.wanted.clear()
+        engine.is_looked_at = True
+        engine.looked_at = runs_of(self._process(engine)) or ran
         try:
             await look(
                 self._session,
@@ -338,8 +370,15 @@ class Engines:
             )
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
             self._tell_of_failure(engine, error)
+        finally:
+            engine.is_looked_at = False
+            engine.look_over.set()
+            engine.look_over.clear()
         engine.looked.set()
-        if before is None and engine.identity is not None:
+        started_anew = (
+            ran is not None and engine.looked_at is not None and ran[:2] != engine.looked_at[:2]
+        )
+        if engine.identity is not None and (before is None or started_anew):
             self._note_found(engine)
         elif before is not None and engine.identity is None:
             self._note_lost(engine)

@@ -31,6 +31,12 @@ from slowtok.proxy.stream.phases import estimate, split
 MIN_SAMPLE_WINDOW_S = 1.0
 """A request may be shorter than the period of idle samples."""
 
+Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]
+"""Samples of the host and of the GPUs, and which GPUs the server uses."""
+
+UNSEEN: Sampled = ((), (), None)
+"""For an engine on another machine: what this one did is nothing to it."""
+
 
 class Evidence:
     """Asks everyone who knows something about an exchange."""
@@ -62,7 +68,8 @@ class Evidence:
         process = None
         if engine is not None and engine.local is not False:
             process = self._sampler.process(engine.port)
-        host, gpu, used = self._sampled(exchange, engine, process, device)
+        is_here = engine is None or engine.is_here(process) is not False
+        host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
         seen = {"slept": exchange.slept, "gpu_indices": used}
         server, model = facts_at(engine, process, timeline.model, seen)
         activity = None if engine is None else _activity(exchange, engine, timeline)
@@ -119,9 +126,9 @@ class Evidence:
         A past that cannot be read costs only itself.
         """
         try:
-            # the baseline is kept as a share of what is expected by first principles
-            baseline = self._baselines.find(case)
             history = self._past.of(case, self._idle(case))
+            # the baseline is kept as a share of what is expected by first principles
+            baseline = self._baselines.find(replace(case, history=history))
             envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1
@@ -140,13 +147,8 @@ class Evidence:
         engine: Engine | None,
         process: ProcessFacts | None,
         device: DeviceFacts,
-    ) -> tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]:
-        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses.
-
-        There are none of this machine for a remote engine.
-        """
-        if engine is not None and engine.local is False:
-            return (), (), None
+    ) -> Sampled:
+        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses."""
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)

@@ -145,8 +145,9 @@ def seen_engine(
 ) -> EngineSeen:
     """Return what is known of an engine and its models; samples since `from_s`. Asks nobody."""
     now_s = time.monotonic()
-    here = engine.local is not False
-    process = (sampler.process(engine.port) if here else None) or ProcessFacts(port=engine.port)
+    listens = sampler.process(engine.port) if engine.local is not False else None
+    here = engine.is_here(listens) is not False
+    process = listens or ProcessFacts(port=engine.port)
     samples = seen_from(sampler.gpu_window(from_s, now_s), _pids(process)) if here else ()
     gpus = gpus_used(samples, sampler.device(), process.environment) if here else None
 
@@ -181,12 +182,14 @@ def _in_memory(engine: Engine) -> list[str]:
 
 
 def _serving(engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]) -> Serving:
-    return Serving(server=server, model=model, unreadable=_unreadable(engine, model, said))
+    return Serving(server=server, model=model, unreadable=_unreadable(engine, server, model, said))
 
 
-def _unreadable(engine: Engine, model: ModelFacts, said: list[str]) -> str | None:
+def _unreadable(
+    engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]
+) -> str | None:
     """Return why the model's file told nothing; None where it did, or where there is none."""
-    if model.read_bytes is not None or engine.local is False:
+    if model.read_bytes is not None or server.local is False:
         return None
     identity = engine.identity or Identity(kind="unknown")
     path = model_path(identity, engine.probe, model.name) or model_path(identity, engine.probe)

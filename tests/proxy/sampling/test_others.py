@@ -143,6 +143,7 @@ class Busy:
     def __init__(self, **fields: float) -> None:
         self._fields = fields
         self.pids = [8]
+        self.is_known = True
 
     def read(self, *, dear: bool) -> Fields:
         return dict(self._fields)

@@ -1,19 +1,23 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from fakes.listening_process import Server, open_descriptors, running
+from slowtok.proxy.sampling import process
 from slowtok.proxy.sampling.process import (
     ProcessStat,
     ThreadUse,
     TreeReader,
+    find_tree,
     parse_read_bytes,
     parse_schedstat,
     parse_stat,
     read_stat,
     thread_use,
+    tree_by_parents,
 )
 from slowtok.proxy.sampling.procfs import ProcFiles
 
@@ -157,6 +161,68 @@ def test_children_belong_to_the_server() -> None:
     assert members[0] == server.pid
     assert len(members) == 2
     assert fields["server_threads"] == 2
+
+
+@needs_proc
+def test_children_are_found_by_their_parents_where_the_kernel_keeps_no_lists(
+    tmp_path: Path,
+) -> None:
+    with running("0", "parent") as server:
+        by_lists = find_tree(ProcFiles(), server.pid)
+        by_parents = tree_by_parents(server.pid)
+    for pid, parent in ((700, 1), (701, 700), (702, 701), (800, 1)):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        fields = f"S {parent} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1 0 5 0 0"
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (vllm) {fields}\n")
+    listed = find_tree(ProcFiles(), 700, str(tmp_path))
+
+    assert by_lists == by_parents
+    assert len(by_parents) == 2
+    assert listed is None
+    assert tree_by_parents(700, str(tmp_path)) == [700, 701, 702]
+
+
+@needs_proc
+def test_a_child_that_comes_later_belongs_to_the_server_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "find_tree", lambda *_: None)  # as without CONFIG_PROC_CHILDREN
+    monkeypatch.setattr(process, "LOOK_AT_ALL_S", 0.0)
+    own = read_stat(os.getpid())
+    assert own is not None
+    tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
+    tree.read(dear=True)
+    before = set(tree.members)
+    with running("0", "parent") as server:
+        cheap = tree.read(dear=False)
+        tree.read(dear=True)
+        during = set(tree.members)
+    after = tree.read(dear=True)
+
+    assert cheap is not None
+    assert cheap["server_processes"] == len(before)
+    assert server.pid in during - before
+    assert len(during - before) == 2  # and its own child
+    assert after is not None
+    assert server.pid not in tree.members
+
+
+@needs_proc
+def test_the_cpu_of_the_listening_process_and_of_the_busiest_one(busy_server: Server) -> None:
+    own = read_stat(os.getpid())
+    assert own is not None
+    tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
+    first = tree.read(dear=True)
+    time.sleep(0.5)  # rates are measured over real time
+    fields = tree.read(dear=False)
+
+    assert first is not None
+    assert first["server_busiest_process_cores"] is None
+    assert fields is not None
+    assert (fields["server_processes"] or 0) >= 2
+    assert (fields["server_main_process_cores"] or 0) < 0.3
+    assert (fields["server_busiest_process_cores"] or 0) > 0.3
+    assert (fields["server_cpu_cores"] or 0) >= (fields["server_busiest_process_cores"] or 0)
 
 
 @needs_proc
