@@ -12,6 +12,7 @@ where 9 are possible).
 import math
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.finding import need
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.detectors.window import mean
 
@@ -44,6 +45,27 @@ def recommended_threads(case: Case) -> int | None:
     )
 
 
+def usable_cores(case: Case, physical: int | None) -> float:
+    """Return the cores that the engine could use in decode, of so many physical ones."""
+    samples = case.host_during("decode")
+    limits = (
+        logical_cores(case),
+        physical,
+        mean(samples, lambda s: s.server_quota_cores),
+    )
+    return min(limit for limit in limits if limit is not None)
+
+
+def logical_cores(case: Case) -> float:
+    """Return the hardware threads that the engine could run on in decode.
+
+    Raises:
+        Missing: nothing tells.
+    """
+    allowed = mean(case.host_during("decode"), lambda s: s.server_allowed_cores)
+    return need(allowed or case.device.cpu_logical_cores, "number of cores the server may use")
+
+
 def in_words(kind: str, threads: int) -> str:
     """Return how an engine is told its number of threads, as the end of a sentence."""
     plural = "s" if threads > 1 else ""
@@ -52,3 +74,9 @@ def in_words(kind: str, threads: int) -> str:
         "ollama": f"set num_thread to {threads} (PARAMETER in the Modelfile, or in options)",
         "vllm": f"set VLLM_CPU_OMP_THREADS_BIND to {threads} core{plural}",
     }.get(kind, f"give the engine {threads} CPU thread{plural}")
+
+
+def ask_for(case: Case) -> str:
+    """Return the remedy that names the number of threads, as a sentence."""
+    said = in_words(case.server.kind, recommended_threads(case) or 1)
+    return f"{said[0].upper()}{said[1:]}."

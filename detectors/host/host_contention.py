@@ -7,24 +7,20 @@ took at least 5 % of the time that its cores wanted to run (steal). It starts an
 others, in the middle of a request too. llama.cpp's threads meet at a barrier many times per
 token, and a token moves on only while all of them run together: on two cores with two threads,
 one busy loop beside the server made decode 3 to 7 times slower, four made it 17 to 22 times slower.
-
-What was counted proves a loss by itself: a team of threads that meet at barriers lost at least
-what one of them waited.
+So what one thread waited, the whole team has lost for certain.
 
 Not to be confused with:
 - `threads-misconfigured`: the threads wait for each other, other processes are quiet.
 - `cpu-quota`: the kernel's throttling counter moves; the machine has idle cores.
 - `batch-shared`: another request of the same server.
 - A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
-- Steal where a GPU decodes: the GPU does not stop for it. Steal from cores that the server hardly
-  uses.
+- Steal where a GPU decodes: the GPU does not stop for it.
 - Other processes on idle cores: nobody waits.
 
 Remedy:
 Stop the other programs, which are named where slowtok sees them, move them to other cores, or
-lower their priority. If they must stay,
-give the server as many threads as there are cores left: with one busy loop on two cores, one
-thread decoded a token in 7.4 ms where two threads took 20 to 41 ms.
+lower their priority. If they must stay, give the server as many threads as there are cores left:
+with one busy loop on two cores, one thread decoded a token in 7.4 ms where two took 20 to 41 ms.
 What the hypervisor takes cannot be had back from inside: another kind of instance, with cores of
 its own, or with CPU credits left.
 
@@ -35,23 +31,20 @@ Sources:
 """
 
 import math
-from dataclasses import replace
 
 from slowtok.detectors.case import Case, Phase
+from slowtok.detectors.core_waits import cost_of, queue_in
 from slowtok.detectors.cpu_users import LEAST_CORES, cpu_users, stop_them, used_by
-from slowtok.detectors.excess import within
-from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.machine import CpuUser, HostSample
-from slowtok.detectors.thread_count import in_words, recommended_threads
-from slowtok.detectors.window import (
-    RunQueue,
-    computes_on_cpu,
-    mean,
-    need_samples,
-    run_queue,
-    run_queue_of,
-    runs_on_cpu,
+from slowtok.detectors.finding import Evidence, Finding
+from slowtok.detectors.machine import CpuUser
+from slowtok.detectors.steal import (
+    MIN_STOLEN_RATIO,
+    OWN_CORES,
+    evidence_of_steal,
+    said_of_steal,
 )
+from slowtok.detectors.thread_count import in_words, recommended_threads
+from slowtok.detectors.window import RunQueue, computes_on_cpu, mean, need_samples, runs_on_cpu
 
 TITLE = "Other processes took the CPU"
 
@@ -64,18 +57,7 @@ busy machine one that used 0.002 cores waited for 16 % of the time that it wante
 
 MIN_OTHERS_CORES = LEAST_CORES
 
-MIN_STOLEN_RATIO = 0.05
-"""Of the time that cores wanted to run; the usual mark for a neighbour that is felt. No published
-source."""
-
-MIN_PROVEN_RATIO = 0.10
-"""Of a phase; what was counted of it below that, other things may have hidden. No published
-source."""
-
-REGAIN_EXPONENT = 0.7
-"""Measured: with two threads, r of 0.66, 0.50 and 0.33 made decode 3.0, 6.4 and 19.6 times slower
-(r to the power of 2.7); with one thread, r of 0.68 made it 1.4 times slower (power of 0.9). Threads
-that meet again wait for the others' time slices too. More than two threads were not measured."""
+MIN_PREFILL_S = 2.0  # a shorter one may have no sample, and is not judged either
 
 CPU_CONFIDENCE = 0.9
 GPU_CONFIDENCE = 0.6
@@ -87,23 +69,19 @@ def detect(case: Case) -> Finding | None:
     phases: tuple[Phase, ...] = ("decode", "prefill")
     if not case.host_during("prefill"):  # shorter than a sample: nothing to say about it
         phases = ("decode",)
-    queues = {phase: _queue(case, phase) for phase in phases}
-    contended = [phase for phase in phases if _is_contended(queues[phase])]
+    queues = {phase: queue_in(case, phase) for phase in phases}
+    contended = [
+        phase
+        for phase, queue in queues.items()
+        if _is_taken(queue) or queue.stolen_ratio >= MIN_STOLEN_RATIO
+    ]
     if not contended:
         need_samples(case, "decode")
+        if (case.phases.prefill_s or 0.0) >= MIN_PREFILL_S:
+            need_samples(case, "prefill")
         return None
-    phase = max(contended, key=lambda phase: _lost_s(case, phase, queues[phase])[0])
+    phase = max(contended, key=lambda phase: cost_of(case, phase, queues[phase])[0])
     return _finding(case, phase, queues[phase])
-
-
-def _queue(case: Case, phase: Phase) -> RunQueue:
-    """Return the run queue of a phase; what was stolen counts where CPU threads compute alone."""
-    queue = run_queue(case, phase)
-    return queue if computes_on_cpu(case) else replace(queue, stolen_ratio=0.0)
-
-
-def _is_contended(queue: RunQueue) -> bool:
-    return _is_taken(queue) or queue.stolen_ratio >= MIN_STOLEN_RATIO
 
 
 def _is_taken(queue: RunQueue) -> bool:
@@ -114,91 +92,19 @@ def _is_taken(queue: RunQueue) -> bool:
     )
 
 
-def _lost_s(case: Case, phase: Phase, queue: RunQueue) -> tuple[float, float]:
-    """Estimate what the waits cost, from the share r of the time that a thread had its core.
-
-    Prefill works long between barriers and loses at least 1 - r. Decode does too; at most its n
-    threads run together for r to the power of n, as if their waits were independent, and somewhat
-    less (two threads came near that; what more of them lose was not measured).
-
-    Returned with what was counted of it, which is zero where no team of threads computes.
-    """
-    duration_s = need(
-        case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
-    )
-    proof_s = duration_s * queue.proven_ratio if computes_on_cpu(case) else 0.0
-    proof_s = proof_s if proof_s >= MIN_PROVEN_RATIO * duration_s else 0.0
-    bound_s = duration_s * min(queue.lost_cores, 1.0)
-    least_s = min(duration_s * queue.lost_ratio, bound_s)
-    if phase == "prefill":
-        return max(least_s, proof_s), proof_s
-    # Sample by sample: others that took the cores for a part of the time cost only that part.
-    samples = [s for s in case.host_during(phase) if _is_whole(s)]
-    most_ratio = mean(samples, lambda s: _most_ratio(_with_steal(run_queue_of([s]), queue)))
-    most_s = min(duration_s * (_most_ratio(queue) if most_ratio is None else most_ratio), bound_s)
-    least_s = max(min(least_s, most_s), proof_s)
-    return within(case, least_s, max(most_s, proof_s)), proof_s
-
-
-def _with_steal(queue: RunQueue, whole: RunQueue) -> RunQueue:
-    return queue if whole.stolen_ratio else replace(queue, stolen_ratio=0.0)
-
-
-def _most_ratio(queue: RunQueue) -> float:
-    threads = max(queue.wanted_cores, 1.0)
-    exponent = threads + REGAIN_EXPONENT * min(threads - 1, 1)
-    return float(1 - (1 - queue.lost_ratio) ** exponent)
-
-
-def _is_whole(sample: HostSample) -> bool:
-    """Say whether a sample has all that the run queue needs; many threads are read at 1 Hz only."""
-    needed = (sample.server_cpu_cores, sample.server_run_delay_cores, sample.others_cpu_cores)
-    return None not in needed
-
-
 def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
-    lost_s, proof_s = _lost_s(case, phase, queue)
+    lost_s, proof_s = cost_of(case, phase, queue)
     is_steal = queue.stolen_ratio >= max(queue.taken_ratio, MIN_STOLEN_RATIO)
     taken = () if is_steal and not _is_taken(queue) else _evidence_of_others(case, phase, queue)
-    stolen = _evidence_of_steal(case, phase, queue)
+    stolen = evidence_of_steal(case, phase, queue)
     return Finding(
         phase=phase,
         confidence=CPU_CONFIDENCE if computes_on_cpu(case) else GPU_CONFIDENCE,
         lost_s=lost_s,
         proof_s=proof_s,
-        summary=_said_of_steal(phase, queue) if is_steal else _said_of_others(case, phase, queue),
+        summary=said_of_steal(phase, queue) if is_steal else _said_of_others(case, phase, queue),
         remedy=OWN_CORES if is_steal else _remedy(case, phase, queue),
         evidence=(*stolen, *taken) if is_steal else (*taken, *stolen),
-    )
-
-
-OWN_CORES = (
-    "The host of this virtual machine gives its cores to others. If it is of a burstable kind, its "
-    "CPU credits are used up: wait for them, or turn unlimited credits on; else take an instance "
-    "with dedicated cores, or another host. Nothing inside the machine gives them back."
-)
-
-
-def _said_of_steal(phase: Phase, queue: RunQueue) -> str:
-    return (
-        f"The hypervisor withheld the CPU from this virtual machine for "
-        f"{100 * queue.stolen_ratio:.0f} % of the time that its cores wanted to run; {phase} lost "
-        f"about {{lost}}."
-    )
-
-
-def _evidence_of_steal(case: Case, phase: Phase, queue: RunQueue) -> tuple[Evidence, ...]:
-    if queue.stolen_ratio < MIN_STOLEN_RATIO:
-        return ()
-    stolen_cores = mean(case.host_during(phase), lambda s: s.cpu_steal_cores) or 0.0
-    return (
-        Evidence(
-            name="taken by the hypervisor (steal)",
-            value=100 * queue.stolen_ratio,
-            unit="%",
-            limit=100 * MIN_STOLEN_RATIO,
-        ),
-        Evidence(name="cores taken by the hypervisor", value=stolen_cores, unit="cores"),
     )
 
 

@@ -29,7 +29,7 @@ import math
 from slowtok.detectors.case import Case
 from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
-from slowtok.detectors.thread_count import in_words, physical_cores, recommended_threads
+from slowtok.detectors.thread_count import ask_for, logical_cores, physical_cores, usable_cores
 from slowtok.detectors.window import (
     RunQueue,
     computes_on_cpu,
@@ -68,15 +68,15 @@ def detect(case: Case) -> Finding | None:
     """Fire on threads that wait for each other, or on cores left idle below the bandwidth."""
     queue = run_queue(case, "decode")
     own_ratio = queue.own_ratio + _throttled_ratio(queue)
-    cores = _cores(case, case.device.cpu_physical_cores)
+    cores = usable_cores(case, case.device.cpu_physical_cores)
     own_cores = queue.own_cores + queue.throttled_cores
     if own_ratio >= MIN_OWN_WAIT_RATIO and own_cores >= MIN_OWN_WAIT_CORES:
         threads = need(case.server.threads, "number of CPU threads of the engine")
         return _too_many(case, threads, cores, queue) if threads > math.ceil(cores) else None
-    cores = _cores(case, physical_cores(case.device))
+    cores = usable_cores(case, physical_cores(case.device))
     busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)
     working = need(case.server.threads or busy, "number of CPU threads of the engine")
-    free_cores = _logical_cores(case) - queue.others_cores
+    free_cores = logical_cores(case) - queue.others_cores
     if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * min(cores, free_cores):
         need_samples(case, "decode")
         return None
@@ -85,22 +85,6 @@ def detect(case: Case) -> Finding | None:
 
 def _throttled_ratio(queue: RunQueue) -> float:
     return queue.throttled_cores / queue.wanted_cores if queue.wanted_cores else 0.0
-
-
-def _cores(case: Case, physical: int | None) -> float:
-    """Return the cores that the engine can use, of so many physical ones."""
-    samples = case.host_during("decode")
-    limits = (
-        _logical_cores(case),
-        physical,
-        mean(samples, lambda s: s.server_quota_cores),
-    )
-    return min(limit for limit in limits if limit is not None)
-
-
-def _logical_cores(case: Case) -> float:
-    allowed = mean(case.host_during("decode"), lambda s: s.server_allowed_cores)
-    return need(allowed or case.device.cpu_logical_cores, "number of cores the server may use")
 
 
 def _too_many(case: Case, threads: int, cores: float, queue: RunQueue) -> Finding:
@@ -119,7 +103,7 @@ def _too_many(case: Case, threads: int, cores: float, queue: RunQueue) -> Findin
             f"core{'s' if cores != 1 else ''}, so its threads waited for a core "
             f"{100 * own_ratio:.0f} % of the time; decode lost about {{lost}}."
         ),
-        remedy=_remedy(case),
+        remedy=ask_for(case),
         evidence=(
             Evidence(name="CPU threads", value=threads, unit="threads", limit=cores),
             Evidence(
@@ -153,7 +137,7 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
             f"{100 * used_ratio:.0f} % of the RAM bandwidth; with all of them decode could take "
             f"about {{lost}} less."
         ),
-        remedy=_remedy(case),
+        remedy=ask_for(case),
         evidence=(
             Evidence(
                 name="CPU threads",
@@ -173,8 +157,3 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
 
 def _kind(case: Case) -> str:
     return "performance " if case.device.cpu_performance_cores else ""
-
-
-def _remedy(case: Case) -> str:
-    said = in_words(case.server.kind, recommended_threads(case) or 1)
-    return f"{said[0].upper()}{said[1:]}."
