@@ -143,8 +143,9 @@ class Observer:
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
         if exchange.api is not None:
-            load_s = exchange.meter.reply.load_s if exchange.meter else None
-            self._engines.note_end(exchange.engine_name, load_s)
+            reply = exchange.meter.reply if exchange.meter else None
+            said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
+            self._engines.note_end(exchange.engine_name, *said)
 
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
