@@ -52,7 +52,8 @@ class Finding:
     `lost_s` is what the detector predicts that its cause cost this request in `phase`; diagnosis
     turns it into the part that this cause is charged with, and writes that in place of `{lost}`
     in `summary`. When `informational`, the finding explains a normal request and never makes one
-    slow.
+    slow. `proof_s`: seconds of this phase that something counted proves lost (a counter, a stall),
+    whatever the rate expected.
     """
 
     phase: Phase
@@ -62,6 +63,7 @@ class Finding:
     remedy: str
     evidence: tuple[Evidence, ...]
     informational: bool = False
+    proof_s: float = 0.0
 
 
 UNNAMED = Finding(phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=())
