@@ -236,6 +236,9 @@ class Baseline:
 
     `decode_p10_tps` is what one healthy request in ten stayed below: the setup's own noise.
     `peers` is how many other machines with the same card the decode's rates are from; 0: this one.
+    `usual_decode_tps` is the second reference: the median of the newest requests of the same setup
+    on the very engine process and load that served this one, whatever their verdict. `healthy_here`
+    is how many healthy ones there were on it.
     """
 
     count: int = 0
@@ -243,6 +246,8 @@ class Baseline:
     decode_p10_tps: float | None = None
     prefill_tps: float | None = None
     peers: int = 0
+    usual_decode_tps: float | None = None
+    healthy_here: int = 0
 
 
 @value(frozen=True, slots=True, kw_only=True)

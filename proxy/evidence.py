@@ -138,9 +138,9 @@ class Evidence:
         A past that cannot be read costs only itself.
         """
         try:
-            # the baseline is kept as a share of what is expected by first principles
-            baseline = self._baselines.find(case)
             history = self._past.of(case, self._idle(case))
+            # the baseline is kept as a share of what is expected by first principles
+            baseline = self._baselines.find(replace(case, history=history))
             envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1

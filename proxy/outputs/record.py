@@ -135,6 +135,8 @@ def _add_judgement(record: dict[str, Any], case: Case, diagnosis: Diagnosis) -> 
     if budget:
         record["budget_ms_per_token"] = {k: rounded(v) for k, v in budget.items()}
     record["cleared"] = list(diagnosis.cleared)
+    if diagnosis.unused:
+        record["unused"] = list(diagnosis.unused)
     record["not_visible"] = _not_visible(case, diagnosis)
     if diagnosis.failed:
         record["failed"] = dict(diagnosis.failed)

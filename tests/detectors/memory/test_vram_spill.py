@@ -128,7 +128,7 @@ FIRING = [
             times=6.0,
         ),
         22.0,
-        "From token 799 on GPU 0 (NVIDIA GeForce RTX 3090) fetched 18.0",
+        "From token 800 on GPU 0 (NVIDIA GeForce RTX 3090) fetched 18.0",
         id="begins in the middle, when the KV cache has grown",
     ),
     pytest.param(
