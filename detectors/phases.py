@@ -260,7 +260,7 @@ def is_telling_prefill(case: Case) -> bool:
         return False
     if (case.timeline.tokens.processed or 0) < MIN_PREFILL_TOKENS:
         return False
-    beside = n.in_flight_at_send > 0 or n.decode_max > 0
+    beside = n.in_flight_at_send > 0 or n.decode_max > 0 or bool(n.prefill.others_reading_ratio)
     if activity is not None:
         beside = beside or activity.alone is False or (activity.running_max or 0) > 1
     loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S

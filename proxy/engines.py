@@ -28,7 +28,7 @@ from slowtok.proxy.servers import llama_server
 from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
-from slowtok.proxy.servers.scraper import KINDS, Scraper
+from slowtok.proxy.servers.scraper import GAUGED, KINDS, Scraper
 from slowtok.proxy.servers.server_facts import loaded_model
 from slowtok.proxy.servers.slots import POLL_S, SlotsLook, look_at_slots
 
@@ -351,7 +351,7 @@ class Engines:
                     self._tell_of_failure(engine, error)
 
     async def _count(self, engine: Engine) -> None:
-        if engine.scraper is not None and engine.kind == "vllm":
+        if engine.scraper is not None and engine.kind in GAUGED:
             engine.scraper.poll()
         if engine.identity is None:
             return
@@ -359,7 +359,7 @@ class Engines:
         url = slots_url(engine.url, engine.identity, engine.probe, process, model)
         seen = None if url is None else await look_at_slots(self._session, url)
         if seen is not None:
-            engine.slots.note(time.monotonic(), seen.busy)
+            engine.slots.note(time.monotonic(), seen)
             several = engine.probe.loaded is not None  # then these are the slots of one of them
             self._told_slots(engine.name, model if several else None, seen)
 

@@ -16,12 +16,13 @@ from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.crowds import Stay
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.history import Past
 from slowtok.proxy.last_verdicts import LastVerdicts
-from slowtok.proxy.neighbours import Stay, Stays
+from slowtok.proxy.neighbours import Stays
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
