@@ -166,7 +166,9 @@ def test_without_its_fault_a_machine_keeps_what_no_specification_tells() -> None
 
 
 def test_cards_that_talk_too_much_are_held_against_the_same_cards_in_turns() -> None:
-    world = gpu_world(Random(3), cards=(CARDS["NVIDIA GeForce RTX 3090"],), kinds=("vllm",), count=2)
+    world = gpu_world(
+        Random(3), cards=(CARDS["NVIDIA GeForce RTX 3090"],), kinds=("vllm",), count=2
+    )
     slow, fast = (change(world, "nature", sync_s=s) for s in (500e-6, 0.0))
 
     assert without_fault(slow).engine.tensor_parallel == 1
@@ -203,12 +205,12 @@ def test_the_truth_knows_nothing_of_bands_and_detectors() -> None:
     folder = Path(simulator.__file__).parent
     types = {"case", "engine", "machine"}
     taken = {
-        (path.name, node.module)
+        (path.name, node.module or "")
         for path in folder.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slowtok")
     }
-    others = {(file, module) for file, module in taken if module.rpartition(".")[2] not in types}
+    others = {one for one in taken if one[1].rpartition(".")[2] not in types}
 
     assert others == {
         ("simulate.py", "slowtok.detectors.expectation"),

@@ -223,9 +223,7 @@ def _bin(answers: Iterable[Answer], low: float, high: float) -> Bin:
     return Bin(low=low, high=high, said=len(verdicts), true=sum(verdicts))
 
 
-def _rows(
-    countable: Iterable[Answer], kinds: Callable[[Answer], Sequence[str]]
-) -> tuple[Row, ...]:
+def _rows(countable: Iterable[Answer], kinds: Callable[[Answer], Sequence[str]]) -> tuple[Row, ...]:
     """Return the counts by kind; a run may be of several."""
     groups: dict[str, list[Answer]] = {}
     for one in countable:

@@ -118,7 +118,7 @@ class Card:
 
 
 def _card(row: dict[str, str]) -> Card:
-    """Return the card of one line; the factor of 2 is that of NVIDIA's memories (nvbench's rule)."""
+    """Return the card of one line; the factor of 2 is that of NVIDIA's memories."""
     name, architecture, memory = row["name"], row["architecture"], row["memory"]
     amd, bits, peak = name.startswith("AMD"), int(row["bus_bits"]), float(row["bandwidth_gb_s"])
     unified, hbm = memory.startswith("LPDDR"), memory.startswith("HBM")
@@ -126,7 +126,13 @@ def _card(row: dict[str, str]) -> Card:
     desktop = any(word in name for word in ("GeForce", "RTX", "Graphics Device"))
     newer = architecture in ("Ampere", "Ada", "Blackwell")
     virtual = name.startswith(VIRTUAL) or name == "NVIDIA A10-12Q"
-    kind = "RDNA" if amd else architecture if architecture in EFFICIENCY else memory.rstrip("0123456789eXx")
+    kind = (
+        "RDNA"
+        if amd
+        else architecture
+        if architecture in EFFICIENCY
+        else memory.rstrip("0123456789eXx")
+    )
     return Card(
         name=name,
         architecture=architecture,

@@ -31,7 +31,8 @@ _FAULTY = (
     *gpu_faults.FAULTS.values(),
     server_faults.cpu_fallback, server_faults.slow_kernel, server_faults.host_bound,
     server_faults.flash_attention_off, server_faults.threads_misconfigured, server_faults.queued,
-    server_faults.batch_shared, server_faults.behind_a_prompt, server_faults.kv_preemption, server_faults.model_load,
+    server_faults.batch_shared, server_faults.behind_a_prompt, server_faults.kv_preemption,
+    server_faults.model_load,
     server_faults.prompt_cache_miss, server_faults.slow_prefill, server_faults.draft_rejected,
     server_faults.long_context,
     outer_faults.cpu_quota, outer_faults.host_contention, outer_faults.low_power_mode,
@@ -82,7 +83,9 @@ def build(name: str, number: int) -> tuple[Scenario, Case]:
     dice = Random(f"{name}/{number}")
     world, truth = _drawn(name, dice)
     world, blind = seen(world, dice)
-    scenario = Scenario(name=name, seed=number, world=world, truth=settle(truth, world), blind=blind)
+    scenario = Scenario(
+        name=name, seed=number, world=world, truth=settle(truth, world), blind=blind
+    )
     return scenario, simulate(scenario)
 
 

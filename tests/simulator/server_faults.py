@@ -4,8 +4,8 @@ from dataclasses import replace
 from random import Random
 
 from simulator.cards import DATACENTER, GEFORCE
-from simulator.geometry import DENSE, MODELS
 from simulator.cost import steady_token_s
+from simulator.geometry import DENSE, MODELS
 from simulator.setups import (
     BIG_CARDS,
     MARGIN_GIB,
@@ -44,7 +44,9 @@ def cpu_fallback(dice: Random) -> tuple[World, Truth]:
 def slow_kernel(dice: Random) -> tuple[World, Truth]:
     """The GPU is busy with code that makes poor use of it."""
     world = gpu_world(dice)
-    world = change(world, "work", kernel=log_uniform(dice, 1.1, 10.0), prefill=dice.uniform(0.2, 1.0))
+    world = change(
+        world, "work", kernel=log_uniform(dice, 1.1, 10.0), prefill=dice.uniform(0.2, 1.0)
+    )
     if world.engine.kind == "llama-server":
         version = dice.choice(("b2000", "b3100", "b11434"))
         world = change(world, "engine", version=version)
@@ -80,7 +82,9 @@ def flash_attention_off(dice: Random) -> tuple[World, Truth]:
     world = change(
         world, "request", prompt=prompt, cached=int(prompt * 0.97), common=0.97, previous_age_s=20.0
     )
-    world = change(world, "work", kv_slope=log_uniform(dice, 1.2, 9.0), prefill=dice.uniform(0.5, 0.9))
+    world = change(
+        world, "work", kv_slope=log_uniform(dice, 1.2, 9.0), prefill=dice.uniform(0.5, 0.9)
+    )
     return lasting(standing(world, dice), dice, (6, 25)), _truth(
         "flash-attention-off", allowed=("slow-kernel", "slow-prefill", "long-context")
     )
@@ -219,7 +223,10 @@ def slow_prefill(dice: Random) -> tuple[World, Truth]:
     )
     prompt = int(log_uniform(dice, 1_000, 15_000))
     world = change(
-        world, "engine", context=max(world.engine.context, 16384), micro_batch=dice.choice((16, 32, 64, 512))
+        world,
+        "engine",
+        context=max(world.engine.context, 16384),
+        micro_batch=dice.choice((16, 32, 64, 512)),
     )
     world = change(world, "request", prompt=prompt, cached=0, common=0.0, previous_age_s=None)
     world = change(world, "work", prefill=1 / log_uniform(dice, 1.1, 20.0))
@@ -239,7 +246,9 @@ def draft_rejected(dice: Random) -> tuple[World, Truth]:
         acceptance=dice.uniform(0.03, 0.5),
         draft_cost=log_uniform(dice, 0.05, 0.4),
     )
-    return lasting(_without_good_past(standing(world, dice)), dice, (5, 25)), _truth("draft-rejected")
+    return lasting(_without_good_past(standing(world, dice)), dice, (5, 25)), _truth(
+        "draft-rejected"
+    )
 
 
 def _without_good_past(world: World) -> World:

@@ -20,7 +20,18 @@ from simulator.cost import steady_token_s, without_fault
 from simulator.geometry import DENSE, MODELS, SPECIAL, Model
 from simulator.physics import decode_pass
 from simulator.readings import buffer_bytes
-from simulator.world import Before, Engine, Host, Kind, Nature, Past, Placement, Request, World, change
+from simulator.world import (
+    Before,
+    Engine,
+    Host,
+    Kind,
+    Nature,
+    Past,
+    Placement,
+    Request,
+    World,
+    change,
+)
 
 ALL_CARDS = (*GEFORCE, *GEFORCE, *LAPTOPS, *DATACENTER, *VGPUS, *RADEON, *UNIFIED)
 DESKTOP = (*GEFORCE, *RADEON)
@@ -153,7 +164,8 @@ def nature(dice: Random, card: Card | None, kind: Kind, model: Model, version: s
         cooling=dice.uniform(0.8, 1.15),
         warm=dice.uniform(0.2, 1.0),
         jitter=dice.uniform(0.01, 0.15),
-        spin=dice.choice((1.0, 1.0, 1.0, 1.6, 0.3)) if kind not in ("vllm", "sglang")
+        spin=dice.choice((1.0, 1.0, 1.0, 1.6, 0.3))
+        if kind not in ("vllm", "sglang")
         else dice.uniform(1.0, 2.2),
     )
 
