@@ -37,6 +37,7 @@ from slowtok.detectors.phases import (
     slowdown,
     standing_lost_s,
     unexplained_wait,
+    wide_expectation,
 )
 from slowtok.detectors.roots import SAME_LOSS, STANDING, roots_of
 from slowtok.detectors.ruled_out import Answers, could_apply, known_beforehand, ruled_out
@@ -92,7 +93,9 @@ def diagnose(
     return Diagnosis(
         verdict=verdict,
         phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
-        reason=_mostly_unexplained(named, slow) if slow else unjudged or drift_of(case) or "",
+        reason=_mostly_unexplained(named, slow)
+        if slow
+        else unjudged or drift_of(case) or wide_expectation(case) or "",
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s) if slow else {},

@@ -95,6 +95,8 @@ def _timing(case: Case) -> dict[str, Any]:
     ):
         if seconds is not None:
             timing[name] = rounded(seconds * _MS)
+    if phases.queue_estimated:
+        timing["queue_source"] = "estimate"
     if "prefill_ms" in timing or "decode_ms" in timing:
         timing["source"] = phases.source
     return timing

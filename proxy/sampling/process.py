@@ -17,6 +17,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 BUSY_RATIO = 0.5
 """A thread that ran for half of the time counts as busy. No published source."""
 
+WORKING_RATIO = 0.1
+"""A thread that wants a core for half of the time and has one for so much takes part in the work; a
+helper that hardly runs holds nobody up, however long it waits. No published source."""
+
 MANY_THREADS = 64
 """Above this the threads are looked at once a second only: reading one costs about 2 us, and
 vLLM has some hundreds."""
@@ -82,6 +86,7 @@ class ThreadUse(NamedTuple):
 
     busy: int
     run_delay_cores: float
+    worst_delay_ratio: float
 
 
 class ThreadReader:
@@ -129,14 +134,19 @@ def thread_use(
     """Compare two looks at (nanoseconds on a core, nanoseconds waiting) of each thread."""
     if elapsed_s <= 0:
         return None
-    busy = 0
-    waited_ns = 0
+    busy = waited_ns = worst_ns = 0
     for thread, (ran_ns, delay_ns) in now.items():
         # a thread that was not there at the last look began after it, at zero
         ran_before_ns, delay_before_ns = before.get(thread, (0, 0))
-        busy += (ran_ns - ran_before_ns) >= BUSY_RATIO * elapsed_s * 1e9
-        waited_ns += max(delay_ns - delay_before_ns, 0)
-    return ThreadUse(busy, waited_ns / 1e9 / elapsed_s)
+        own_ran_ns, own_waited_ns = ran_ns - ran_before_ns, max(delay_ns - delay_before_ns, 0)
+        busy += own_ran_ns >= BUSY_RATIO * elapsed_s * 1e9
+        waited_ns += own_waited_ns
+        if own_ran_ns >= WORKING_RATIO * elapsed_s * 1e9 and (
+            own_ran_ns + own_waited_ns >= BUSY_RATIO * elapsed_s * 1e9
+        ):
+            worst_ns = max(worst_ns, own_waited_ns)
+    worst_ratio = min(worst_ns / 1e9 / elapsed_s, 1.0)
+    return ThreadUse(busy, waited_ns / 1e9 / elapsed_s, worst_ratio)
 
 
 class ProcessReader:
@@ -155,9 +165,11 @@ class ProcessReader:
     def read(self, *, dear: bool) -> bool:
         """Take a reading; False when the process has ended (its pid may be another's now).
 
-        `dear` also looks at its memory.
+        `dear` also looks at its memory, and whether it is still listed: an open file of a /proc
+        that is not the kernel's own (lxcfs, gVisor) may outlive its process.
         """
-        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"")
+        is_listed = not dear or os.path.isdir(self._folder)
+        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"") if is_listed else None
         at_s = time.monotonic()
         if stat is None or stat.started_ticks != self._started_ticks:
             self._files.drop_below(self._folder)
@@ -290,4 +302,5 @@ class TreeReader:
         return {
             "server_busy_threads": sum(use.busy for use in known),
             "server_run_delay_cores": sum(use.run_delay_cores for use in known),
+            "server_worst_delay_ratio": max(use.worst_delay_ratio for use in known),
         }

@@ -17,10 +17,17 @@ KEEP = 1200  # of ten minutes
 
 
 class BusySlots(NamedTuple):
-    """How many slots worked at `at_s`."""
+    """How many of the slots worked at `at_s`.
+
+    `reading` of them were at their prompts, `unstarted` had a task and had computed nothing of it;
+    both are None where the slots do not tell how far they are.
+    """
 
     at_s: float
     busy: int
+    slots: int | None = None
+    reading: int | None = None
+    unstarted: int | None = None
 
 
 class WorkingSlot(NamedTuple):
@@ -51,9 +58,16 @@ class SlotLog:
     def __init__(self) -> None:
         self._looks: Ring[BusySlots] = Ring(most=KEEP)
 
-    def note(self, at_s: float, busy: int) -> None:
+    def note(self, at_s: float, look: SlotsLook) -> None:
         """Keep one look."""
-        self._looks.add(BusySlots(at_s, busy))
+        reading = unstarted = None
+        if look.working is not None:
+            answering = sum(1 for slot in look.working if slot.decoded_tokens)
+            unstarted = sum(
+                1 for slot in look.working if not slot.decoded_tokens and not slot.computed_tokens
+            )
+            reading = len(look.working) - answering - unstarted
+        self._looks.add(BusySlots(at_s, look.busy, look.slots, reading, unstarted))
 
     def window(self, from_s: float, to_s: float) -> tuple[BusySlots, ...]:
         """Return the looks inside a window, oldest first."""

@@ -61,7 +61,25 @@ def test_thread_use_counts_threads_that_ran_half_of_the_time() -> None:
     before = {"1": (0, 0), "2": (0, 0), "3": (10**9, 0)}
     now = {"1": (125 * 10**6, 0), "2": (124 * 10**6, 125 * 10**6), "3": (10**9, 0)}
 
-    assert thread_use(before, now, elapsed_s=0.25) == ThreadUse(busy=1, run_delay_cores=0.5)
+    assert thread_use(before, now, elapsed_s=0.25) == ThreadUse(
+        busy=1, run_delay_cores=0.5, worst_delay_ratio=0.5
+    )
+
+
+def test_the_worst_wait_is_that_of_a_thread_that_works() -> None:
+    before = {"worker": (0, 0), "held up": (0, 0), "helper": (0, 0), "seldom": (0, 0)}
+    ms = 10**6
+    now = {
+        "worker": (190 * ms, 10 * ms),
+        "held up": (120 * ms, 80 * ms),
+        "helper": (2 * ms, 198 * ms),
+        "seldom": (30 * ms, 20 * ms),
+    }
+
+    use = thread_use(before, now, elapsed_s=0.2)
+
+    assert use is not None
+    assert use.worst_delay_ratio == pytest.approx(0.4)
 
 
 def test_a_thread_that_ended_takes_nothing_away_and_a_new_one_began_at_zero() -> None:
