@@ -151,6 +151,17 @@ def test_sharing_that_is_slower_than_one_card_is_said_where_the_band_is_too_wide
     assert diagnose(judged).verdict == "normal"
 
 
+def test_a_past_that_was_no_better_does_not_make_sharing_worth_it() -> None:
+    case = with_envelope(
+        together(LATE, LATE, 35.0), decode=Range(low=30.0, high=100.0), expected_tps=34.0
+    )
+
+    found = detector.detect(case)
+    assert found is not None
+    assert found.informational
+    assert "one of them alone would give about 42" in found.summary
+
+
 @pytest.mark.parametrize(("case", "fact"), MISSING)
 def test_names_the_missing_fact(case: Case, fact: str) -> None:
     with pytest.raises(Missing) as missing:
