@@ -178,7 +178,8 @@ class DeviceFacts:
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
     `wsl` is Linux inside Windows, whose driver it uses. `sampling_failure` is why nothing of the
-    machine is read; None where it is. `on_battery`, `power_profile` and
+    machine is read; None where it is. A `measured` bandwidth of RAM is the most that was seen, so
+    the RAM may be faster. `on_battery`, `power_profile` and
     `cpu_governor` are what the operating system says.
     """
 
@@ -194,3 +195,4 @@ class DeviceFacts:
     cpu_logical_cores: int | None = None
     ram_bytes: int | None = None
     ram_bandwidth_bytes_per_s: float | None = None
+    ram_bandwidth_source: Literal["given", "measured"] | None = None
