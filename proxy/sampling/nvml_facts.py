@@ -30,6 +30,7 @@ ARCHITECTURES = {
 """NVML_DEVICE_ARCH_* of nvml.h, CUDA 13.4."""
 
 VGPU_GUEST = 2
+MEMORY_SLICES = 8
 SLOWDOWN = 1
 """nvmlTemperatureThresholds_t: where the hardware begins to slow down, in degrees Celsius."""
 
@@ -107,9 +108,12 @@ def read_again(device: Device, facts: Values) -> Values:
 def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:
     """Return the facts of a MIG slice: its own where it has some, else those of its GPU.
 
-    What share of the bandwidth is its own the driver does not say, nor may it be computed.
+    Of the bandwidth it has the share that its memory slices are: each is an eighth of the memory,
+    with its own controllers (NVIDIA's MIG user guide).
     """
     memory = ask_memory(device)
+    peak, whole = gpu["bandwidth_bytes_per_s"], gpu["total_bytes"]
+    slices = round(MEMORY_SLICES * memory.total / whole) if memory and whole else 0
     return gpu | {
         "index": device.index,
         "uuid": uuid,
@@ -117,7 +121,7 @@ def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:
         "partition_of": gpu["uuid"],
         "total_bytes": memory.total if memory and memory.total else None,
         "bus_width_bits": None,
-        "bandwidth_bytes_per_s": None,
+        "bandwidth_bytes_per_s": peak * slices / MEMORY_SLICES if peak and slices else None,
         "unified_memory": False,
     }
 
