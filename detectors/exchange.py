@@ -214,11 +214,10 @@ def alone_tps(case: Case, indices: Sequence[int]) -> float | None:
     """
     try:
         reads = reads_of(case.model, case.server, case.envelope.context_tokens)
-        cards = [vram(facts_of(case, i), case.model, case.server) for i in indices]
+        cards = [vram(facts_of(case, i), case.model, case.server, case.device) for i in indices]
     except NoBasis:
         return None
-    known = [card.expected_tps(reads) for card in cards if card.fitted]
-    return min(known) if len(known) == len(cards) else None
+    return min(card.expected_tps(reads) for card in cards)
 
 
 def _fits_one(case: Case, indices: Sequence[int]) -> bool:

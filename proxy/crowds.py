@@ -5,7 +5,7 @@ which show those that went past the proxy, too.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from slowtok.detectors.case import Crowd
@@ -46,11 +46,30 @@ class Look(NamedTuple):
     kv_used_ratio: float | None = None
 
 
-def of_slots(looks: Iterable[BusySlots]) -> list[Look]:
-    """Return looks at the slots of a llama-server."""
-    return [
-        Look(look.at_s, look.busy, reading=look.reading, unstarted=look.unstarted) for look in looks
-    ]
+def of_slots(
+    looks: Sequence[BusySlots], begun_s: float | None = None, first_s: float | None = None
+) -> list[Look]:
+    """Return looks at the slots of a llama-server, for a request that was begun at `begun_s`.
+
+    Whoever was computed before that, or answered before its first token, is another: then so it was
+    while its first batch was being read and nothing of it was computed yet.
+    """
+    begun_s, first_s = begun_s or 0.0, first_s or 0.0
+    theirs: set[int] = set()
+    for look in looks:
+        if look.at_s < max(first_s, begun_s):
+            theirs |= look.answering or frozenset()
+        if look.at_s < begun_s:
+            theirs |= look.reading or frozenset()
+    return [_of_slots(look, theirs if look.at_s < begun_s else frozenset()) for look in looks]
+
+
+def _of_slots(look: BusySlots, theirs: Set[int]) -> Look:
+    if look.unstarted is None or look.reading is None:
+        return Look(look.at_s, look.busy)
+    begun = look.unstarted & theirs
+    reading, unstarted = len(look.reading) + len(begun), len(look.unstarted) - len(begun)
+    return Look(look.at_s, look.busy, reading=reading, unstarted=unstarted)
 
 
 def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
@@ -168,7 +187,7 @@ def _reads_another(look: Look, slots: int | None) -> bool | None:
     answers take a token each.
     """
     if look.waiting is None:
-        return None if look.reading is None else look.reading > 0
+        return None if look.reading is None else look.reading > 0 or (look.unstarted or 0) > 1
     if look.waiting == 0:
         return None
     return bool(_others_while_waiting(look)) and _has_room(look, slots) is True

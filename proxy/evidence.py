@@ -98,7 +98,7 @@ class Evidence:
             alone=not at_send and _is_alone(met, activity),
             counted=_counted(activity) if activity else None,
         )
-        looks = [] if engine is None else _looks(exchange, engine)
+        looks = [] if engine is None else _looks(exchange, engine, phases)
         neighbours = count_neighbours(at_send, phases, met)
         if met or looks:
             neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
@@ -178,7 +178,7 @@ class Evidence:
         return host, gpu, gpus_used(gpu, device, process.environment if process else {})
 
 
-def _looks(exchange: Exchange, engine: Engine) -> Sequence[Look]:
+def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]:
     """Return the looks at the engine while the request was there: at its slots, or its gauges."""
     begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
     if begin_s is None or end_s is None:
@@ -186,7 +186,8 @@ def _looks(exchange: Exchange, engine: Engine) -> Sequence[Look]:
     if engine.kind in GAUGED:
         looks = of_gauges(engine.activity.window(begin_s, end_s))
         return [look for look in looks if look.at_s >= begin_s - JUST_BEFORE_S]
-    return of_slots(engine.slots.window(begin_s, end_s))
+    seen = engine.slots.window(begin_s, end_s)
+    return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
 
 
 def _with_crowds(

@@ -21,10 +21,16 @@ WAIT = (10.0, 14.0)  # sent, and its own prompt begun
 
 def slots(*seen: tuple[int, int, int]) -> list[Look]:
     """Looks at four slots, half a second apart: busy, reading, unstarted."""
-    return of_slots(
-        BusySlots(10.5 + 0.5 * i, busy, 4, reading, unstarted)
+    return [
+        Look(10.5 + 0.5 * i, busy, reading=reading, unstarted=unstarted)
         for i, (busy, reading, unstarted) in enumerate(seen)
-    )
+    ]
+
+
+def tasks(at_s: float, unstarted: set[int], reading: set[int], answering: set[int]) -> BusySlots:
+    """One look at four slots, with the tasks in each state."""
+    kinds = (frozenset(unstarted), frozenset(reading), frozenset(answering))
+    return BusySlots(at_s, sum(map(len, kinds)), 4, *kinds)
 
 
 def gauges(*seen: tuple[int, int], kv: float = 0.3, from_s: float = 10.0) -> list[Look]:
@@ -132,3 +138,28 @@ def test_nobody() -> None:
 )
 def test_bounds_of_a_wait(looks: list[Look], bounds: tuple[float, float] | None) -> None:
     assert queue_bounds(10.0, 14.5, looks) == bounds
+
+
+@pytest.mark.parametrize(
+    ("later", "reading"),
+    [
+        pytest.param(tasks(12.0, {8}, {7}, set()), [1, 1], id="computed before mine was begun"),
+        pytest.param(tasks(14.5, {8}, set(), {7}), [1, 0], id="answered before mine did"),
+        pytest.param(tasks(14.5, set(), {7}, set()), [0, 1], id="it may be mine"),
+    ],
+)
+def test_who_was_read_in_a_first_batch_shows_later(later: BusySlots, reading: list[int]) -> None:
+    first_batch = tasks(11.0, {7}, set(), set())
+    looks = of_slots((first_batch, later), begun_s=14.0, first_s=15.0)
+
+    assert [look.reading for look in looks] == reading
+
+
+def test_two_with_nothing_computed_are_not_both_mine() -> None:
+    looks = of_slots((tasks(11.0, {7, 8}, set(), set()),), begun_s=14.0, first_s=15.0)
+
+    assert while_waiting(WAIT, [], looks, 4).others_reading_ratio == 1.0
+
+
+def test_slots_that_do_not_tell_how_far_they_are() -> None:
+    assert of_slots((BusySlots(11.0, 3, 4),), 14.0, 15.0) == [Look(11.0, 3)]

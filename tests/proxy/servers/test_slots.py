@@ -87,4 +87,6 @@ def test_a_slot_reads_its_prompt_until_it_answers() -> None:
     log = SlotLog()
     log.note(1.0, SlotsLook(4, 3, (answering, reading, unstarted)))
 
-    assert log.window(0.0, 2.0) == (BusySlots(1.0, 3, 4, reading=1, unstarted=1),)
+    assert log.window(0.0, 2.0) == (
+        BusySlots(1.0, 3, 4, frozenset({9}), frozenset({8}), frozenset({7})),
+    )
