@@ -253,7 +253,11 @@ class Engines:
 
     def _spawn(self, engine: Engine) -> None:
         self._keep(asyncio.create_task(self._watch(engine)))
-        self._sampler.watch([e.port for e in self.all])
+        self._watch_ports()
+
+    def _watch_ports(self) -> None:
+        """Have the sampler follow who listens for engines whose address may be this machine's."""
+        self._sampler.watch([e.port for e in self.all if e.local is not False])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -360,6 +364,7 @@ class Engines:
             self._tell_of_failure(engine, error)
         finally:
             engine.note_look_over()
+            self._watch_ports()
         engine.looked.set()
         if engine.identity is not None and (before is None or engine.is_another(before, ran)):
             self._note_found(engine)
