@@ -37,8 +37,9 @@ from slowtok.detectors.phases import (
     slowdown,
     standing_lost_s,
     unexplained_wait,
+    wide_expectation,
 )
-from slowtok.detectors.roots import SAME_LOSS, STANDING, roots_of
+from slowtok.detectors.roots import IN_ONE_PHASE, SAME_LOSS, STANDING, roots_of
 from slowtok.detectors.ruled_out import Answers, could_apply, known_beforehand, ruled_out
 from slowtok.detectors.thinning import thinned
 
@@ -92,7 +93,9 @@ def diagnose(
     return Diagnosis(
         verdict=verdict,
         phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
-        reason=_mostly_unexplained(named, slow) if slow else unjudged or drift_of(case) or "",
+        reason=_mostly_unexplained(named, slow)
+        if slow
+        else unjudged or drift_of(case) or wide_expectation(case) or "",
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s) if slow else {},
@@ -232,7 +235,8 @@ def _name(
 def _follows(phase: Phase, ranked: Mapping[Phase, list[tuple[str, Finding]]]) -> bool:
     """Say whether the first cause of a phase is a symptom of one that leads in another phase."""
     leads = {p: next(iter(found))[0] for p, found in ranked.items() if found}
-    roots = roots_of(leads[phase]) if phase in leads else ()
+    cause = leads.get(phase)
+    roots = () if cause is None or cause in IN_ONE_PHASE else roots_of(cause)
     return any(lead in roots for other, lead in leads.items() if other != phase)
 
 

@@ -22,6 +22,7 @@ from slowtok.detectors.footprint import footprint
 from slowtok.detectors.gpu_share import MIN_OTHERS_RATIO, others
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
+    POWER_BITS,
     SLOWDOWN_BIT,
     THERMAL_BITS,
     facts_of,
@@ -57,6 +58,9 @@ BUSIER_RATIO = 1.2
 """GPUs that are busy for so many times what the work needs, by the low edge of what is expected,
 wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
 published source for a fifth."""
+
+MOST_OF_IT = 0.5
+"""Share of the samples with a bit that says why a GPU is slower. No published source."""
 
 EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
 """So much each way, or a tenth of what the link carries. No published source. Whole layers exchange
@@ -196,7 +200,7 @@ def _below_one(case: Case, indices: Sequence[int]) -> list[Sign]:
     it brings, whatever it is that they wait for.
     """
     alone, rate = alone_tps(case, indices), case.phases.decode_tps
-    if alone is None or not rate or rate >= alone:
+    if alone is None or not rate or rate >= alone or _at_their_power(case, indices):
         return []
     who = "one of them alone" if _fits_one(case, indices) else "one after the other they"
     said = f"{who} would give about {alone:.0f} tokens/s"
@@ -225,8 +229,17 @@ def _fits_one(case: Case, indices: Sequence[int]) -> bool:
     return size is not None and size.fits(room) is True
 
 
+def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
+    """Say whether a power limit that is reached slows a GPU: then it works, and does not wait."""
+    return any(
+        (share_with_bits(samples, POWER_BITS) or 0.0) >= MOST_OF_IT
+        and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
+        for samples in decode_samples(case, indices).values()
+    )
+
+
 def _is_hampered(samples: Sequence[GpuSample]) -> bool:
     """Say whether a GPU has a reason of its own to be late: heat, brake, another process."""
     slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
     shared = [others(s) for s in samples if s.processes]
-    return slowed >= 0.5 or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)
+    return slowed >= MOST_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)

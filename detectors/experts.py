@@ -6,6 +6,8 @@ counted here as if each choice were independent and all experts equally likely: 
 chooses alike, so that this is what a batch reads at most, and close to it for unlike requests.
 """
 
+import math
+
 
 def expert_union_ratio(experts: int, used: int, sequences: float) -> float:
     """Return the share of all experts, 0 to 1, that a step of so many `sequences` reads.
@@ -15,4 +17,4 @@ def expert_union_ratio(experts: int, used: int, sequences: float) -> float:
     """
     if experts <= 1 or not 0 < used < experts:
         return 1.0
-    return 1.0 - (1.0 - used / experts) ** max(sequences, 1.0)
+    return 1.0 - math.pow(1.0 - used / experts, max(sequences, 1.0))

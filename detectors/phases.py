@@ -27,6 +27,10 @@ this many standard errors of n gaps that scatter as much as they last. Heuristic
 PROVEN_RATIO = 0.3
 """A phase is slow where what something counted makes up this much of it. Heuristic."""
 
+WIDE_RATIO = 4.0
+"""Between the edges of an expectation that says next to nothing: half of the rate is lost before it
+shows. Heuristic."""
+
 RECENT_LEAD_RATIO = 1.25
 """From here on the setup's own recent rate tells what is new in a slow request. Heuristic."""
 
@@ -256,7 +260,7 @@ def is_telling_prefill(case: Case) -> bool:
         return False
     if (case.timeline.tokens.processed or 0) < MIN_PREFILL_TOKENS:
         return False
-    beside = n.in_flight_at_send > 0 or n.decode_max > 0
+    beside = n.in_flight_at_send > 0 or n.decode_max > 0 or bool(n.prefill.others_reading_ratio)
     if activity is not None:
         beside = beside or activity.alone is False or (activity.running_max or 0) > 1
     loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S
@@ -296,6 +300,19 @@ def _learned(case: Case) -> Baseline | None:
     if band is not None and not band.low <= learned.decode_tps <= band.high:
         return None  # a machine that was always slow, or a GPU that is not visible
     return learned
+
+
+def wide_expectation(case: Case) -> str | None:
+    """Say of a normal decode that little was to be seen, where its expectation is very wide."""
+    band, rate = case.envelope.decode, case.phases.decode_tps
+    if band is None or rate is None or _learned(case) is not None or speculates(case):
+        return None
+    if band.high < WIDE_RATIO * band.low:
+        return None
+    return (
+        f"the expectation is wide ({band.low:.3g} to {band.high:.3g} tokens/s), so that a smaller "
+        "loss would not show; a few requests or slowtok bench narrow it"
+    )
 
 
 def unexplained_wait(case: Case) -> str | None:

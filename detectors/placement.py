@@ -12,7 +12,7 @@ from typing import Literal
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.envelope_reads import expert_bytes
+from slowtok.detectors.envelope_reads import every_expert_bytes, expert_bytes
 from slowtok.detectors.finding import Missing, need
 from slowtok.detectors.footprint import (
     WHOLE_ON_GPU,
@@ -286,10 +286,9 @@ def _experts_on_cpu_ratio(server: ServerFacts, model: ModelFacts) -> float:
 
 
 def _experts_on_cpu_bytes(server: ServerFacts, model: ModelFacts) -> float:
-    if not (server.cpu_moe_layers and model.layers and model.experts_used):
+    if not (server.cpu_moe_layers and model.layers):
         return 0.0
-    every = expert_bytes(model) * (model.experts or 0) / model.experts_used
-    return every * min(server.cpu_moe_layers / model.layers, 1.0)
+    return every_expert_bytes(model) * min(server.cpu_moe_layers / model.layers, 1.0)
 
 
 def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _Beside | None:

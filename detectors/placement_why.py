@@ -57,6 +57,7 @@ class Reason:
     `needed_bytes` is what all of it takes there at the reserved context, `needed_for_used_bytes` at
     the one that was used, `room_bytes` what empty GPUs have. `others_bytes` is what was not to be
     had at load, because others held it; `at_load` says that this was seen at that time.
+    `margin_bytes` is what the engine leaves free on purpose.
     """
 
     root: Root
@@ -67,6 +68,12 @@ class Reason:
     others_bytes: float
     at_load: bool
     used_tokens: int | None
+    margin_bytes: float = 0.0
+
+    @property
+    def limit_bytes(self) -> float:
+        """What the model had to fit into: what engines leave free counts where it decided."""
+        return self.room_bytes - (0.0 if self.sure else self.margin_bytes)
 
 
 def why(case: Case, placed: Placement) -> Reason:
@@ -98,6 +105,7 @@ def why(case: Case, placed: Placement) -> Reason:
         others_bytes=others,
         at_load=at_load,
         used_tokens=used,
+        margin_bytes=memory.margin_bytes,
     )
 
 

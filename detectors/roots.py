@@ -75,6 +75,10 @@ STANDING: frozenset[str] = frozenset(
 )
 """Causes that stand from the load of the model on: they cannot begin in an engine that runs."""
 
+IN_ONE_PHASE = frozenset({"batch-shared"})
+"""Symptoms only of a root in the same phase: a wait for others is none of what slowed a request
+after it."""
+
 
 def roots_of(cause: str) -> tuple[str, ...]:
     """Return the causes that come before this one where they are found, too."""

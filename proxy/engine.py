@@ -53,7 +53,8 @@ class Engine:
     last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
     lists of models as it sent them, by path. `wanted` asks for a whole look now. `scraper` is None
     until it is needed. `looked_at` is what ran when it was last looked at, `is_looked_at` says
-    that it is being looked at now, and the end of each look is shown by `look_over`.
+    that it is being looked at now, and the end of each look is shown by `look_over`. `fingerprints`
+    has the last one in its replies, by the model that was asked for.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Engine:
     look_over: asyncio.Event = field(default_factory=asyncio.Event)
     is_looked_at: bool = False
     looked_at: Runs | None = None
+    fingerprints: dict[str | None, str] = field(default_factory=dict)
     port: int = field(init=False)
     _told: tuple[_Told, Mapping[str, Any]] | None = None
     _facts: tuple[tuple[_Told, float | None, Mapping[str, Any]], ServerFacts] | None = None

@@ -18,16 +18,17 @@ from yarl import URL
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine, facts_at, runs_of
+from slowtok.proxy.engine import Engine, Runs, facts_at, runs_of
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
+from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
-from slowtok.proxy.servers.scraper import KINDS, Scraper
+from slowtok.proxy.servers.scraper import GAUGED, KINDS, Scraper
 from slowtok.proxy.servers.server_facts import loaded_model
 from slowtok.proxy.servers.slots import POLL_S, SlotsLook, look_at_slots
 
@@ -224,10 +225,13 @@ class Engines:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)
             engine.scraper.begin()
 
-    def note_end(self, name: str | None, load_s: float | None = None) -> None:
+    def note_end(
+        self, name: str | None, load_s: float | None = None, fingerprint: str | None = None
+    ) -> None:
         """Scrape an engine's counters: the last byte of a request has come.
 
-        `load_s` is how long the engine says that it loaded its model for the request.
+        `load_s` is how long the engine says that it loaded its model for the request,
+        `fingerprint` what it put into the reply: another one is another build, or another set-up.
         """
         engine = self.find(name)
         if engine is None:
@@ -235,6 +239,10 @@ class Engines:
         if engine.scraper is not None:
             engine.scraper.want()
         engine.note_runs(self._process(engine))
+        if fingerprint is not None:
+            if engine.fingerprints.setdefault(engine.asked_model, fingerprint) != fingerprint:
+                engine.wanted.set()
+            engine.fingerprints = {engine.asked_model: fingerprint}
         held = engine.probe.loaded
         if held is not None and not loaded_model(engine.probe, engine.asked_model):
             engine.wanted.set()  # it has just loaded what the last look did not see
@@ -293,8 +301,9 @@ class Engines:
     async def _watch(self, engine: Engine) -> None:
         while True:
             await self._look(engine)
-            loading = engine.kind == "llama-server" and not engine.models
-            if engine.identity is None or loading:
+            # it loads its model, or has begun to answer and not yet told of those that it had
+            is_early = not engine.models and (engine.kind == "llama-server" or engine.asked_model)
+            if engine.identity is None or is_early:
                 await self._rest(engine, RETRY_S)
             elif self._may_sleep(engine):
                 await self._watch_sleep(engine)
@@ -342,7 +351,7 @@ class Engines:
                     self._tell_of_failure(engine, error)
 
     async def _count(self, engine: Engine) -> None:
-        if engine.scraper is not None and engine.kind == "vllm":
+        if engine.scraper is not None and engine.kind in GAUGED:
             engine.scraper.poll()
         if engine.identity is None:
             return
@@ -350,7 +359,7 @@ class Engines:
         url = slots_url(engine.url, engine.identity, engine.probe, process, model)
         seen = None if url is None else await look_at_slots(self._session, url)
         if seen is not None:
-            engine.slots.note(time.monotonic(), seen.busy)
+            engine.slots.note(time.monotonic(), seen)
             several = engine.probe.loaded is not None  # then these are the slots of one of them
             self._told_slots(engine.name, model if several else None, seen)
 
@@ -375,10 +384,7 @@ class Engines:
             engine.look_over.set()
             engine.look_over.clear()
         engine.looked.set()
-        started_anew = (
-            ran is not None and engine.looked_at is not None and ran[:2] != engine.looked_at[:2]
-        )
-        if engine.identity is not None and (before is None or started_anew):
+        if engine.identity is not None and (before is None or _is_another(engine, before, ran)):
             self._note_found(engine)
         elif before is not None and engine.identity is None:
             self._note_lost(engine)
@@ -402,3 +408,14 @@ class Engines:
         self._tell(
             event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )
+
+
+def _is_another(engine: Engine, before: Identity, ran: Runs | None) -> bool:
+    """Say whether an engine was started anew since a look that gave the other two.
+
+    By its process where it was seen both times, else by its version.
+    """
+    runs = engine.looked_at
+    if ran is not None and runs is not None:
+        return ran[:2] != runs[:2]
+    return engine.identity is not None and engine.identity.version != before.version

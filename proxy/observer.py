@@ -16,12 +16,13 @@ from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.crowds import Stay
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.history import Past
 from slowtok.proxy.last_verdicts import LastVerdicts
-from slowtok.proxy.neighbours import Stay, Stays
+from slowtok.proxy.neighbours import Stays
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -143,8 +144,9 @@ class Observer:
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
         if exchange.api is not None:
-            load_s = exchange.meter.reply.load_s if exchange.meter else None
-            self._engines.note_end(exchange.engine_name, load_s)
+            reply = exchange.meter.reply if exchange.meter else None
+            said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
+            self._engines.note_end(exchange.engine_name, *said)
 
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.__main__ import main
+from accuracy.__main__ import PAGE, main
 from accuracy.page import BEGIN, END, misses, put, render
 from accuracy.runs import labelled, reports, run_one
 from accuracy.score import Answer, figures
 from simulator.healthy import HEALTHY
 from simulator.scenarios import FAULTS, draw, split_of
+from simulator.sight import CHANCES
 from simulator.simulate import Scenario, Truth, simulate
 from simulator.unexplained import UNEXPLAINED
 from slowtok.proxy.case_file import dump_case
@@ -231,6 +232,16 @@ def test_labelled_cases_of_the_project_can_be_read() -> None:
     for path, label in labelled(Path(__file__).with_name("cases")):
         assert path.is_file()
         assert label["slow"] in (True, False, None)
+
+
+def test_the_page_says_how_often_each_thing_is_hidden() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    told = {row[0].split(" (")[0]: row[1] for row in rows if len(row) == 2}
+
+    assert {name: told.get(name) for name in CHANCES} == {
+        name: f"{chance:.0%}".replace("%", " %") for name, chance in CHANCES.items()
+    }
 
 
 def test_published_runs_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,12 +205,12 @@ def test_the_truth_knows_nothing_of_bands_and_detectors() -> None:
     folder = Path(simulator.__file__).parent
     types = {"case", "engine", "machine"}
     taken = {
-        (path.name, node.module)
+        (path.name, node.module or "")
         for path in folder.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slowtok")
     }
-    others = {(file, module) for file, module in taken if module.rpartition(".")[2] not in types}
+    others = {one for one in taken if one[1].rpartition(".")[2] not in types}
 
     assert others == {
         ("simulate.py", "slowtok.detectors.expectation"),

@@ -21,9 +21,6 @@ Forbid it (Windows: CUDA Sysmem Fallback Policy; llama.cpp: GGML_CUDA_ENABLE_UNI
 that too much is an error and not slow.
 
 Sources:
-- ggml-org/llama.cpp#26432 (RX 7900 XT: 42 to 46 tokens/s; with more context 18, while 14.6 GB
-  moved to RAM).
-- sudoingX/qwen38-mtp#62 (RTX 5080, Windows: 53.4 tokens/s, 12.6 with a KV cache of twice the size).
 - AtomicBot-ai/atomic-llama-cpp-turboquant#77 (Windows, 10 times slower: GPU 100 % busy, its memory
   controller 2 %, CPU idle).
 - ollama/ollama#9974 (full utilisation at low power), #7584 (Windows driver from 531 on).
@@ -46,6 +43,7 @@ from slowtok.detectors.spill import (
     fetches,
     has_room,
     may_spill,
+    spilled_bytes,
     together,
 )
 from slowtok.detectors.spill_remedy import remedy
@@ -106,8 +104,8 @@ def _finding(case: Case, spill: Spill) -> Finding:
         phase="decode",
         confidence=spill.confidence,
         lost_s=spill.lost_s,
-        summary=f"{spill.said}, because its memory is full; decode lost about {{lost}}.",
-        remedy=remedy(case, spill.bytes_per_token),
+        summary=f"{spill.said}, because GPU memory is full; decode lost about {{lost}}.",
+        remedy=remedy(case, spilled_bytes(case, spill.bytes_per_token)),
         evidence=(*spill.evidence, *_memory(case)),
         proof_s=spill.counted_s,
     )

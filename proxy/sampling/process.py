@@ -165,9 +165,11 @@ class ProcessReader:
     def read(self, *, dear: bool) -> bool:
         """Take a reading; False when the process has ended (its pid may be another's now).
 
-        `dear` also looks at its memory.
+        `dear` also looks at its memory, and whether it is still listed: an open file of a /proc
+        that is not the kernel's own (lxcfs, gVisor) may outlive its process.
         """
-        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"")
+        is_listed = not dear or os.path.isdir(self._folder)
+        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"") if is_listed else None
         at_s = time.monotonic()
         if stat is None or stat.started_ticks != self._started_ticks:
             self._files.drop_below(self._folder)

@@ -1,6 +1,7 @@
 """The verdict's arithmetic: the gate of a decode, the losses of the other phases."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -320,7 +321,7 @@ def test_no_loss_is_negative_and_a_decode_loses_less_than_it_took(
     expected: float | None,
     baseline: Baseline,
     status: int | None,
-    waits: dict[str, float | None],
+    waits: dict[str, Any],
 ) -> None:
     phases = Phases(source="engine", total_s=1e6, decode_tps=tps, decode_s=decode_s, **waits)
     band = None if low is None else Range(low=low, high=2 * low)

@@ -102,6 +102,21 @@ async def test_an_engine_that_was_started_anew_is_another(
 
 
 @pytest.mark.parametrize("kind", ["vllm"])
+async def test_another_fingerprint_in_a_reply_has_the_engine_looked_at_again(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        [seen] = engines.all
+        wanted = []
+        for model, fingerprint in (("a", "b1"), ("a", "b1"), ("b", "b9"), ("a", "b1"), ("a", "b2")):
+            engines.note_begin(seen.name, model)
+            engines.note_end(seen.name, None, fingerprint)
+            wanted.append(seen.wanted.is_set())
+
+        assert wanted == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("kind", ["vllm"])
 async def test_an_engine_whose_process_is_not_seen_any_more_has_not_changed(
     engine: Upstream, tmp_path: Path, show_process: Show
 ) -> None:

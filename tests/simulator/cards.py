@@ -118,7 +118,7 @@ class Card:
 
 
 def _card(row: dict[str, str]) -> Card:
-    """Return the card of one line; the factor of 2 is that of NVIDIA's memories (nvbench's rule)."""
+    """Return the card of one line; the factor of 2 is that of NVIDIA's memories."""
     name, architecture, memory = row["name"], row["architecture"], row["memory"]
     amd, bits, peak = name.startswith("AMD"), int(row["bus_bits"]), float(row["bandwidth_gb_s"])
     unified, hbm = memory.startswith("LPDDR"), memory.startswith("HBM")

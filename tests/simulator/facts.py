@@ -31,7 +31,7 @@ def device_facts(world: World) -> DeviceFacts:
     host = world.host
     width = world.link.slot_width
     gpus = tuple(card.facts(i, width=width) for i, card in enumerate(world.cards))
-    silent = dict.fromkeys(world.sight.silent)
+    silent: dict[str, Any] = dict.fromkeys(world.sight.silent)
     gpus = tuple(replace(gpu, **silent) for gpu in gpus)
     if world.health.virtual:
         gpus = tuple(replace(gpu, virtual=True) for gpu in gpus)

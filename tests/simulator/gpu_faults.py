@@ -28,11 +28,11 @@ def thermal_throttle(dice: Random) -> tuple[World, Truth]:
     world = change(
         world,
         "nature",
-        cooling=dice.uniform(0.3, 0.75),
+        cooling=dice.uniform(0.25, 0.65),
         ambient_c=dice.uniform(30, 42),
         warm=1.0,
         decode_power=dice.uniform(0.6, 0.97),
-        knee=dice.uniform(0.6, 0.9),
+        knee=dice.uniform(0.65, 0.9),
     )
     how = dice.choice(("soft", "soft", "hard", "memory"))
     if how == "hard":

@@ -49,7 +49,7 @@ def layer_split(dice: Random) -> World:
 
 
 def tensor_parallel(dice: Random) -> World:
-    """Two GPUs compute each layer together, over a good link, and faster than one after the other."""
+    """Two GPUs compute each layer together, and faster than one after the other."""
     for _ in range(100):
         world = gpu_world(dice, cards=DATACENTER, kinds=("vllm", "sglang"), count=2)
         world = change(world, "nature", sync_s=dice.uniform(5e-6, 15e-6))
@@ -249,4 +249,4 @@ LOOKS_LIKE: Mapping[str, frozenset[str]] = {
     "dropped-drafts": frozenset({"draft-rejected"}),
     "good-drafts": frozenset({"draft-rejected"}),
 }
-"""What is there in some of them, and may be named where it turns out to cost something after all."""
+"""What is there in them, and may be named where it turns out to cost something after all."""

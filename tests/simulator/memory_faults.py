@@ -145,7 +145,8 @@ def partial_offload(dice: Random) -> tuple[World, Truth]:
             return replace(well, placement=Placement(gpu_ratio=ratio, kv_gpu_ratio=ratio))
 
         ratio = sized(dice, without, most=20.0).placement.gpu_ratio
-        layers = min(round(world.model.layers * ratio), world.model.layers - 1)
+        # told to use no layer at all, an engine does as it was told: that is no partial offload
+        layers = min(max(round(world.model.layers * ratio), 1), world.model.layers - 1)
         world = change(world, "engine", gpu_layers=layers)
         world = _placed(world, dice, layers / world.model.layers)
     return _free(standing(lasting(world, dice), dice)), Truth(

@@ -3,7 +3,7 @@
 Most machines hide something: the engine runs as another user, a cgroup or a counter cannot be
 read, a driver call fails, the card is one that its driver has no name for, RAM was never measured.
 `CHANCES` says how often each of these is drawn, independently of the others. There are no published
-shares: they are chosen so that about half of all runs see everything, and stand in
+shares: they are chosen so that a third of all runs see everything, and stand in
 docs/accuracy.md beside the figures.
 """
 

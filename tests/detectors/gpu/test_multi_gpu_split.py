@@ -22,6 +22,7 @@ from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu import multi_gpu_split as detector
 
 BUSY = {"busy_ratio": 0.97, "power_w": 280.0}
+CAPPED = {"busy_ratio": 0.97, "power_w": 285.0, "reasons": 0x4}
 LATE = {"busy_ratio": 0.35, "power_w": 140.0}
 
 
@@ -41,6 +42,9 @@ QUIET = [
         id="textgen#5435: 43 % and more than 50 %",
     ),
     pytest.param(together(BUSY, BUSY, 68.5), id="tensor parallel as fast as expected"),
+    pytest.param(
+        together(CAPPED, CAPPED, 35.0), id="club-3090#698: slow and at their limit, so they work"
+    ),
     pytest.param(together(BUSY, BUSY, 50.0), id="slow, but both at their power: not the exchange"),
     pytest.param(together(LATE, LATE, 43.0), id="both idle alike: the CPU is late"),
     pytest.param(

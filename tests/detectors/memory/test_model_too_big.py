@@ -167,7 +167,7 @@ FIRING = [
         ),
         27.3,
         "the GPU has 7.7 GiB",
-        "-ngl 999 --n-cpu-moe 26, which leaves only experts in RAM",
+        "-ngl 999 --n-cpu-moe 27, which leaves only experts in RAM",
         id="experts can stay in RAM",
     ),
     pytest.param(

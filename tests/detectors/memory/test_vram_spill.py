@@ -229,6 +229,18 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
     assert missing.value.fact == fact
 
 
+def test_what_other_programs_cannot_hold_is_not_theirs_to_free() -> None:
+    little, much = two_in_turns(rx=6e9), two_in_turns(rx=11e9, ms_per_token=600.0)
+
+    few = detector.detect(with_readings(little, processes=None))
+    assert few is not None
+    assert "close browsers" in few.remedy
+    many = detector.detect(with_readings(much, processes=None))
+    assert many is not None
+    assert "smaller quantisation or model, so that about 14.1 GiB less" in many.remedy
+    assert "Sysmem" not in many.remedy  # a policy of Windows' own programs, not of those in WSL
+
+
 def test_prediction_is_bounded_by_what_the_link_moved() -> None:
     """10 GB/s are 39 % of the link; at the slowest rate of faults that is all of the time."""
     slow = detector.detect(fetching(10e9, ms_per_token=400.0))
