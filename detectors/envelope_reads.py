@@ -95,6 +95,13 @@ def expert_bytes(model: ModelFacts) -> float:
     return min(all_experts * used / total, float(model.read_bytes))
 
 
+def every_expert_bytes(model: ModelFacts) -> float:
+    """Return the weights of all experts, chosen or not; 0 for a dense model."""
+    if not model.experts or not model.experts_used:
+        return 0.0
+    return expert_bytes(model) * model.experts / model.experts_used
+
+
 def _kv_ratio(name: str | None) -> float:
     ratio = KV_RATIO.get((name or "f16").lower())
     if ratio is None:

@@ -5,19 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.__main__ import main
+from accuracy.__main__ import PAGE, main
 from accuracy.page import BEGIN, END, misses, put, render
 from accuracy.runs import labelled, reports, run_one
 from accuracy.score import Answer, figures
 from simulator.healthy import HEALTHY
 from simulator.scenarios import FAULTS, draw, split_of
+from simulator.sight import CHANCES
 from simulator.simulate import Scenario, Truth, simulate
 from simulator.unexplained import UNEXPLAINED
 from slowtok.proxy.case_file import dump_case
 from test_simulator import a_world
 
-SOME = 300
-FAULTY = 3 * len(FAULTS)
+SOME = 360
+FAULTY = 6 * len(FAULTS)
+
+LEAST_TOP1 = 0.62
+MOST_MISSED = 0.28
+MOST_FALSE_ALARMS = 0.01
+MOST_CONFIDENTLY_WRONG = 0.015
+"""A little worse than the figures in docs/accuracy.md, so that they notice what gets worse."""
 
 
 def said(
@@ -26,10 +33,25 @@ def said(
     allowed: str = "",
     slow: bool | None = True,
     verdict: str = "slow",
+    engine: str = "ollama",
+    cost: float = 1.0,
+    blind: tuple[str, ...] = (),
 ) -> Answer:
-    truth = Truth(slow=slow, primary=frozenset(primary.split()), allowed=frozenset(allowed.split()))
+    truth = Truth(
+        slow=slow,
+        primary=frozenset(primary.split()),
+        allowed=frozenset(allowed.split()),
+        cost=cost,
+    )
     return Answer(
-        name="run", number=0, group="fault", truth=truth, verdict=verdict, causes=tuple(causes)
+        name="run",
+        number=0,
+        group="fault",
+        truth=truth,
+        verdict=verdict,
+        causes=tuple(causes),
+        engine=engine,
+        blind=blind,
     )
 
 
@@ -49,20 +71,39 @@ def faulty() -> list[Answer]:
 
 
 def test_most_faults_are_named_first(faulty: list[Answer]) -> None:
-    """A floor well below the figure in docs/accuracy.md, so that it notices what gets worse."""
     found = figures(faulty)
 
-    assert found.slow > 0.8 * FAULTY
+    assert found.slow > 0.7 * FAULTY
     assert found.failed == 0
     assert found.top1 is not None
-    assert found.top1 >= 0.95, list(misses(faulty))
-    assert found.confidently_wrong <= 0.01 * found.slow, list(misses(faulty))
+    assert found.top1 >= LEAST_TOP1, list(misses(faulty))
+
+
+def test_few_runs_that_were_slow_are_missed(faulty: list[Answer]) -> None:
+    found = figures(faulty)
+
+    assert found.missed <= MOST_MISSED * found.slow, list(misses(faulty))
+
+
+def test_hardly_any_fault_is_given_a_wrong_name_with_confidence(faulty: list[Answer]) -> None:
+    found = figures(faulty)
+
+    assert found.confidently_wrong <= MOST_CONFIDENTLY_WRONG * found.slow, list(misses(faulty))
 
 
 def test_every_fault_is_named_in_some_run(faulty: list[Answer]) -> None:
-    rows = figures(faulty).recall
+    rows = figures(faulty).by_scenario
 
-    assert [name for name, slow, first, _ in rows if slow >= 2 and not first] == []
+    assert [row.name for row in rows if row.runs >= 3 and not row.first] == []
+
+
+def test_confidence_is_no_promise_that_is_not_kept(
+    faulty: list[Answer], answers: list[Answer]
+) -> None:
+    """What is said with 0.8 and more is true as often as that, over all runs."""
+    sure = [each for each in figures([*faulty, *answers]).bins if each.low >= 0.8]
+
+    assert sum(each.true for each in sure) >= 0.8 * sum(each.said for each in sure) > 0
 
 
 def test_healthy_runs_raise_no_alarm(answers: list[Answer]) -> None:
@@ -70,8 +111,8 @@ def test_healthy_runs_raise_no_alarm(answers: list[Answer]) -> None:
 
     assert found.healthy > SOME / 2
     assert found.failed == 0
-    assert found.false_alarms == 0, list(misses(answers))
-    assert found.called_slow <= 0.01 * found.healthy, list(misses(answers))
+    assert found.false_alarms <= MOST_FALSE_ALARMS * found.healthy, list(misses(answers))
+    assert found.called_slow <= MOST_FALSE_ALARMS * found.healthy, list(misses(answers))
 
 
 def test_what_cannot_be_seen_is_not_named(answers: list[Answer]) -> None:
@@ -108,10 +149,44 @@ def test_a_name_for_what_cannot_be_seen_is_wrong_from_one_half_on() -> None:
     assert (found.unexplained_named, found.unexplained) == (1, 3)
 
 
-def test_runs_at_the_gate_are_not_counted() -> None:
-    found = figures([said(("power-cap", 0.9), primary="power-cap", slow=None)])
+def test_runs_that_lost_little_may_have_any_verdict_but_no_wrong_name() -> None:
+    found = figures([
+        said(("power-cap", 0.9), primary="power-cap", slow=None),
+        said(primary="power-cap", slow=None, verdict="normal"),
+        said(("gpu-shared", 0.9), primary="power-cap", slow=None),
+    ])  # fmt: skip
 
-    assert (found.slow, found.healthy, found.undecided) == (0, 0, 1)
+    assert (found.slow, found.healthy, found.undecided) == (0, 0, 3)
+    assert (found.undecided_named, found.confidently_wrong) == (1, 1)
+
+
+def test_a_slow_run_is_missed_when_neither_that_nor_a_cause_is_said() -> None:
+    found = figures([
+        said(primary="power-cap", verdict="normal"),
+        said(primary="power-cap", verdict="unknown"),
+        said(primary="power-cap", verdict="slow"),
+        said(("gpu-shared", 0.6), primary="power-cap"),
+        said(verdict="normal"),
+    ])  # fmt: skip
+
+    assert (found.slow, found.missed, found.nameless) == (4, 2, 1)
+    assert (found.unexplained, found.unexplained_missed) == (1, 1)
+
+
+def test_figures_are_told_by_engine_by_size_and_by_what_was_not_seen() -> None:
+    found = figures([
+        said(("power-cap", 0.9), primary="power-cap", engine="vllm", cost=0.2, blind=("a", "b")),
+        said(primary="power-cap", engine="vllm", cost=7.0, blind=("b",)),
+        said(primary="power-cap", engine="ollama", cost=0.2),
+    ])  # fmt: skip
+
+    assert [(r.name, r.runs, r.first) for r in found.by_engine] == [
+        ("ollama", 1, 0),
+        ("vllm", 2, 1),
+    ]
+    assert [(r.runs, r.first) for r in found.by_size] == [(2, 1), (1, 0)]
+    sight = [(r.name, r.runs) for r in found.by_sight]
+    assert sight == [("(everything)", 1), ("a", 1), ("b", 2)]
 
 
 def test_a_wrong_cause_said_with_confidence_is_counted() -> None:
@@ -130,7 +205,7 @@ def test_confidence_is_held_against_what_came_true() -> None:
         said(("gpu-shared", 0.93), primary="power-cap"),
     ])  # fmt: skip
 
-    assert [(b.said, b.true) for b in found.bins] == [(0, 0), (0, 0), (0, 0), (0, 0), (2, 1)]
+    assert [(b.said, b.true) for b in found.bins] == [(0, 0)] * 5 + [(2, 1)]
 
 
 def test_the_page_keeps_what_stands_around_its_figures() -> None:
@@ -157,6 +232,16 @@ def test_labelled_cases_of_the_project_can_be_read() -> None:
     for path, label in labelled(Path(__file__).with_name("cases")):
         assert path.is_file()
         assert label["slow"] in (True, False, None)
+
+
+def test_the_page_says_how_often_each_thing_is_hidden() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    told = {row[0].split(" (")[0]: row[1] for row in rows if len(row) == 2}
+
+    assert {name: told.get(name) for name in CHANCES} == {
+        name: f"{chance:.0%}".replace("%", " %") for name, chance in CHANCES.items()
+    }
 
 
 def test_published_runs_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,18 +1,26 @@
 """The simulator obeys its physics, and shows them as instruments do; no detector has a say here."""
 
-from dataclasses import replace
+import ast
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+import simulator
 from simulator.cards import CARDS
+from simulator.contract import made
+from simulator.cost import costs, steady_token_s, without_fault
 from simulator.geometry import MODELS
+from simulator.healthy import HEALTHY
 from simulator.run import run
 from simulator.scenarios import FAULTS, build, draw, group_of, settle, split_of
-from simulator.setups import cpu_world, gpu_world, need_gib, room_gib
+from simulator.setups import cpu_world, gpu_world, need_gib, room_gib, sized
+from simulator.sight import CHANCES, seen
 from simulator.silicon import SW_THERMAL
 from simulator.simulate import Scenario, Truth, decode_tps, healthy_tps, simulate
-from simulator.world import Host, Level, World, change
+from simulator.world import FOREVER, Host, Level, World, change
 from slowtok.detectors.case import Case
 
 
@@ -125,11 +133,143 @@ def test_every_kind_of_run_is_drawn() -> None:
     assert {group_of(name) for name in names} == {"fault", "healthy", "unexplained"}
 
 
-def test_a_fault_that_costs_nothing_is_no_fault() -> None:
-    world = a_world()
-    truth = settle(Truth(slow=None, primary=frozenset({"power-cap"})), world, case_of(world))
+def test_a_fault_that_costs_nothing_is_no_fault_and_may_not_be_named() -> None:
+    truth = settle(Truth(slow=None, primary=frozenset({"power-cap"})), a_world())
 
-    assert truth == Truth(slow=False, allowed=frozenset({"power-cap"}))
+    assert truth == Truth(slow=False)
+
+
+@pytest.mark.parametrize(("share", "slow"), [(0.0, False), (0.04, False), (0.1, None), (0.2, True)])
+def test_whether_a_run_is_slow_is_what_its_fault_cost(share: float, slow: bool | None) -> None:
+    world = change(a_world(), "others", gpu_share=Level(share, 0.0))
+    world = change(world, "request", completion=2000)
+
+    assert settle(Truth(slow=None, primary=frozenset({"gpu-shared"})), world).slow is slow
+
+
+def test_a_loss_that_nobody_feels_is_not_slow() -> None:
+    world = change(a_world(), "others", gpu_share=Level(0.5, 0.0))
+    short = change(world, "request", completion=60)
+    truth = Truth(slow=None, primary=frozenset({"gpu-shared"}))
+
+    assert settle(truth, world).slow is True
+    assert settle(truth, short).slow is None
+
+
+def test_without_its_fault_a_machine_keeps_what_no_specification_tells() -> None:
+    world = change(a_world(efficiency=0.7), "placement", gpu_ratio=0.5, kv_gpu_ratio=0.5)
+    twin = without_fault(world)
+
+    assert (twin.nature.efficiency, twin.request, twin.cards) == (0.7, world.request, world.cards)
+    assert costs(world)["decode"].ratio > 1
+    assert costs(twin)["decode"].ratio == pytest.approx(0, abs=1e-6)
+
+
+def test_cards_that_talk_too_much_are_held_against_the_same_cards_in_turns() -> None:
+    world = gpu_world(
+        Random(3), cards=(CARDS["NVIDIA GeForce RTX 3090"],), kinds=("vllm",), count=2
+    )
+    slow, fast = (change(world, "nature", sync_s=s) for s in (500e-6, 0.0))
+
+    assert without_fault(slow).engine.tensor_parallel == 1
+    assert without_fault(fast).engine.tensor_parallel == 2
+
+
+def test_what_an_earlier_prompt_held_would_have_come_from_the_cache() -> None:
+    world = change(a_world(), "request", prompt=8000, cached=0, common=0.1, shared=0.9)
+
+    assert costs(world)["prefill"].ratio > 5
+
+
+def test_faults_are_of_all_sizes() -> None:
+    world, dice = a_world(), Random(5)
+    well_s = steady_token_s(world)
+    sizes = [
+        steady_token_s(sized(dice, lambda x: change(world, "work", kernel=1 + 19 * x))) / well_s
+        for _ in range(200)
+    ]
+
+    assert min(sizes) == pytest.approx(1.1, abs=0.1)
+    assert max(sizes) == pytest.approx(10, abs=1)
+    assert sum(size < 3.3 for size in sizes) == pytest.approx(100, abs=25)
+
+
+def test_healthy_runs_lose_next_to_nothing() -> None:
+    slow = [name for name in HEALTHY for i in range(6) if build(name, i)[0].truth.slow is not False]
+
+    assert len(slow) <= 0.03 * 6 * len(HEALTHY), slow
+
+
+def test_the_truth_knows_nothing_of_bands_and_detectors() -> None:
+    """What is taken from the product are the types of a case, and what makes a case whole."""
+    folder = Path(simulator.__file__).parent
+    types = {"case", "engine", "machine"}
+    taken = {
+        (path.name, node.module or "")
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slowtok")
+    }
+    others = {one for one in taken if one[1].rpartition(".")[2] not in types}
+
+    assert others == {
+        ("simulate.py", "slowtok.detectors.expectation"),
+        ("simulate.py", "slowtok.proxy.stream.phases"),
+        ("facts.py", "slowtok.detectors"),
+    }
+
+
+def test_each_kind_of_blindness_is_drawn_as_often_as_it_says() -> None:
+    dice, world = Random(9), a_world()
+    drawn = Counter(name for _ in range(4000) for name in seen(world, dice)[1])
+
+    assert {name: count / 4000 for name, count in drawn.items()} == pytest.approx(
+        dict(CHANCES), abs=0.02
+    )
+
+
+def test_the_engine_of_another_user_is_not_told_from_others_on_the_gpu() -> None:
+    world = change(a_world(), "others", gpu_gib=1.0)
+    case = case_of(change(world, "sight", server_from_s=FOREVER))
+    processes = [p for s in case.gpu for p in s.processes or ()]
+
+    assert {p.is_server for p in processes if p.pid != 900} == {None}
+    assert case.server.gpu_indices is None
+    assert all(s.server_cpu_cores is None for s in case.host)
+
+
+def test_a_late_child_is_seen_from_then_on() -> None:
+    case = case_of(change(a_world(), "sight", server_from_s=2.0))
+    known = [s.server_cpu_cores is not None for s in case.host]
+
+    assert known == sorted(known)
+    assert {False, True} == set(known)
+
+
+def test_neighbours_that_do_not_come_through_the_proxy_are_in_the_gauges_alone() -> None:
+    world = change(a_world(), "others", neighbours=Level(3.0, 0.0), via_proxy=False)
+    case = case_of(change(world, "engine", metrics=True))
+
+    assert case.neighbours.in_flight_at_send == 0
+    assert case.activity is not None
+    assert case.activity.running_max == 4
+
+
+def test_what_was_always_so_is_the_past_of_what_is_standing() -> None:
+    world = change(a_world(), "work", kernel=3.0)
+    well = case_of(change(world, "past", before="well", count=6))
+    same = case_of(change(world, "past", before="same", count=6))
+
+    assert well.baseline.decode_tps == pytest.approx(healthy_tps(world), rel=0.1)
+    assert (same.baseline.count, same.history.best_decode_tps) == (0, None)
+
+
+def test_a_field_that_another_version_does_not_have_is_left_out() -> None:
+    @dataclass
+    class Old:
+        known: int = 0
+
+    assert made(Old, known=1, unknown=2) == Old(known=1)
 
 
 def test_slow_cores_hold_decode_back_only_where_too_few_are_left() -> None:

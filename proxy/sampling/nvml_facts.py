@@ -1,10 +1,14 @@
-"""What does not change about one NVIDIA GPU, asked once when it is opened."""
+"""What does not change about one NVIDIA GPU, asked when it is opened.
+
+What failed then in a way that may pass is asked again; limits that software may move, too.
+"""
 
 from typing import Any
 
 from slowtok.proxy.sampling.nvml_calls import (
     CLOCK_MEMORY,
     CLOCK_SM,
+    UNKNOWN,
     UNSUPPORTED,
     Device,
     Values,
@@ -65,6 +69,40 @@ def read_facts(device: Device, driver: str | None) -> Values:
     if not facts["unified_memory"]:  # there, generation 1 and width 1 are placeholders
         facts |= _link_facts(device)
     return facts
+
+
+CALLS = {
+    "uuid": "nvmlDeviceGetUUID",
+    "name": "nvmlDeviceGetName",
+    "architecture": "nvmlDeviceGetArchitecture",
+    "pci_bus_id": "nvmlDeviceGetPciInfo",
+    "virtual": "nvmlDeviceGetVirtualizationMode",
+    "slowdown_temperature_c": f"nvmlDeviceGetTemperatureThreshold {SLOWDOWN}",
+    "max_sm_clock_mhz": f"nvmlDeviceGetMaxClockInfo {CLOCK_SM}",
+    "max_memory_clock_mhz": f"nvmlDeviceGetMaxClockInfo {CLOCK_MEMORY}",
+    "bus_width_bits": "nvmlDeviceGetMemoryBusWidth",
+    "total_bytes": MEMORY,
+    "max_pcie_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "max_pcie_width": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+"""The call that gives a fact, as `Device` remembers it."""
+
+
+def read_again(device: Device, facts: Values) -> Values:
+    """Return the facts with the limits as they are now, and with what is told this time.
+
+    An unknown error that came too often is tried again as well; what is not supported or not
+    permitted stays so. The facts are the same object where nothing is new.
+    """
+    failed = [
+        CALLS[name] for name in CALLS if facts.get(name, "") is None and device.errors[CALLS[name]]
+    ]
+    for call in failed:
+        if device.absent.get(call) == UNKNOWN:
+            del device.absent[call]
+    found = read_facts(device, facts["driver"]) if failed else _limit_facts(device)
+    news = {n: value for n, value in found.items() if value is not None and value != facts.get(n)}
+    return facts | news if news else facts
 
 
 def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:

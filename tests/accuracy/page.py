@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from accuracy.score import NORMAL, Answer, Bin, Figures
+from accuracy.score import NORMAL, Answer, Bin, Figures, Row
 
 BEGIN, END = "<!-- figures: written by `make accuracy` -->", "<!-- end of figures -->"
 
@@ -25,8 +25,14 @@ def render(title: str, found: Figures) -> str:
     parts = [f"## {title}", _summary(found)]
     if any(each.said for each in found.bins):
         parts += ["### Confidence", _calibration(found.bins)]
-    if found.recall:
-        parts += ["### By what was done", _recall(found)]
+    for name, head, rows in (
+        ("By engine", "engine", found.by_engine),
+        ("By how much slower it made the request", "the phase took", found.by_size),
+        ("By what could not be seen", "not seen", found.by_sight),
+        ("By what was done", "scenario", found.by_scenario),
+    ):
+        if rows:
+            parts += [f"### {name}", _rows(head, rows)]
     if found.confusion:
         parts += ["### What was said instead", _confusion(found)]
     return "\n\n".join(parts)
@@ -38,7 +44,11 @@ def misses(answers: Sequence[Answer]) -> Iterator[str]:
         if one.is_miss:
             truth = ", ".join(sorted(one.truth.primary)) or ("slow" if one.truth.slow else NORMAL)
             said = ", ".join(f"{c} {p:.2f}" for c, p in one.causes) or one.said
-            yield f"{one.name}/{one.number}: truth {truth}; said {said}; {one.summary}"
+            blind = f" (not seen: {', '.join(one.blind)})" if one.blind else ""
+            yield (
+                f"{one.name}/{one.number} on {one.engine}{blind}: truth {truth}, "
+                f"{1 + one.truth.cost:.2f} times; said {said}; {one.summary}"
+            )
 
 
 def _summary(found: Figures) -> str:
@@ -47,13 +57,17 @@ def _summary(found: Figures) -> str:
         ("slow for a known reason", f"{found.slow}"),
         ("right first (top-1)", _percent(found.top1)),
         ("right in the first two (top-2)", _percent(found.top2)),
-        ("runs that were not slow", f"{found.healthy}"),
+        ("missed: called normal, or not judged", _of(found.missed, found.slow)),
+        ("called slow, and no cause named", _of(found.nameless, found.slow)),
+        ("runs that lost nothing", f"{found.healthy}"),
         ("... of these with a cause named (false alarms)", _of(found.false_alarms, found.healthy)),
         ("... of these called slow at all", _of(found.called_slow, found.healthy)),
         ("slow for reasons that cannot be seen", f"{found.unexplained}"),
         ("... of these with a wrong cause named", _of(found.unexplained_named, found.unexplained)),
+        ("... of these not called slow", _of(found.unexplained_missed, found.unexplained)),
         ("wrong with confidence of 0.8 or more", f"{found.confidently_wrong}"),
-        ("at the gate, where both verdicts are right (not counted above)", f"{found.undecided}"),
+        ("lost neither nothing nor much: any verdict is right", f"{found.undecided}"),
+        ("... of these with a wrong cause named", _of(found.undecided_named, found.undecided)),
         ("runs in which a detector failed", f"{found.failed}"),
     ]
     return _table(("", "figure"), rows)
@@ -67,12 +81,21 @@ def _calibration(bins: Sequence[Bin]) -> str:
     return _table(("said with confidence", "findings", "true"), rows)
 
 
-def _recall(found: Figures) -> str:
-    rows = [
-        (name, f"{runs}", _percent(first / runs), _percent(two / runs))
-        for name, runs, first, two in found.recall
+def _rows(head: str, rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            row.name,
+            f"{row.runs}",
+            _percent(row.first / row.runs),
+            _percent(row.two / row.runs),
+            _percent(row.unexplained / row.runs),
+            _percent(row.missed / row.runs),
+            f"{row.confidently_wrong}",
+        )
+        for row in rows
     ]
-    return _table(("scenario", "slow runs", "top-1", "top-2"), rows)
+    columns = ("slow runs", "top-1", "top-2", "no name", "missed", "confidently wrong")
+    return _table((head, *columns), lines)
 
 
 def _confusion(found: Figures) -> str:

@@ -21,7 +21,15 @@ def run_one(which: tuple[str, int]) -> Answer:
     """Simulate and diagnose one scenario."""
     name, number = which
     scenario, case = build(name, number)
-    return answer(name, number, group_of(name), scenario.truth, diagnose(case))
+    return answer(
+        name,
+        number,
+        group_of(name),
+        scenario.truth,
+        diagnose(case),
+        engine=scenario.world.engine.kind,
+        blind=scenario.blind,
+    )
 
 
 def run_all(
@@ -48,8 +56,9 @@ def reports(folder: Path) -> Iterator[Answer]:
         OSError: a file cannot be read.
     """
     for path, label in labelled(folder):
-        diagnosis = diagnose(parse_case(path.read_bytes()).case)
-        yield answer(path.stem, 0, "report", truth_of(label), diagnosis)
+        case = parse_case(path.read_bytes()).case
+        truth = truth_of(label)
+        yield answer(path.stem, 0, "report", truth, diagnose(case), engine=case.server.kind)
 
 
 def labelled(folder: Path) -> Iterable[tuple[Path, dict[str, Any]]]:

@@ -86,7 +86,7 @@ def _headers_at_s(world: World, trace: Trace, first: float, end: float) -> float
         return end
     if world.engine.kind == "llama-server":
         return min(SENT_AT_S + trace.prefill_from_s + 0.002, first)
-    return SENT_AT_S + 0.004 if world.engine.kind == "vllm" else first
+    return SENT_AT_S + 0.004 if world.engine.is_torch else first
 
 
 def _tokens(world: World) -> Tokens:

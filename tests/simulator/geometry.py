@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from slowtok.detectors.engine import ModelFacts
 
-BITS = {"Q4_K_M": 4.85, "Q5_K_M": 5.7, "Q6_K": 6.56, "Q8_0": 8.5, "F16": 16.0, "AWQ": 4.4}
+BITS = {
+    "Q3_K_M": 3.91, "IQ4_XS": 4.3, "Q4_K_M": 4.85, "Q5_K_M": 5.7, "Q6_K": 6.56, "Q8_0": 8.5,
+    "FP8": 8.2, "F16": 16.0, "AWQ": 4.4,
+}  # fmt: skip
 """Bits that a weight takes on average, all tensors together."""
 
 KV_SIZE = {"f16": 1.0, "q8_0": 0.531, "q4_0": 0.281, "fp8": 0.5}
@@ -77,15 +80,18 @@ def _dense(name: str, size: float, read: float, layers: int, hidden: int, kv_byt
 
 
 DENSE = (
+    _dense("Qwen3-0.6B", 0.596, 0.596, 28, 1024, 114688),
     _dense("Llama-3.2-1B", 1.236, 1.236, 16, 2048, 32768),
     _dense("Llama-3.2-3B", 3.213, 3.213, 28, 3072, 114688),
     _dense("Qwen3-4B", 4.022, 4.022, 36, 2560, 147456),
     _dense("Llama-3-8B", 8.03, 7.505, 32, 4096, 131072),
     _dense("Qwen3-8B", 8.191, 7.569, 36, 4096, 147456),
+    _dense("Qwen2.5-7B", 7.616, 7.071, 28, 3584, 57344),
     _dense("Mistral-Nemo-12B", 12.248, 11.577, 40, 5120, 163840),
     _dense("Qwen3-14B", 14.768, 13.99, 40, 5120, 163840),
     _dense("Mistral-Small-24B", 23.572, 22.901, 40, 5120, 163840),
     _dense("Qwen3-32B", 32.762, 31.984, 64, 5120, 262144),
+    _dense("Qwen2.5-72B", 72.706, 71.46, 80, 8192, 327680),
     _dense("Llama-3-70B", 70.554, 69.503, 80, 8192, 327680),
 )
 SPECIAL = (
@@ -112,6 +118,20 @@ SPECIAL = (
         experts_used=4,
         bits=4.63,
         read_bytes=2.58e9,
+    ),
+    Model(
+        name="gpt-oss-120b",
+        parameters=116.83,
+        read_parameters=5.13,
+        layers=36,
+        hidden=2880,
+        kv_bytes=36864,
+        window_tokens=128,
+        window_bytes=36864,
+        experts=128,
+        experts_used=4,
+        bits=4.34,
+        read_bytes=3.63e9,
     ),
     Model(
         name="Qwen3-30B-A3B",

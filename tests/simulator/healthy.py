@@ -1,12 +1,14 @@
 """Runs in which nothing is wrong, most of them with something that looks as if it were."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
-from simulator.cards import DATACENTER, GEFORCE, LAPTOPS, SPARK
+from simulator.cards import DATACENTER, GEFORCE, LAPTOPS, UNIFIED, VGPUS
+from simulator.cost import without_fault
 from simulator.geometry import MODELS
 from simulator.setups import (
+    BIG_CARDS,
     conversation,
     cpu_world,
     gpu_world,
@@ -37,7 +39,7 @@ def hot_but_fine(dice: Random) -> World:
 
 def filled_by_vllm(dice: Random) -> World:
     """VRAM is full because vLLM takes it all at start."""
-    world = gpu_world(dice, kinds=("vllm",))
+    world = gpu_world(dice, kinds=("vllm", "sglang"))
     return change(world, "engine", memory_ratio=dice.choice((0.9, 0.95, 0.98)))
 
 
@@ -47,9 +49,13 @@ def layer_split(dice: Random) -> World:
 
 
 def tensor_parallel(dice: Random) -> World:
-    """Two GPUs compute each layer together, over a good link."""
-    world = gpu_world(dice, cards=DATACENTER, kinds=("vllm",), count=2)
-    return change(world, "nature", sync_s=dice.uniform(8e-6, 20e-6))
+    """Two GPUs compute each layer together, and faster than one after the other."""
+    for _ in range(100):
+        world = gpu_world(dice, cards=DATACENTER, kinds=("vllm", "sglang"), count=2)
+        world = change(world, "nature", sync_s=dice.uniform(5e-6, 15e-6))
+        if without_fault(world).engine.computes_together:
+            return world
+    raise LookupError("no model is better off on two cards")
 
 
 def idle_second_gpu(dice: Random) -> World:
@@ -72,7 +78,7 @@ def compositor(dice: Random) -> World:
 
 def short(dice: Random) -> World:
     """Too short to be judged."""
-    world = change(gpu_world(dice), "request", completion=dice.randint(2, 30))
+    world = change(gpu_world(dice), "request", completion=dice.randint(2, 60))
     return change(world, "nature", warm=0.2)
 
 
@@ -91,7 +97,7 @@ def blip(dice: Random) -> World:
 
 def long_context(dice: Random) -> World:
     """Slower than a short one, as it has to be."""
-    world = gpu_world(dice, cards=(*DATACENTER, *GEFORCE[1:2], *GEFORCE[4:7]))
+    world = gpu_world(dice, cards=BIG_CARDS)
     prompt = int(dice.choice((16e3, 24e3, 48e3)) * dice.uniform(0.6, 1.0))
     world = change(world, "engine", context=2 * prompt, slots=1)
     if need_gib(world) > room_gib(world):
@@ -102,7 +108,7 @@ def long_context(dice: Random) -> World:
 
 def new_conversation(dice: Random) -> World:
     """Nothing of the prompt was seen before, so nothing can be cached."""
-    world = gpu_world(dice, cards=(*GEFORCE[3:7], *DATACENTER))
+    world = gpu_world(dice, cards=BIG_CARDS)
     return change(
         world,
         "request",
@@ -123,7 +129,7 @@ def narrow_link(dice: Random) -> World:
 
 def unified(dice: Random) -> World:
     """A chip whose link is a placeholder and whose memory is the machine's."""
-    return gpu_world(dice, cards=(SPARK,), kinds=("llama-server", "ollama"))
+    return gpu_world(dice, cards=UNIFIED)
 
 
 def laptop(dice: Random) -> World:
@@ -131,6 +137,27 @@ def laptop(dice: Random) -> World:
     world = gpu_world(dice, cards=LAPTOPS, kinds=("llama-server", "ollama"))
     world = change(world, "clocks", source="ac")
     return replace(world, on_battery=False, power_profile="balanced")
+
+
+def virtual(dice: Random) -> World:
+    """A licensed slice of a GPU in a virtual machine, which tells little of itself."""
+    world = gpu_world(dice, cards=VGPUS)
+    world = change(world, "health", virtual=True, licensed=True)
+    return change(world, "sight", silent=frozenset({dice.choice(("mig", "bus_width_bits"))}))
+
+
+def always_like_this(dice: Random) -> World:
+    """Among the slower ones of its kind, and it always was."""
+    world = gpu_world(dice, kinds=("llama-server", "ollama"))
+    ratio = world.cards[0].efficiency * dice.uniform(0.72, 0.9)
+    world = change(world, "nature", efficiency=min(ratio, world.nature.efficiency))
+    return change(world, "past", before="well", count=dice.choice((1, 3, 8, 30)))
+
+
+def dropped_drafts(dice: Random) -> World:
+    """Half of the drafts are dropped, and they still pay."""
+    world = good_drafts(dice)
+    return change(world, "work", drafted=3, acceptance=dice.uniform(0.35, 0.55), draft_cost=0.03)
 
 
 def cpu_only(dice: Random) -> World:
@@ -152,7 +179,7 @@ def busy_host(dice: Random) -> World:
 
 def big_neighbour_in_memory(dice: Random) -> World:
     """Another process holds VRAM that nobody misses."""
-    world = gpu_world(dice, cards=(*GEFORCE[4:7:2], *DATACENTER), kinds=("llama-server",))
+    world = gpu_world(dice, cards=BIG_CARDS, kinds=("llama-server",))
     room = room_gib(world) - need_gib(world)
     held = max(room - 1.2, 0.2)
     world = change(world, "others", gpu_gib=held, gpu_name="ComfyUI")
@@ -161,7 +188,7 @@ def big_neighbour_in_memory(dice: Random) -> World:
 
 def good_drafts(dice: Random) -> World:
     """Speculation that pays."""
-    world = gpu_world(dice, kinds=("llama-server", "vllm"))
+    world = gpu_world(dice, kinds=("llama-server", "vllm", "sglang"))
     world = change(world, "engine", speculative=True)
     return change(world, "work", drafted=4, acceptance=dice.uniform(0.6, 0.85), draft_cost=0.05)
 
@@ -169,7 +196,7 @@ def good_drafts(dice: Random) -> World:
 def first_request(dice: Random) -> World:
     """Cold: clocks still have to rise, nothing was learned."""
     world = change(gpu_world(dice), "nature", warm=0.0)
-    return change(world, "past", count=0)
+    return change(world, "past", before="nothing", count=0)
 
 
 def in_container(dice: Random) -> World:
@@ -198,7 +225,7 @@ def under_wsl(dice: Random) -> World:
 def two_sessions_ago(dice: Random) -> World:
     """It was slow before, and is well again."""
     world = gpu_world(dice)
-    return change(world, "past", slow_recently=2, causes=("gpu-shared",), count=12)
+    return change(world, "past", slow_recently=2, causes=("gpu-shared",), before="well", count=12)
 
 
 HEALTHY: dict[str, Callable[[Random], World]] = {
@@ -207,8 +234,19 @@ HEALTHY: dict[str, Callable[[Random], World]] = {
         plain, plain, plain, capped_but_fine, hot_but_fine, filled_by_vllm, layer_split,
         tensor_parallel,
         idle_second_gpu, compositor, short, harmless_batch, blip, long_context, new_conversation,
-        narrow_link, unified, laptop, cpu_only, generous_quota, busy_host,
+        narrow_link, unified, laptop, virtual,
+        always_like_this, dropped_drafts, cpu_only, cpu_only, generous_quota, busy_host,
         big_neighbour_in_memory, good_drafts, first_request, in_container, whole_reply,
         lossy_sampling, under_wsl, two_sessions_ago,
     )
 }  # fmt: skip
+
+LOOKS_LIKE: Mapping[str, frozenset[str]] = {
+    "harmless-batch": frozenset({"batch-shared"}),
+    "compositor": frozenset({"gpu-shared"}),
+    "busy-host": frozenset({"host-contention"}),
+    "capped-but-fine": frozenset({"power-cap"}),
+    "dropped-drafts": frozenset({"draft-rejected"}),
+    "good-drafts": frozenset({"draft-rejected"}),
+}
+"""What is there in them, and may be named where it turns out to cost something after all."""

@@ -48,6 +48,11 @@ class Cpu:
     throttled: float
 
 
+SLOW_CORE = 0.6
+"""What all threads reach where some run on efficiency cores: at each step they wait for those. On
+a 12900K 24 threads were "unusable", and 6 to 12 fine (ggml-org/llama.cpp#767; #842, #11247)."""
+
+
 def decode_pass(world: World, at_s: float, context: float, sm: float, memory: float) -> Pass:
     """One pass at a time of the run; `sm` and `memory` are clocks as shares of the highest."""
     nature, work, place = world.nature, world.work, world.placement
@@ -61,7 +66,7 @@ def decode_pass(world: World, at_s: float, context: float, sm: float, memory: fl
     disk_bytes = weights * place.disk_ratio
     gpu_s, sync_s = _gpu_time(world, gpu_weights, gpu_kv, sm, memory, at_s)
     cpu = cpu_power(world, at_s)
-    cpu_s = cpu_bytes / (world.host.ram_gb_s * 1e9 * nature.ram_ratio * cpu.speed)
+    cpu_s = cpu_bytes / (world.host.ram_gb_s * 1e9 * nature.ram_ratio * cpu.speed) * work.ram_drag
     drafts = work.drafted * work.draft_cost * (sum(gpu_s) + cpu_s)
     slow_host = work.host_gap_s * sequences / max(min(cpu.speed, 1.0), 0.05)
     return Pass(
@@ -125,6 +130,8 @@ def cpu_power(world: World, at_s: float) -> Cpu:
     cores = min(wanted, free)
     # few cores reach what the memory gives; slower ones have to be more
     speed = min(1.0, min(threads, host.physical) * work.cpu_clock / min(host.physical, 5))
+    if threads > host.fast_cores:
+        speed *= SLOW_CORE if host.slow_cores else 1.0
     if threads == 1 and world.cards:
         speed = 1.0
     speed *= (cores / wanted) ** 2.3
@@ -175,7 +182,7 @@ def _gpu_time(
     launches = world.model.layers * nature.layer_s * (1.8 if world.model.experts else 1.0)
     launches = launches * world.placement.gpu_ratio / max(sm, 0.05) ** 0.7
     per_card: list[float] = []
-    together = world.engine.tensor_parallel > 1 or world.engine.split_mode == "row"
+    together = world.engine.computes_together
     for card in cards:
         reads = weights / nature.efficiency + kv / (nature.kv_efficiency * nature.efficiency)
         seconds = reads / len(cards) / (card.bandwidth_gb_s * 1e9) * pace

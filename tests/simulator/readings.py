@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from simulator.cards import GIB, MIB, Card
+from simulator.contract import made
 from simulator.run import Trace
 from simulator.silicon import State
 from simulator.world import World
@@ -17,6 +18,12 @@ from slowtok.detectors.machine import GpuProcess, GpuSample, HostSample
 GPU_S, HOST_S, SLOW_S = 0.1, 0.2, 1.0
 UTILISATION_S, POWER_S = 0.5, 1.0
 SERVER_PID = 4711
+SERVER_NAMES = {
+    "llama-server": "llama-server",
+    "ollama": "ollama",
+    "vllm": "VLLM::EngineCore",
+    "sglang": "sglang::scheduler",
+}
 COUNTERS = (
     "processes",
     "pcie_generation",
@@ -83,7 +90,7 @@ def _one_gpu(
             }
         kept = {name: value for name, value in values.items() if name not in absent}
         if dice.random() >= world.sight.lost_samples:
-            samples.append(GpuSample(at_s=sent_at_s + at_s, index=index, **kept))
+            samples.append(made(GpuSample, at_s=sent_at_s + at_s, index=index, **kept))
         at_s += GPU_S + dice.gauss(0, 0.002)
     return samples
 
@@ -158,7 +165,7 @@ def server_bytes(world: World, index: int) -> int:
     if index >= used or world.placement.gpu_ratio + world.placement.kv_gpu_ratio <= 0:
         return 0
     card, place = world.cards[index], world.placement
-    if world.engine.kind == "vllm":
+    if world.engine.is_torch:
         return int(card.bytes * world.engine.memory_ratio * 0.985)
     weights = world.placed_bytes * place.held_gpu_ratio
     cache = world.reserved_kv_bytes * place.kv_gpu_ratio
@@ -181,6 +188,7 @@ def _processes(world: World, card: Card, index: int, at_s: float) -> tuple[GpuPr
     held = server_bytes(world, index)
     others = world.others
     share = others.gpu_share.at(at_s)
+    known = not sight.private_pids and at_s >= sight.server_from_s
     found = []
     if held:
         busy = max(0.0, 1 - share) * 0.9
@@ -191,7 +199,7 @@ def _processes(world: World, card: Card, index: int, at_s: float) -> tuple[GpuPr
                 name=None if sight.private_pids else _server_name(world),
                 memory_bytes=held if visible else None,
                 host_memory_bytes=spilled if card.vendor == "amd" or system == "windows" else None,
-                is_server=None if sight.private_pids else True,
+                is_server=True if known else None,
                 busy_ratio=round(busy, 2) if visible else None,
             )
         )
@@ -201,7 +209,7 @@ def _processes(world: World, card: Card, index: int, at_s: float) -> tuple[GpuPr
                 pid=2222,
                 name=others.gpu_name if others.gpu_named and not sight.private_pids else None,
                 memory_bytes=int(others.gpu_gib * GIB) if visible else None,
-                is_server=None if sight.private_pids else False,
+                is_server=False if known else None,
                 busy_ratio=round(share, 2) if visible else None,
             )
         )
@@ -214,9 +222,7 @@ def _processes(world: World, card: Card, index: int, at_s: float) -> tuple[GpuPr
 
 
 def _server_name(world: World) -> str:
-    return {"llama-server": "llama-server", "ollama": "ollama", "vllm": "VLLM::EngineCore"}[
-        world.engine.kind
-    ]
+    return SERVER_NAMES[world.engine.kind]
 
 
 def _seldom(world: World, card: Card, state: State, dice: Random) -> dict[str, Any]:
@@ -267,7 +273,9 @@ def host_samples(world: World, trace: Trace, sent_at_s: float, dice: Random) -> 
         states = trace.host[begin : max(bisect_right(times, at_s), begin + 1)]
         if dice.random() >= world.sight.lost_samples:
             values = {k: v for k, v in _host(world, states, dice).items() if k not in absent}
-            samples.append(HostSample(at_s=sent_at_s + at_s, span_s=HOST_S, **values))
+            if at_s < world.sight.server_from_s:
+                values = {k: v for k, v in values.items() if not k.startswith("server_")}
+            samples.append(made(HostSample, at_s=sent_at_s + at_s, span_s=HOST_S, **values))
         at_s += HOST_S
     return samples
 
@@ -302,6 +310,7 @@ def _host(world: World, states: list[Any], dice: Random) -> dict[str, Any]:
         "psi_io_full_ratio": round(min(stalled * 0.9, 1.0), 3),
         "psi_memory_full_ratio": round(stalled * 0.4, 3) if disk else 0.0,
         "server_cpu_cores": server,
+        **_tree(world, server),
         "server_busy_threads": max(round(mean("threads")), 0),
         "server_threads": world.engine.threads + 12,
         "server_run_delay_cores": round(0.004 + starved * dice.gauss(1, 0.1), 4),
@@ -313,6 +322,27 @@ def _host(world: World, states: list[Any], dice: Random) -> dict[str, Any]:
         "server_quota_cores": quota,
         "server_throttled_ratio": _throttled(states) if quota else 0.0,
         "server_throttled_s_per_s": mean("throttled") if quota else 0.0,
+    }
+
+
+def _tree(world: World, server: float) -> dict[str, Any]:
+    """How the CPU time is spread over the engine's processes.
+
+    Engines in Python have one that listens, one that schedules and one for each GPU, the last of
+    which spin while they wait for each other (vLLM V1); the others do all in one.
+    """
+    if not world.engine.is_torch:
+        children = world.engine.kind == "ollama"
+        return {
+            "server_busiest_process_cores": server,
+            "server_main_process_cores": 0.02 if children else server,
+            "server_processes": 2 if children else 1,
+        }
+    workers = world.engine.tensor_parallel if world.engine.tensor_parallel > 1 else 0
+    return {
+        "server_busiest_process_cores": min(server, 1.0 if not workers else 1.05),
+        "server_main_process_cores": min(0.1 * server, 0.3),
+        "server_processes": 2 + workers,
     }
 
 

@@ -1,6 +1,7 @@
 """One request, from sending to its last token: a trace of true states, not yet of readings."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from simulator.physics import Pass, decode_pass, prefill_s, talk_bytes
 from simulator.silicon import Load, Silicon, State
@@ -38,8 +39,9 @@ class Trace:
     last_s: float = 0.0
 
 
+@lru_cache(maxsize=8)
 def run(world: World) -> Trace:
-    """Simulate one request."""
+    """Simulate one request. The trace is shared: nobody changes it."""
     return _Run(world).whole()
 
 

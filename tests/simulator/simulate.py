@@ -5,19 +5,10 @@ from random import Random
 
 from simulator import facts
 from simulator.arrivals import SENT_AT_S, timeline
-from simulator.physics import decode_pass
+from simulator.cost import without_fault
 from simulator.readings import gpu_samples, host_samples
 from simulator.run import Trace, run
-from simulator.world import (
-    Clocks,
-    Engineering,
-    Health,
-    Link,
-    Others,
-    Placement,
-    Waits,
-    World,
-)
+from simulator.world import World
 from slowtok.detectors.case import Case, EngineTimings, Phase
 from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import with_expectation
@@ -28,24 +19,30 @@ from slowtok.proxy.stream.phases import split
 class Truth:
     """What is right to say. An empty `primary` with `slow` means: say that it is not known.
 
-    `slow` None means that both verdicts are right: so near the gate that noise decides.
-    `allowed` are causes that are true, too, and may stand beside a primary one.
+    `slow` None means that both verdicts are right: what it costs is neither nothing nor much.
+    `allowed` are causes that are true, too, and may stand beside a primary one. `cost` is the share
+    that the phase lost that lost most, as a share of what it should have taken.
     """
 
     slow: bool | None
     primary: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     phase: Phase = "decode"
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One labelled run: `name` says what was done, `seed` makes its noise."""
+    """One labelled run: `name` says what was done, `seed` makes its noise.
+
+    `blind` names what could not be seen on this machine.
+    """
 
     name: str
     seed: int
     world: World
     truth: Truth = field(default_factory=lambda: Truth(slow=False))
+    blind: tuple[str, ...] = ()
 
 
 def simulate(scenario: Scenario) -> Case:
@@ -72,36 +69,19 @@ def simulate(scenario: Scenario) -> Case:
         model=world.model.facts(world.quantisation),
         device=facts.device_facts(world),
     )
-    usual = healthy_tps(world)
+    usual, same = healthy_tps(world), decode_tps(world, trace)
     case = replace(
         case,
-        baseline=facts.baseline(world, usual, dice),
-        history=facts.history(world, case, usual, dice),
+        baseline=facts.baseline(world, usual, same, dice),
+        history=facts.history(world, case, usual, same, dice),
     )
     return with_expectation(case)
 
 
-def healthy(world: World) -> World:
-    """Return the world with nothing wrong: the same machine, engine and request."""
-    nature_clocks = Clocks(limit_ratio=world.clocks.limit_ratio)
-    place = Placement() if world.cards else Placement(gpu_ratio=0.0, kv_gpu_ratio=0.0)
-    return replace(
-        world,
-        placement=place,
-        clocks=nature_clocks if world.clocks.limit_ratio.value > 0.95 else Clocks(),
-        others=Others(),
-        work=Engineering(drafted=0),
-        waits=Waits(),
-        link=Link(),
-        health=Health(),
-    )
-
-
 def healthy_tps(world: World) -> float:
     """Return the rate of the same request on the same setup when all is well."""
-    context = world.request.prompt + world.request.completion / 2
-    memory = min((c.busy_memory_mhz / c.memory_mhz for c in world.used_cards), default=1.0)
-    return 1 / decode_pass(healthy(world), 1.0, context, 0.93, memory).total_s
+    twin = without_fault(world)
+    return decode_tps(twin, run(twin))
 
 
 def decode_tps(world: World, trace: Trace) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from random import Random
 
 from simulator import gpu_faults, server_faults
-from simulator.physics import decode_pass
-from simulator.setups import cpu_world, gpu_world, lasting
+from simulator.cost import steady_token_s
+from simulator.setups import cpu_world, gpu_world, lasting, log_uniform
 from simulator.simulate import Truth
 from simulator.world import World, change
 
@@ -15,8 +15,8 @@ NOTHING = Truth(slow=None)
 def sleeping_engine(dice: Random) -> tuple[World, Truth]:
     """The engine waits between tokens, and neither computes nor asks for anything."""
     world = gpu_world(dice)
-    token_s = decode_pass(world, 1.0, 500, 0.9, 1.0).total_s
-    world = change(world, "work", idle_gap_s=token_s * dice.uniform(1.2, 6.0))
+    gap_s = steady_token_s(world) * (log_uniform(dice, 1.1, 10.0) - 1)
+    world = change(world, "work", idle_gap_s=gap_s)
     world = change(world, "nature", spin=0.3)
     return lasting(world, dice, (5, 25)), NOTHING
 
@@ -24,27 +24,28 @@ def sleeping_engine(dice: Random) -> tuple[World, Truth]:
 def stalls_of_its_own(dice: Random) -> tuple[World, Truth]:
     """Everything stands still for seconds, and goes on."""
     world = lasting(gpu_world(dice), dice, (5, 9))
-    stalls = tuple((dice.uniform(0.5, 4), dice.uniform(2, 6)) for _ in range(dice.randint(2, 4)))
+    count = dice.randint(1, 4)
+    stalls = tuple((dice.uniform(0.5, 4), log_uniform(dice, 0.4, 8)) for _ in range(count))
     return change(world, "work", stalls=stalls), NOTHING
 
 
 def without_instruments(dice: Random) -> tuple[World, Truth]:
     """Slow, while the sampling was not there."""
     world = gpu_world(dice)
-    world = change(world, "work", kernel=dice.uniform(2.2, 5.0))
+    world = change(world, "work", kernel=log_uniform(dice, 1.1, 10.0))
     world = change(world, "sight", gpu_samples=False, host_samples=False)
     return lasting(world, dice, (5, 25)), NOTHING
 
 
 def twice_the_work(dice: Random) -> tuple[World, Truth]:
     """The GPU gives all it has: more is read than anyone knows."""
-    world = change(gpu_world(dice), "work", kernel=dice.uniform(2.0, 3.0), kernel_traffic=True)
+    world = change(gpu_world(dice), "work", kernel=log_uniform(dice, 1.1, 4.0), kernel_traffic=True)
     return lasting(world, dice, (5, 25)), NOTHING
 
 
 def slow_cpu(dice: Random) -> tuple[World, Truth]:
-    """A CPU that computes slowly with all of its threads at work."""
-    world = change(cpu_world(dice), "nature", ram_ratio=dice.uniform(0.12, 0.24))
+    """RAM that gives a part of what it did: a module fell back, and nothing says so."""
+    world = change(cpu_world(dice), "work", ram_drag=log_uniform(dice, 1.1, 6.0))
     return lasting(world, dice, (5, 25)), NOTHING
 
 

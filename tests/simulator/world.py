@@ -7,7 +7,8 @@ from simulator.cards import LANE_GB_S, Card
 from simulator.geometry import Model
 from slowtok.detectors.case import DifferenceKind
 
-Kind = Literal["llama-server", "ollama", "vllm"]
+Kind = Literal["llama-server", "ollama", "vllm", "sglang"]
+Before = Literal["nothing", "well", "same"]
 FOREVER = float("inf")
 
 
@@ -40,14 +41,20 @@ FULL = Level(1.0, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine around the GPUs."""
+    """The machine around the GPUs; `slow_cores` of the physical ones are efficiency cores."""
 
     ram_gib: float = 64.0
     ram_gb_s: float = 55.0
     physical: int = 8
     logical: int = 16
+    slow_cores: int = 0
     disk_gb_s: float = 3.0
     system: Literal["linux", "windows", "wsl2", "container"] = "linux"
+
+    @property
+    def fast_cores(self) -> int:
+        """Its performance cores: all of them on most machines."""
+        return self.physical - self.slow_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +89,16 @@ class Engine:
     def is_old_ollama(self) -> bool:
         """Whether it tells neither cached tokens nor, to OpenAI's clients, times (0.34, 0.35.1)."""
         return self.kind == "ollama" and int(self.version.split(".")[1]) < 34
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is one of the engines in Python: whole on the GPUs, with gauges of its own."""
+        return self.kind in ("vllm", "sglang")
+
+    @property
+    def computes_together(self) -> bool:
+        """Whether its GPUs share each layer, and talk twice in each."""
+        return self.tensor_parallel > 1 or self.split_mode == "row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +202,7 @@ class Engineering:
     idle_gap_s: float = 0.0
     quota: float | None = None
     cpu_clock: float = 1.0
+    ram_drag: float = 1.0
     drafted: int = 0
     acceptance: float = 0.0
     draft_cost: float = 0.08
@@ -197,10 +215,14 @@ class Engineering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Time before the work begins, and after it."""
+    """Time before the work begins, and after it.
+
+    `behind_prompt`: there was room, and the engine read the prompt of another first.
+    """
 
     queue_s: float = 0.0
     in_flight: int = 0
+    behind_prompt: bool = False
     load_s: float = 0.0
     slept: bool = False
     load_reads_disk: bool = True
@@ -237,10 +259,14 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What the proxy had seen before."""
+    """What the proxy had seen before: `count` requests of this setup, all well or all like this.
 
+    `fresh` says that the engine was started anew between them and this request.
+    """
+
+    before: Before = "nothing"
     count: int = 0
-    same_rate: bool = True
+    fresh: bool = False
     loads_seen: bool = True
     loads: int = 1
     others_at_load_gib: float = 0.0
@@ -254,13 +280,22 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """What the instruments can see at all."""
+    """What the instruments can see at all.
+
+    `hidden` are fields of samples that nobody can read here, `silent` facts of a GPU that its
+    driver does not give, `server_from_s` when the engine's processes were found: those of another
+    user never, a late child some seconds after it began.
+    """
 
     gpu_samples: bool = True
     host_samples: bool = True
     gpus: bool = True
     hidden: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    server_from_s: float = -FOREVER
     private_pids: bool = False
+    ram_known: bool = True
+    gauges: bool = True
     lost_samples: float = 0.02
 
 
@@ -308,7 +343,7 @@ class World:
     def placed_bytes(self) -> float:
         """Weights that go to a GPU at the most: llama.cpp looks embeddings up in RAM."""
         held = self.model.file_bytes(self.quantisation)
-        if self.engine.kind == "vllm" or self.model.experts:
+        if self.engine.is_torch or self.model.experts:
             return held
         return held * self.model.read_parameters / self.model.parameters
 
