@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test clients check docs accuracy bench fit lock clean
+.PHONY: help install demo run test clients check docs accuracy reports bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -45,6 +45,10 @@ docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and 
 
 accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts it into docs/accuracy.md
 	PYTHONPATH=tests $(BIN)/python -m accuracy $(ARGS)
+
+reports: .venv/dev.stamp ## cases from reports of users, and what is said of them in docs/accuracy.md
+	PYTHONPATH=tests $(BIN)/python -m cases.build_reports
+	PYTHONPATH=tests $(BIN)/python -m cases.table --write
 
 bench: .venv/dev.stamp ## what the proxy costs, into docs/performance.md; ARGS=--quick only prints
 	PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)

@@ -16,18 +16,63 @@ _TABLE = Path(__file__).with_name("efficiency.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConstants:
-    """One kind of GPU: share of peak bandwidth reached, and where the band begins (of 1/t)."""
+    """One kind of GPU: share of peak bandwidth reached, where the band begins and ends (of 1/t)."""
 
     efficiency_ratio: float
     low_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemory:
+    """One kind of memory under engines that serve batches; times are seconds per layer and token.
+
+    `moe_layer_s` is added for mixtures of experts, `tensor_layer_s` where several GPUs share each
+    layer. Bands (of 1/t) of one GPU and of several.
+    """
+
+    efficiency_ratio: float
+    layer_s: float
+    moe_layer_s: float
+    tensor_layer_s: float
+    low_ratio: float
+    high_ratio: float
+    several_low_ratio: float
+    several_high_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEngine:
+    """One engine that serves batches, against the mean of them: efficiency, and time per layer."""
+
+    efficiency_ratio: float
+    layer_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConstants:
+    """All engines that serve batches: vLLM, SGLang, TensorRT-LLM, LMDeploy.
+
+    `kv_ratio` as for the others. `narrow_ratio`: weights of 4 bits are read at this share of the
+    rate of others. `moe_tensor_layer_s`: on top where several GPUs share each layer of a mixture.
+    `old_layer_s`: on top in vLLM before 0.8, and in other engines of 2024 or before.
+    """
+
+    kv_ratio: float
+    narrow_ratio: float
+    old_layer_s: float
+    moe_tensor_layer_s: float
+    memory: Mapping[str, ServingMemory]
+    engine: Mapping[str, ServingEngine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamafileConstants:
-    """llamafile on the GPUs of one maker: seconds per layer on top, and where its band begins."""
+    """llamafile on the GPUs of one maker: seconds per layer on top, and its band."""
 
     layer_s: float
     low_ratio: float
+    high_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +94,8 @@ class Constants:
 
     `kv_ratio`: KV is read at this share of the rate of weights. `wide_ratio`: on unified memory
     weights of 8 bits and more are read faster by this factor. `layer_s` is by maker.
-    `llamafile` is by maker too.
+    `llamafile` is by maker too. `generic` is for GPUs whose kind was not measured, with memory of
+    their own and unified.
     """
 
     kv_ratio: float
@@ -59,6 +105,8 @@ class Constants:
     old_build_layer_s: float
     llamafile: Mapping[str, LlamafileConstants]
     decode: Mapping[str, DecodeConstants]
+    generic: Mapping[str, DecodeConstants]
+    serving: ServingConstants
     prefill: Mapping[str, PrefillConstants]
 
 
@@ -82,13 +130,14 @@ def parse(raw: Mapping[str, Any]) -> Constants:
         moe_layer_s=shared["moe_layer_us"] * 1e-6,
         old_build_layer_s=shared["old_build_layer_us"] * 1e-6,
         llamafile={
-            maker: LlamafileConstants(layer_s=row["layer_us"] * 1e-6, low_ratio=row["low"])
+            maker: LlamafileConstants(
+                layer_s=row["layer_us"] * 1e-6, low_ratio=row["low"], high_ratio=row["high"]
+            )
             for maker, row in raw["llamafile"].items()
         },
-        decode={
-            kind: DecodeConstants(efficiency_ratio=row["efficiency"], low_ratio=row["low"])
-            for kind, row in raw["decode"].items()
-        },
+        decode={kind: _decode(row) for kind, row in raw["decode"].items()},
+        generic={memory: _decode(row) for memory, row in raw["generic"].items()},
+        serving=_serving(raw["serving"]),
         prefill={
             kind: PrefillConstants(
                 efficiency_ratio=row["efficiency"],
@@ -97,5 +146,37 @@ def parse(raw: Mapping[str, Any]) -> Constants:
                 high_ratio=row["high"],
             )
             for kind, row in raw["prefill"].items()
+        },
+    )
+
+
+def _decode(row: Mapping[str, float]) -> DecodeConstants:
+    return DecodeConstants(
+        efficiency_ratio=row["efficiency"], low_ratio=row["low"], high_ratio=row["high"]
+    )
+
+
+def _serving(raw: Mapping[str, Any]) -> ServingConstants:
+    return ServingConstants(
+        kv_ratio=raw["kv_ratio"],
+        narrow_ratio=raw["narrow_ratio"],
+        old_layer_s=raw["old_layer_us"] * 1e-6,
+        moe_tensor_layer_s=raw["moe_tensor_layer_us"] * 1e-6,
+        memory={
+            memory: ServingMemory(
+                efficiency_ratio=row["efficiency"],
+                layer_s=row["layer_us"] * 1e-6,
+                moe_layer_s=row["moe_layer_us"] * 1e-6,
+                tensor_layer_s=row["tensor_layer_us"] * 1e-6,
+                low_ratio=row["low"],
+                high_ratio=row["high"],
+                several_low_ratio=row["several_low"],
+                several_high_ratio=row["several_high"],
+            )
+            for memory, row in raw["memory"].items()
+        },
+        engine={
+            engine: ServingEngine(efficiency_ratio=row["efficiency"], layer_ratio=row["layer"])
+            for engine, row in raw["engine"].items()
         },
     )

@@ -1,7 +1,8 @@
 """What is known of a GPU by its name alone: its kind, and what vendors say of single cards.
 
 A name must match whole. There is no nearest match: the nearest name to "RTX 4090 Laptop GPU" is
-a card with twice the bandwidth.
+a card with twice the bandwidth. A name that no table has is of a kind by what the driver tells: the
+architecture and the width of the memory's bus.
 
 Sources: `hardware.toml` for the kinds, `efficiency.toml` for what they reach, `gpus.csv` for the
 cards: bandwidth is data rate x bus width / 8 from the vendors' specifications; peak arithmetic
@@ -13,17 +14,25 @@ import csv
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from slowtok.config.efficiency import DecodeConstants, PrefillConstants, constants
+
+MemoryKind = Literal["gddr", "hbm", "unified"]
 
 MAKERS_WORDS = (
     "", "NVIDIA GeForce RTX ", "NVIDIA GeForce ", "NVIDIA RTX ", "NVIDIA ", "Tesla ",
     "AMD Radeon RX ", "AMD Radeon ", "AMD Instinct ", "AMD ", "Intel Arc ", "Intel ", "Apple ",
 )  # fmt: skip
 MOST_ALIKE = 4
+LEAST_HBM_BITS = 1024
+"""One stack of HBM has so many data lines (JEDEC JESD235); no card with GDDR has more than 512."""
+HBM_ARCHITECTURES = frozenset({"Volta", "Hopper"})  # no GPU of these has other memory
+_OF_A_PROCESSOR = re.compile(r"Jetson|Orin|Thor\b|^Apple|\b\d{3}M\b|\b80[56]0S\b|Iris|UHD")
+_PROFILE = re.compile(r"^(?:GRID|NVIDIA)\s+(.+?)-\d+[A-Z]+$")  # of a virtual GPU: "GRID A5000-8Q"
 _FOLDER = Path(__file__).parent
 
 
@@ -47,31 +56,37 @@ class Card:
 class GpuSpec:
     """What is known of a device of that name.
 
-    `bandwidth_bytes_per_s` is None where NVML tells it exactly; `card` has the nominal one, for
-    questions about a GPU that is not there. `prefill` is None where prefill was not measured.
+    `card` has the nominal figures, for what the driver does not tell and for questions about a GPU
+    that is not there. `prefill` is None where prefill was not measured. `listed` says that the name
+    itself is known; else `decode` is that of GPUs whose kind was not measured: wide.
     """
 
     name: str
     kind: str
     maker: str
-    unified: bool
+    memory: MemoryKind
     decode: DecodeConstants
     prefill: PrefillConstants | None
     card: Card | None
+    listed: bool = True
+
+    @property
+    def unified(self) -> bool:
+        """Say whether the memory is shared with the CPU."""
+        return self.memory == "unified"
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Peak bandwidth of the memory, in bytes per second, where only the name tells it."""
-        if self.card is None or self.card.nvml_tells_bandwidth:
-            return None
-        return self.card.bandwidth_bytes_per_s
+        """Peak bandwidth of the memory, in bytes per second, by the name."""
+        return self.card.bandwidth_bytes_per_s if self.card else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
     name: str
     maker: str
-    unified: bool
+    memory: MemoryKind
+    architectures: tuple[str, ...]
     names: tuple[re.Pattern[str], ...]
 
     def holds(self, name: str) -> bool:
@@ -93,11 +108,71 @@ def find_gpu(name: str | None) -> GpuSpec | None:
         name=name,
         kind=kind.name,
         maker=kind.maker,
-        unified=kind.unified,
+        memory=kind.memory,
         decode=known.decode[kind.name],
         prefill=known.prefill.get(kind.name),
         card=find_card(name),
     )
+
+
+def gpu_like(
+    name: str | None,
+    *,
+    maker: Literal["nvidia", "amd", "apple"] | None = None,
+    architecture: str | None = None,
+    bus_width_bits: int | None = None,
+    unified: bool | None = None,
+) -> GpuSpec:
+    """Return what is known of a device whose name no table has: by its architecture and memory.
+
+    Its low edge, and how far a run may lie above the middle, are those of kinds that were left out
+    of the fit.
+    """
+    known, whole = constants(), (name or "").partition(" MIG ")[0]
+    if unified is None:
+        unified = _OF_A_PROCESSOR.search(whole) is not None
+    memory = _memory_of(architecture, bus_width_bits, unified=unified)
+    alike = (
+        k
+        for k in _kinds()
+        if k.name in known.decode
+        and (k.holds(whole) or (architecture in k.architectures and k.memory == memory))
+    )
+    kind = next(alike, None)
+    generic = known.generic["unified" if memory == "unified" else "own"]
+    measured = known.decode[kind.name].efficiency_ratio if kind else generic.efficiency_ratio
+    return GpuSpec(
+        name=name or "",
+        kind=kind.name if kind else "generic",
+        maker=kind.maker if kind else _maker_of(whole, maker),
+        memory=kind.memory if kind else memory,
+        decode=replace(generic, efficiency_ratio=measured),
+        prefill=None,
+        card=card_behind(whole),
+        listed=False,
+    )
+
+
+def _memory_of(
+    architecture: str | None, bus_width_bits: int | None, *, unified: bool
+) -> MemoryKind:
+    if unified:
+        return "unified"
+    wide = (bus_width_bits or 0) >= LEAST_HBM_BITS
+    unsaid = bus_width_bits is None and architecture in HBM_ARCHITECTURES
+    return "hbm" if wide or unsaid else "gddr"
+
+
+def _maker_of(name: str, maker: str | None) -> str:
+    words = {"Apple": "apple", "AMD": "amd", "Radeon": "amd", "Intel": "amd"}
+    by_name = next((made for word, made in words.items() if word in name), "nvidia")
+    return maker or by_name
+
+
+def card_behind(name: str) -> Card | None:
+    """Return the card of this name, or the one that a virtual GPU's profile is a part of."""
+    profile = _PROFILE.match(name)
+    return find_card(name) or (card_called(profile[1]) if profile else None)
 
 
 def find_card(name: str) -> Card | None:
@@ -140,7 +215,8 @@ def _kinds() -> tuple[_Kind, ...]:
         _Kind(
             name=entry["name"],
             maker=entry["maker"],
-            unified=entry.get("unified", False),
+            memory=entry["memory"],
+            architectures=tuple(entry.get("architectures", ())),
             names=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["names"]),
         )
         for entry in raw["kind"]

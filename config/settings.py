@@ -34,6 +34,10 @@ _UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)
 _SECRET = re.compile(r"((?:://)(?=[^/\s'\"]*@)|[?])[^\s'\"@]*")  # user:password@, ?query
 _HIDDEN = ("api_key", "baselines_url")
 _STORES = ("redis", "rediss", "valkey", "postgresql")
+LEAST_RAM_GB_PER_S, MOST_RAM_GB_PER_S = 1.0, 20_000.0
+"""One channel of the slowest DDR3 reads 6 GB/s, the fastest memory on a package some 8,000: what
+lies outside was meant in another unit."""
+
 _VISIBLE = re.compile(r"[!-~]*")  # what can stand in a header field
 _KUBERNETES = ("SLOWTOK_SERVICE_", "SLOWTOK_PORT")  # set for a Service of this name, not by users
 
@@ -84,6 +88,12 @@ def _receiver(value: str) -> str:
     return value
 
 
+def _ram_bandwidth(value: float) -> float:
+    if value and not LEAST_RAM_GB_PER_S <= value <= MOST_RAM_GB_PER_S:
+        raise ValueError("expected GB/s, like 51.2; 0 has it measured")
+    return value
+
+
 def _api_key(value: SecretStr) -> SecretStr:
     if not _VISIBLE.fullmatch(value.get_secret_value()):
         raise ValueError("expected visible ASCII characters without spaces")
@@ -118,6 +128,7 @@ class Settings(BaseModel):
     log_max_bytes: Annotated[int, Field(ge=10_000)]
     log_backups: Annotated[int, Field(ge=0, le=1000)]
     state_dir: str
+    ram_bandwidth: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_ram_bandwidth)]
     baselines_url: Annotated[SecretStr, AfterValidator(_store)]
     record: str
     json_lines: Annotated[bool, Field(alias="json")]
@@ -166,6 +177,11 @@ class Settings(BaseModel):
     def state_path(self) -> Path:
         """The state directory, the user's own where none is set."""
         return Path(self.state_dir).expanduser() if self.state_dir else _default_state_path()
+
+    @property
+    def ram_bytes_per_s(self) -> float | None:
+        """The RAM's bandwidth that was given; None where it is to be measured."""
+        return self.ram_bandwidth * 1e9 or None
 
     @property
     def log_path(self) -> Path | None:

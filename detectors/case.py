@@ -95,7 +95,8 @@ class Timeline:
 class Phases:
     """Where the time of one request went; the sum is at most `total_s`.
 
-    `source` says where prefill and decode come from. `decode_stream_s` is the same decode seen
+    `source` says where prefill and decode come from. `queue_estimated`: the engine's gauges told
+    that the request waited, and not for how long. `decode_stream_s` is the same decode seen
     from the arrivals: its difference from `decode_s` is evidence about the way to the client.
     """
 
@@ -113,6 +114,7 @@ class Phases:
     prefill_from_at_s: float | None = None
     decode_from_at_s: float | None = None
     decode_to_at_s: float | None = None
+    queue_estimated: bool = False
 
 
 DifferenceKind = Literal[
@@ -156,12 +158,42 @@ class PromptPrefix:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Others at the engine while a request waited for its prompt to be read, or while it was read.
+
+    Of those that came through the proxy: `served_first` is how many of them, at most at one moment,
+    the engine had begun with before this one; `reading_s` for how long the prompt of at least one
+    was being read, `reading_id` the one that was read longest.
+
+    By the engine's own word, which knows the others too: `looks` is how many looks at its slots or
+    gauges say whether there was room, `full_ratio` the share of those that found no slot free;
+    `others_mean` how many others it had, and `others_reading_ratio` the share of the looks that
+    tell in which the prompt of another was being read.
+    """
+
+    served_first: int = 0
+    reading_s: float = 0.0
+    reading_id: str | None = None
+    looks: int = 0
+    full_ratio: float | None = None
+    others_mean: float | None = None
+    others_reading_ratio: float | None = None
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Other requests that the proxy had at the same engine while this one was there."""
+    """Other requests at the same engine while this one was there.
+
+    `in_flight_at_send` came through the proxy. So did those that decoded beside this one, unless
+    `counted`: then the engine's own slots or gauges say how many there were, whoever sent them.
+    """
 
     in_flight_at_send: int = 0
     decode_mean: float = 0.0
     decode_max: int = 0
+    counted: bool = False
+    waiting: Crowd = Crowd()
+    prefill: Crowd = Crowd()
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -204,6 +236,9 @@ class Baseline:
 
     `decode_p10_tps` is what one healthy request in ten stayed below: the setup's own noise.
     `peers` is how many other machines with the same card the decode's rates are from; 0: this one.
+    `usual_decode_tps` is the second reference: the median of the newest requests of the same setup
+    on the very engine process and load that served this one, whatever their verdict. `healthy_here`
+    is how many healthy ones there were on it.
     """
 
     count: int = 0
@@ -211,6 +246,8 @@ class Baseline:
     decode_p10_tps: float | None = None
     prefill_tps: float | None = None
     peers: int = 0
+    usual_decode_tps: float | None = None
+    healthy_here: int = 0
 
 
 @value(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,16 @@ from slowtok.detectors.clocks import (
 from slowtok.detectors.envelope_memory import is_tensor_parallel
 from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, need
-from slowtok.detectors.gpu_window import IDLE_BIT, facts_of, median, settled, share_with_bits
+from slowtok.detectors.gpu_window import (
+    IDLE_BIT,
+    by_gpu,
+    facts_of,
+    median,
+    settled,
+    share_with_bits,
+)
 from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.measured_loss import throttled_ratio
 from slowtok.detectors.once import once, once_each
 from slowtok.detectors.phases import expected_decode_tps, judge_decode, slowdown
 from slowtok.detectors.shape import step_of
@@ -46,6 +54,12 @@ MIN_LOOK_S = 2.0
 MIN_LOST_RATIO = 0.05
 MIN_EXPLAINED_RATIO = 0.5
 MIN_SHIFT_RATIO = 0.3
+MIN_PRESENT_RATIO = 0.1
+"""Of a phase: from here on a state is told as present, not as ruled out. Heuristic."""
+
+MIN_CERTAIN = math.log(1.1)
+"""Half of less than a tenth is nothing that could be told from noise. Heuristic."""
+
 MIN_SLOWER = 1.1
 """A change of rate is the throttle's where samples that it made slower by a tenth are this much
 more frequent after than before. None of the four has a published source."""
@@ -188,6 +202,20 @@ def loss_without_clocks(case: Case) -> ClockLoss | None:
     )
 
 
+def is_present(case: Case, bits: int, *, counted: bool = False) -> bool:
+    """Say whether reason bits stood for a tenth of a phase, or a counter of heat or brake grew.
+
+    That is a state without measurable cost where `loss` finds none: it is not ruled out.
+    """
+    for phase in ("decode", "prefill"):
+        for samples in by_gpu(case.gpu_during(phase)).values():
+            if (share_with_bits(samples, bits) or 0.0) >= MIN_PRESENT_RATIO:
+                return True
+            if counted and (throttled_ratio(samples) or 0.0) >= MIN_PRESENT_RATIO:
+                return True
+    return False
+
+
 @once
 def looked_at(case: Case) -> tuple[Phase, ...]:
     """Return the phases that were long enough to look at."""
@@ -204,8 +232,9 @@ def observed_slowdown(case: Case, phase: Phase) -> float:
     """
     if phase == "decode":
         decode_tps(case), decode_s(case)
-        need(expected_decode_tps(case), "decode rate expected of this GPU")
         judged = judge_decode(case)
+        if judged.slow is None:
+            need(expected_decode_tps(case), "decode rate expected of this GPU")
         return slowdown(case, judged.lost_s, phase) if judged.slow else 1.0
     band, expected = case.envelope.prefill, case.envelope.expected_prefill_tps
     rate = case.phases.prefill_tps
@@ -215,8 +244,14 @@ def observed_slowdown(case: Case, phase: Phase) -> float:
 
 
 def explained_ratio(case: Case, phase: Phase, lost_s: float) -> float:
-    """Return which share of how slow a phase was (log) such a loss explains; 0 if it was not."""
+    """Return which share of how slow a phase was (log) such a loss explains; 0 if it was not.
+
+    Of a decode counts what is certain: a cause that brings it back to the edge explains enough.
+    """
     observed = math.log(observed_slowdown(case, phase))
+    if phase == "decode" and observed > 0:
+        certain = math.log(slowdown(case, judge_decode(case).least_lost_s, phase))
+        observed = max(certain, MIN_CERTAIN)
     return 0.0 if observed <= 0 else min(math.log(slowdown(case, lost_s, phase)) / observed, 1.0)
 
 

@@ -92,17 +92,20 @@ def serving(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
 def healthy(
     case: Case, gpu: GpuFacts, samples: Sequence[GpuSample], sm_of_max: float = SM_OF_MAX_RATIO
 ) -> Clocks:
-    """Return what this GPU reaches under load: its own best, else the card's highest allows."""
+    """Return what this GPU reaches under load: its own best, or what the card's highest allows.
+
+    The greater of both: a past that was always held back sets no standard.
+    """
     past = case.history if len(case.server.gpu_indices or case.device.gpus or ()) == 1 else None
     sm = _high(samples, lambda s: s.sm_clock_mhz)
     memory = _high(samples, lambda s: s.memory_clock_mhz)
-    sm_past = past and past.best_sm_clock_mhz
-    memory_past = past and past.best_memory_clock_mhz
+    sm_past = None if past is None else past.best_sm_clock_mhz
+    memory_past = None if past is None else past.best_memory_clock_mhz
     sm_card = None if gpu.max_sm_clock_mhz is None else sm_of_max * gpu.max_sm_clock_mhz
     memory_card = gpu.max_memory_clock_mhz and MEMORY_OF_MAX_RATIO * gpu.max_memory_clock_mhz
     return Clocks(
-        sm=_most(sm, sm_past or sm_card),
-        memory=_most(memory, memory_past or memory_card),
+        sm=_most(sm, sm_past, sm_card),
+        memory=_most(memory, memory_past, memory_card),
         own=sm_past is not None or memory_past is not None,
     )
 

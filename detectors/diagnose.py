@@ -1,9 +1,13 @@
 """From a case to a diagnosis: run every detector, keep what fits, rank it, budget the loss.
 
-Strategy: the verdict comes from times alone (phases.py). Detectors then explain it: each one
+The verdict comes from times and counts alone (`phases`). Detectors then explain it: each one
 predicts what its cause would have cost. A cause is named only in a phase that was slow, and in
-decode only where its predicted slowdown is near the observed one. The loss is handed out in the
-order of the ranking and never more than once; what nobody explains stays unexplained.
+prefill and decode only where its predicted slowdown is near the observed one. What is expected is
+a model's middle, so the observed slowdown is an interval: a cause explains enough that brings the
+rate back to the edge of the expectation, or to what the setup gave just before. Causes that stand
+explain the part by which the setup is always slow, and cannot have begun in an engine that was
+healthy a moment ago. The loss is handed out in the order of the ranking and never more than once;
+what nobody explains stays unexplained.
 """
 
 import math
@@ -31,18 +35,23 @@ from slowtok.detectors.phases import (
     judge_decode,
     losses,
     slowdown,
+    standing_lost_s,
     unexplained_wait,
+    wide_expectation,
 )
-from slowtok.detectors.roots import SAME_LOSS, roots_of
+from slowtok.detectors.roots import IN_ONE_PHASE, SAME_LOSS, STANDING, roots_of
 from slowtok.detectors.ruled_out import Answers, could_apply, known_beforehand, ruled_out
 from slowtok.detectors.thinning import thinned
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
 FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); no published source
-MAX_MISFIT = math.log(2.5)  # a primary's prediction is within this factor, or explains ...
-MIN_LEAD_SHARE = 0.5  # ... this much of the slowdown (log); neither has a published source
-MIN_SHARE = 0.15  # of the slowdown (log) that a contributing cause has to explain
+MAX_MISFIT = math.log(2.5)  # predicting more than so many times what happened contradicts
+MIN_LEAD_SHARE = 0.5  # of the certain slowdown (log) that the first cause explains; heuristic both
+MIDDLE_FIT = 0.7  # of a prediction that just reaches the edge of the expectation; heuristic
+HEALTHY_LEAD_RATIO = 1.15  # a healthy past that was hardly faster says little; heuristic
+MOSTLY_RATIO = 0.5  # of the certain loss: where less is explained, that comes first, in words
+MIN_SHARE = 0.15  # of the middle's slowdown (log) that any cause has to explain; heuristic
 MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
 MIN_ROOT_SHARE = 0.5  # a root that explains less is not what cures; no published source
 
@@ -53,6 +62,7 @@ class _Examined:
 
     found: dict[str, Finding] = field(default_factory=dict)
     cleared: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -74,6 +84,7 @@ def diagnose(
             informing[cause] = finding
         elif _is_likely(case, cause, finding):
             candidates[cause] = finding
+    candidates, impossible = _possible(case, candidates)
     lost = losses(case, decode, candidates)
     slow = tuple([loss for loss in lost if loss.slow])
     named, unexplained_s = _name(case, candidates, slow) if slow else ({}, 0.0)
@@ -82,13 +93,57 @@ def diagnose(
     return Diagnosis(
         verdict=verdict,
         phase=max(slow, key=lambda loss: loss.lost_s).phase if slow else None,
-        reason="" if slow else unjudged or drift_of(case) or "",
+        reason=_mostly_unexplained(named, slow)
+        if slow
+        else unjudged or drift_of(case) or wide_expectation(case) or "",
         findings={**named, **informing},
         losses=lost,
         budget_ms_per_token=_budget(case, named, unexplained_s) if slow else {},
-        cleared=ruled_out(case, verdict, examined.cleared),
+        cleared=ruled_out(case, verdict, (*examined.cleared, *impossible)),
+        unused=(*examined.unused, *(cause for cause in candidates if cause not in named)),
         missing=_missing(case, examined.missing),
         failed=examined.failed,
+    )
+
+
+def _possible(
+    case: Case, candidates: Mapping[str, Finding]
+) -> tuple[dict[str, Finding], tuple[str, ...]]:
+    """Return the candidates without those that cannot have begun, and the causes of these.
+
+    What stands from the load of the model on was there a moment ago, too: if the setup was healthy
+    then, that is not why it is slow now; if it was slow then, that is as much as it costs.
+    """
+    rate, healthy_tps = case.phases.decode_tps, case.baseline.decode_tps
+    was_healthy = bool(case.baseline.healthy_here and rate and healthy_tps) and (
+        (healthy_tps or 0.0) >= HEALTHY_LEAD_RATIO * (rate or 0.0)
+    )
+    standing_s = standing_lost_s(case)
+    possible: dict[str, Finding] = {}
+    impossible: list[str] = []
+    for cause, finding in candidates.items():
+        if finding.phase != "decode" or cause not in STANDING:
+            possible[cause] = finding
+        elif was_healthy:
+            impossible.append(cause)
+        elif standing_s is not None:
+            possible[cause] = replace(finding, lost_s=min(finding.lost_s, standing_s))
+        else:
+            possible[cause] = finding
+    return possible, tuple(impossible)
+
+
+def _mostly_unexplained(named: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]) -> str:
+    """Say so where the causes that are named account for less than half of what is certain."""
+    lost_s, explained_s = (
+        sum(loss.least_lost_s for loss in slow),
+        sum(finding.lost_s for finding in named.values()),
+    )
+    if not named or explained_s >= MOSTLY_RATIO * lost_s:
+        return ""
+    return (
+        f"mostly unexplained: what is named accounts for {explained_s:.1f} of the "
+        f"{lost_s:.1f} s that were lost for certain"
     )
 
 
@@ -132,7 +187,9 @@ def _examine(case: Case, detectors: Mapping[str, Detector], known: Answers) -> _
         else:
             if finding is None:
                 examined.cleared.append(cause)
-            elif finding is not UNNAMED:
+            elif finding is UNNAMED:
+                examined.unused.append(cause)
+            else:
                 examined.found[cause] = finding
     return examined
 
@@ -151,7 +208,7 @@ def _name(
     lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
     left_s = dict(lost_s)
     named: dict[str, Finding] = {}
-    ranked = {phase: _ranked(case, candidates, phase, lost_s[phase]) for phase in lost_s}
+    ranked = {loss.phase: _ranked(case, candidates, loss) for loss in slow}
 
     def order(phase: Phase) -> tuple[bool, float]:
         return _follows(phase, ranked), -lost_s[phase]
@@ -178,7 +235,8 @@ def _name(
 def _follows(phase: Phase, ranked: Mapping[Phase, list[tuple[str, Finding]]]) -> bool:
     """Say whether the first cause of a phase is a symptom of one that leads in another phase."""
     leads = {p: next(iter(found))[0] for p, found in ranked.items() if found}
-    roots = roots_of(leads[phase]) if phase in leads else ()
+    cause = leads.get(phase)
+    roots = () if cause is None or cause in IN_ONE_PHASE else roots_of(cause)
     return any(lead in roots for other, lead in leads.items() if other != phase)
 
 
@@ -187,18 +245,39 @@ def _is_same_loss(cause: str, named: Mapping[str, Finding], phase: Phase) -> boo
     return any(root in named and named[root].phase == phase for root in roots)
 
 
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """How many times longer a phase took than it should have, in logarithms.
+
+    `least` is what is certain, `middle` what the middle of the expectation says.
+    """
+
+    least: float
+    middle: float
+
+
+def _observed(case: Case, loss: PhaseLoss) -> _Observed | None:
+    """Return the observed slowdown of a phase; None of a wait, which is lost as a whole."""
+    if loss.phase not in ("decode", "prefill"):
+        return None
+    return _Observed(
+        least=math.log(slowdown(case, loss.least_lost_s, loss.phase)),
+        middle=math.log(slowdown(case, loss.lost_s, loss.phase)),
+    )
+
+
 def _ranked(
-    case: Case, candidates: Mapping[str, Finding], phase: Phase, lost_s: float
+    case: Case, candidates: Mapping[str, Finding], loss: PhaseLoss
 ) -> list[tuple[str, Finding]]:
-    """Order the causes of one phase: roots first, then by fit times confidence."""
-    observed = math.log(slowdown(case, lost_s, phase)) if phase in ("decode", "prefill") else None
-    fits: dict[str, float] = {}
-    for cause, finding in candidates.items():
-        if finding.phase == phase:
-            fits[cause] = 1.0 if observed is None else _fit(case, finding, observed)
+    """Order the causes of one phase: roots first, then by fit times confidence.
+
+    None is named where none can lead, but for those that something counted: proof never vanishes.
+    """
+    observed = _observed(case, loss)
+    fits = {c: _fit(case, f, observed) for c, f in candidates.items() if f.phase == loss.phase}
     fitting = {c: fit for c, fit in fits.items() if fit > 0}
     if not any(_can_lead(case, candidates[c], observed) for c in fitting):
-        return []
+        fitting = {c: fit for c, fit in fitting.items() if candidates[c].proof_s > 0}
     scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
 
     def order(cause: str) -> tuple[bool, bool, float]:
@@ -220,42 +299,60 @@ def _ranked(
     ]
 
 
-def _misfit(case: Case, finding: Finding, observed: float | None) -> float:
+def _predicted(case: Case, finding: Finding) -> float:
+    return math.log(slowdown(case, finding.lost_s, finding.phase))
+
+
+def _misfit(case: Case, finding: Finding, observed: _Observed | None) -> float:
     """Return by how much the prediction is above what happened, as a share of what is let by."""
-    if observed is None:
+    if observed is None or finding.proof_s > 0:
         return 0.0
-    return (math.log(slowdown(case, finding.lost_s, finding.phase)) - observed) / MAX_MISFIT
+    return (_predicted(case, finding) - observed.middle) / MAX_MISFIT
 
 
-def _fit(case: Case, finding: Finding, observed: float) -> float:
+def _fit(case: Case, finding: Finding, observed: _Observed | None) -> float:
     """Return how well a predicted slowdown explains the observed one, 0 to 1.
 
-    Explaining a part counts for that part; predicting far more than happened contradicts.
+    One that reaches the edge of the expectation explains enough, the nearer to its middle the
+    better; explaining a part counts for that part; predicting far more than happened contradicts,
+    unless what was counted proves it.
     """
-    predicted = math.log(slowdown(case, finding.lost_s, finding.phase))
-    if observed <= 0:
+    if observed is None:
+        return 1.0
+    least_fit = MIN_SHARE if finding.proof_s > 0 else 0.0
+    if observed.middle <= 0:
+        return least_fit
+    return max(_fit_of(_predicted(case, finding), observed), least_fit)
+
+
+def _fit_of(predicted: float, observed: _Observed) -> float:
+    if predicted < MIN_SHARE * observed.middle:
         return 0.0
-    if predicted < observed:
-        share = predicted / observed
-        return share if share >= MIN_SHARE else 0.0
-    over = predicted - observed
+    if predicted < observed.least:
+        return MIDDLE_FIT * predicted / observed.least
+    if predicted <= observed.middle:
+        uncertain = observed.middle - observed.least
+        above = (predicted - observed.least) / uncertain if uncertain > 0 else 1.0
+        return MIDDLE_FIT + (1 - MIDDLE_FIT) * above
+    over = predicted - observed.middle
     return math.exp(-over / FIT_WIDTH) if over <= MAX_MISFIT else 0.0
 
 
-def _share(case: Case, finding: Finding, observed: float | None) -> float:
-    """Return the share of the observed slowdown (log) that a finding predicts, at most 1."""
-    if not observed:
+def _share(case: Case, finding: Finding, observed: _Observed | None) -> float:
+    """Return the share of the middle's slowdown (log) that a finding predicts, at most 1."""
+    if observed is None or observed.middle <= 0:
         return 1.0
-    return min(math.log(slowdown(case, finding.lost_s, finding.phase)) / observed, 1.0)
+    return min(_predicted(case, finding) / observed.middle, 1.0)
 
 
-def _can_lead(case: Case, finding: Finding, observed: float | None) -> bool:
+def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
+    """Say whether a cause explains enough of a phase to come first."""
     if observed is None:
         return True
-    predicted = math.log(slowdown(case, finding.lost_s, finding.phase))
-    if predicted - observed > MAX_MISFIT or predicted < MIN_SHARE * observed:
-        return False
-    return observed - predicted <= MAX_MISFIT or predicted >= MIN_LEAD_SHARE * observed
+    predicted = _predicted(case, finding)
+    if predicted - observed.middle > MAX_MISFIT:
+        return finding.proof_s > 0
+    return predicted >= max(MIN_LEAD_SHARE * observed.least, MIN_SHARE * observed.middle)
 
 
 def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> dict[str, float]:

@@ -5,8 +5,8 @@ serves them, plus a fixed overhead for each layer. The parts: bytes (`envelope_r
 (`envelope_memory`), today's split and batch (`envelope_configured`), prefill (`envelope_prefill`),
 what was learned (`envelope_learned`), claims (`envelope_claim`).
 
-The band's low edge is an empirical share of the prediction; its high edge and the ceiling are
-bandwidth alone, so they are physics. The reference is the model wholly on the GPU that serves it,
+The band's edges are empirical shares of the prediction; the ceiling is bandwidth alone, physics,
+and the high edge never above it. The reference is the model wholly on the GPU that serves it,
 alone; in RAM where there is no GPU or the engine was told to use none. What today's split and batch
 should give stands beside it as `as_configured`.
 
@@ -22,7 +22,7 @@ from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.detectors.envelope_claim import judge_claim
 from slowtok.detectors.envelope_configured import SPLIT_RAM_EFFICIENCY, configured
 from slowtok.detectors.envelope_learned import REFINE_AFTER, learned_low_tps, refine
-from slowtok.detectors.envelope_memory import Memory, reference
+from slowtok.detectors.envelope_memory import GPU_HIGH_RATIO, Memory, reference
 from slowtok.detectors.envelope_prefill import expected_prefill
 from slowtok.detectors.envelope_reads import KV_RATIO, NoBasis, Reads, reads_of, unpredictable
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
@@ -82,12 +82,11 @@ def _expect(
         gpus, memory = _serving(server, model, device, gpu_indices)
     except NoBasis as reason:
         return _unknown(str(reason), context_tokens)
-    on_gpu = memory.fitted and memory.is_gpu
-    prefill = _prefill(reads, model, gpus, processed_tokens) if on_gpu else None
-    unread = unpredictable(model) if on_gpu else None
+    prefill = _prefill(reads, model, gpus, processed_tokens) if memory.is_gpu else None
+    unread = unpredictable(model) if memory.is_gpu else None
     band, expected_tps, today = None, None, None
     because = memory.notes if unread is None else (unread, *memory.notes)
-    if memory.fitted and unread is None:
+    if unread is None:
         band, expected_tps = memory.band(reads), memory.expected_tps(reads)
         today = configured(memory, reads, model, device, server, gpus=gpus, sequences=sequences)
         because = (*memory.notes, *_assumed(server))
@@ -95,7 +94,7 @@ def _expect(
         decode=band,
         expected_tps=expected_tps,
         roofline_tps=expected_tps,
-        ceiling_tps=memory.peak_bytes_per_s / reads.total,
+        ceiling_tps=memory.peak_bytes_per_s / reads.total if memory.is_bound else None,
         as_configured=today.band if today else None,
         basis=_basis(memory, reads, band),
         because=because,
@@ -144,15 +143,18 @@ def _with_drafts(envelope: Envelope) -> Envelope:
     note = "speculative decoding: held to what the model gives without, and there is no ceiling"
     return replace(
         envelope,
-        decode=_raised(envelope.decode),
+        decode=_raised(envelope.decode, envelope.ceiling_tps),
         as_configured=_raised(envelope.as_configured),
         ceiling_tps=None,
         because=(note, *envelope.because),
     )
 
 
-def _raised(band: Range | None) -> Range | None:
-    return None if band is None else Range(low=band.low, high=DRAFTS_HIGH_RATIO * band.high)
+def _raised(band: Range | None, ceiling_tps: float | None = None) -> Range | None:
+    if band is None:
+        return None
+    high = max(band.high, GPU_HIGH_RATIO * (ceiling_tps or 0.0))
+    return Range(low=band.low, high=DRAFTS_HIGH_RATIO * high)
 
 
 def _prefill(

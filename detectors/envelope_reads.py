@@ -12,7 +12,7 @@ KV_RATIO = {
     "f32": 2.0, "f16": 1.0, "fp16": 1.0, "bf16": 1.0, "auto": 1.0,
     "q8_0": 0.531, "q5_1": 0.375, "q5_0": 0.344, "q4_1": 0.3125, "q4_0": 0.281, "iq4_nl": 0.281,
     "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5, "fp8_inc": 0.5,
-    "mxfp8": 0.516, "nvfp4": 0.281, "nvfp4_4over6": 0.281, "fp4_mx_block16": 0.281,
+    "int8": 0.5, "mxfp8": 0.516, "nvfp4": 0.281, "nvfp4_4over6": 0.281, "fp4_mx_block16": 0.281,
 }  # fmt: skip
 """Bytes of a KV type against 16-bit; FP4 has 8 bits of scale for 16 values, MXFP8 for 32."""
 
@@ -93,6 +93,13 @@ def expert_bytes(model: ModelFacts) -> float:
         return 0.0
     all_experts = (model.file_bytes - model.read_bytes) / (1 - used / total)
     return min(all_experts * used / total, float(model.read_bytes))
+
+
+def every_expert_bytes(model: ModelFacts) -> float:
+    """Return the weights of all experts, chosen or not; 0 for a dense model."""
+    if not model.experts or not model.experts_used:
+        return 0.0
+    return expert_bytes(model) * model.experts / model.experts_used
 
 
 def _kv_ratio(name: str | None) -> float:

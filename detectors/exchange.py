@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.envelope_memory import is_tensor_parallel
+from slowtok.detectors.envelope_memory import is_tensor_parallel, vram
+from slowtok.detectors.envelope_reads import NoBasis, reads_of
 from slowtok.detectors.excess import excess
 from slowtok.detectors.finding import Channel, Evidence, Missing, need
+from slowtok.detectors.footprint import footprint
 from slowtok.detectors.gpu_share import MIN_OTHERS_RATIO, others
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
+    POWER_BITS,
     SLOWDOWN_BIT,
     THERMAL_BITS,
     facts_of,
@@ -29,13 +32,12 @@ from slowtok.detectors.gpu_window import (
 from slowtok.detectors.link import link_at_work, received, sent
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.split import (
-    MIN_GAIN,
     Samples,
     busy_medians,
     decode_samples,
     gpus_in_use,
 )
-from slowtok.detectors.window import gpu_mean
+from slowtok.detectors.window import decode_s, gpu_mean
 
 Sign = tuple[str, Evidence]
 _SEEN: Channel = "gauge"
@@ -57,6 +59,9 @@ BUSIER_RATIO = 1.2
 wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
 published source for a fifth."""
 
+MOST_OF_IT = 0.5
+"""Share of the samples with a bit that says why a GPU is slower. No published source."""
+
 EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
 """So much each way, or a tenth of what the link carries. No published source. Whole layers exchange
 kilobytes per token."""
@@ -64,7 +69,10 @@ kilobytes per token."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """GPUs that compute each layer together and wait: signs in words, and what speaks against."""
+    """GPUs that compute each layer together and wait: signs in words, and what speaks against.
+
+    `below_one` says that they are slower than they would be without sharing.
+    """
 
     gpus: int
     lost_s: float
@@ -72,6 +80,7 @@ class Waiting:
     channels: tuple[Channel, ...]
     against: int
     evidence: tuple[Evidence, ...]
+    below_one: bool
 
 
 def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
@@ -84,23 +93,26 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
     if lost_s <= 0:
         return None
     samples = decode_samples(case, indices)
+    below_one = _below_one(case, indices)
     signs = [
         *_lopsided(samples),
         *_low_power(case, samples),
+        *below_one,
         *_both_ways(case, samples),
-        *_below_one(case, indices),
     ]
     if not signs:
         need(busy_medians(samples) or None, "GPU utilisation")
         return None
     against = any(_is_hampered(found) for found in samples.values()) or case.server.eager is True
+    most_s = max(_most_s(case, len(indices)), _longer_than_alone_s(case, indices))
     return Waiting(
         gpus=len(indices),
-        lost_s=min(lost_s, _most_s(case, len(indices))),
+        lost_s=min(lost_s, most_s),
         signs=tuple(said for said, _ in signs),
         channels=tuple(_SEEN for _ in signs),
         against=int(against),
         evidence=tuple(evidence for _, evidence in signs)[:3],
+        below_one=bool(below_one),
     )
 
 
@@ -121,6 +133,14 @@ def _most_s(case: Case, gpus: int) -> float:
     if not layers or not tokens:
         return math.inf
     return tokens * layers * (gpus - 1) * MOST_LAYER_S
+
+
+def _longer_than_alone_s(case: Case, indices: Sequence[int]) -> float:
+    """Return how much longer decode took than one card alone would have taken."""
+    alone, rate = alone_tps(case, indices), case.phases.decode_tps
+    if alone is None or not rate:
+        return 0.0
+    return max(decode_s(case) * (1 - rate / alone), 0.0)
 
 
 def _lopsided(samples: Samples) -> list[Sign]:
@@ -174,25 +194,51 @@ def _both_ways(case: Case, samples: Samples) -> list[Sign]:
 
 
 def _below_one(case: Case, indices: Sequence[int]) -> list[Sign]:
-    """Say what whole layers on the slowest card would give, where rows give clearly less.
+    """Say what one card alone would give, or whole layers on all of them, where that is more.
 
-    Not for tensor parallel: an engine that is late for other reasons gives less, too.
+    Sharing each layer is there to be quicker than one card. Where it is slower, it costs more than
+    it brings, whatever it is that they wait for.
     """
-    envelope, rate = case.envelope, case.phases.decode_tps
-    speeds = [facts_of(case, i).bandwidth_bytes_per_s for i in indices]
-    known = [speed for speed in speeds if speed]
-    read = (envelope.read_bytes or 0.0) + (envelope.kv_bytes or 0.0)
-    if case.server.split_mode != "row" or not known or not read or not rate:
+    alone, rate = alone_tps(case, indices), case.phases.decode_tps
+    if alone is None or not rate or rate >= alone or _at_their_power(case, indices):
         return []
-    alone = min(known) * (envelope.efficiency_ratio or 0.0) / read
-    if rate >= alone / MIN_GAIN:
-        return []
-    said = f"one after the other they would give about {alone:.0f} tokens/s"
-    return [(said, Evidence(name="rate by layers", value=alone, unit="tokens/s"))]
+    who = "one of them alone" if _fits_one(case, indices) else "one after the other they"
+    said = f"{who} would give about {alone:.0f} tokens/s"
+    return [(said, Evidence(name="rate without sharing", value=alone, unit="tokens/s"))]
+
+
+def alone_tps(case: Case, indices: Sequence[int]) -> float | None:
+    """Return what the slowest of the GPUs should give without the others; None if not known.
+
+    Whole layers on several of them, one after the other, give about the same.
+    """
+    try:
+        reads = reads_of(case.model, case.server, case.envelope.context_tokens)
+        cards = [vram(facts_of(case, i), case.model, case.server, case.device) for i in indices]
+    except NoBasis:
+        return None
+    return min(card.expected_tps(reads) for card in cards)
+
+
+def _fits_one(case: Case, indices: Sequence[int]) -> bool:
+    """Say whether one of the GPUs surely holds the model with the context that is used."""
+    used = case.envelope.context_tokens
+    size = footprint(case.model, case.server, context_tokens=used)
+    room = min(facts_of(case, i).total_bytes or 0 for i in indices)
+    return size is not None and size.fits(room) is True
+
+
+def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
+    """Say whether a power limit that is reached slows a GPU: then it works, and does not wait."""
+    return any(
+        (share_with_bits(samples, POWER_BITS) or 0.0) >= MOST_OF_IT
+        and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
+        for samples in decode_samples(case, indices).values()
+    )
 
 
 def _is_hampered(samples: Sequence[GpuSample]) -> bool:
     """Say whether a GPU has a reason of its own to be late: heat, brake, another process."""
     slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
     shared = [others(s) for s in samples if s.processes]
-    return slowed >= 0.5 or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)
+    return slowed >= MOST_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)

@@ -28,6 +28,11 @@ PID_HOST = (
     "start the container with --pid=host"
 )
 
+_OTHERS = (
+    "llama-server shows them at /slots, vLLM in /metrics, SGLang too with --enable-metrics, in "
+    "requests of over a second; of Ollama and others only requests through slowtok are seen"
+)
+
 HOW_TO_ENABLE: Mapping[str, str] = {
     "CPU throttling of the server": f"{_PROCESS}; Linux only",
     "CPU time of the other processes": _SAMPLES,
@@ -78,6 +83,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "operating system of the machine": "slowtok must run on the machine that has the GPU",
     "prefill rate expected of this GPU": _MODEL_FILE,
     "prefill time": _TIMINGS,
+    "other requests at the engine": _OTHERS,
     "preemptions counted by the engine": "vLLM counts them in /metrics: it must answer there",
     "processes on the GPU": f"{_GPU}; inside a container also --pid=host",
     "prompt tokens taken from the cache": (
@@ -90,6 +96,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "time the request was sent": "the request never reached the engine",
     "time the server was throttled": f"{_PROCESS}; Linux only",
     "time the server's threads waited for a core": _SCHEDSTAT,
+    "whether a slot of the engine was free": _OTHERS,
     "whether flash attention is on": _PROCESS,
     "whether the model was loaded before the request": (
         "llama-server tells it in /props, Ollama in load_duration; other engines do not"

@@ -52,7 +52,8 @@ class Finding:
     `lost_s` is what the detector predicts that its cause cost this request in `phase`; diagnosis
     turns it into the part that this cause is charged with, and writes that in place of `{lost}`
     in `summary`. When `informational`, the finding explains a normal request and never makes one
-    slow.
+    slow. `proof_s`: seconds of this phase that something counted proves lost (a counter, a stall),
+    whatever the rate expected.
     """
 
     phase: Phase
@@ -62,10 +63,11 @@ class Finding:
     remedy: str
     evidence: tuple[Evidence, ...]
     informational: bool = False
+    proof_s: float = 0.0
 
 
 UNNAMED = Finding(phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=())
-"""A cause that is there, so that it is not ruled out, and that is not named: decode was not slow.
+"""A cause that is present without measurable cost: neither named nor ruled out.
 
 For one that many normal requests show: the words that nobody reads cost more than all else."""
 
@@ -129,19 +131,24 @@ class Detector(Protocol):
 
 @value(frozen=True, slots=True, kw_only=True)
 class PhaseLoss:
-    """Time lost in one phase against expectation; `slow` says that it is beyond the gate."""
+    """Time lost in one phase against expectation; `slow` says that it is beyond the gate.
+
+    `least_lost_s` is the part of it that is certain, whatever the expectation's middle is worth.
+    """
 
     phase: Phase
     lost_s: float
     slow: bool
+    least_lost_s: float
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The verdict on one request.
 
-    `findings` maps cause to finding, the primary one first. `cleared` are causes looked at and
-    ruled out, `missing` maps a cause to the fact it lacked, `failed` to the error it raised.
+    `findings` maps cause to finding, the primary one first. `cleared` are causes whose facts were
+    there and contradict them, `unused` those that are present without measurable cost. `missing`
+    maps a cause to the fact it lacked, `failed` to the error it raised.
     `budget_ms_per_token` sums to what each generated token lost, `unexplained` included.
     """
 
@@ -152,5 +159,6 @@ class Diagnosis:
     losses: tuple[PhaseLoss, ...] = ()
     budget_ms_per_token: Mapping[str, float] = field(default_factory=dict)
     cleared: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)

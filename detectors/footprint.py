@@ -20,6 +20,8 @@ GIB = 2**30
 MILLION = 1_000_000
 LEAST_OVERHEAD_BYTES = int(0.6 * GIB)
 MOST_OVERHEAD_BYTES = int(2.1 * GIB)
+"""Buffers and the CUDA context of one process on one GPU: each GPU of a split has its own."""
+
 FIT_MARGIN_BYTES = 1 * GIB
 """What engines leave free when they choose the layers themselves."""
 
@@ -36,18 +38,30 @@ class Footprint:
     """Bytes that a model takes when all of it is on GPUs, KV cache of `context_tokens` included.
 
     `context_tokens` is the sum over all slots. `kv_bytes` is None where the geometry is not known.
-    `embedding_bytes` is what of the weights stays in RAM anyway, as far as that is known.
+    `embedding_bytes` is what of the weights stays in RAM anyway, as far as that is known. `gpus` is
+    how many GPUs share the model.
     """
 
     weights_bytes: int
     kv_bytes: float | None
     context_tokens: int | None
     embedding_bytes: int = 0
+    gpus: int = 1
+
+    @property
+    def least_overhead_bytes(self) -> int:
+        """What contexts and buffers take on all GPUs together at the very least."""
+        return LEAST_OVERHEAD_BYTES * self.gpus
+
+    @property
+    def most_overhead_bytes(self) -> int:
+        """What contexts and buffers take on all GPUs together at most."""
+        return MOST_OVERHEAD_BYTES * self.gpus
 
     @property
     def least_bytes(self) -> float:
         """What it needs at the very least."""
-        return self.placed_bytes + LEAST_OVERHEAD_BYTES
+        return self.placed_bytes + self.least_overhead_bytes
 
     @property
     def placed_bytes(self) -> float:
@@ -59,7 +73,7 @@ class Footprint:
         """What it needs at most; None where the KV cache's size is not known."""
         if self.kv_bytes is None:
             return None
-        return self.weights_bytes + self.kv_bytes + MOST_OVERHEAD_BYTES
+        return self.weights_bytes + self.kv_bytes + self.most_overhead_bytes
 
     def fits(self, room_bytes: float) -> bool | None:
         """Say whether it fits into `room_bytes`; None where that cannot be told."""
@@ -71,11 +85,12 @@ class Footprint:
 
 @once_each
 def footprint(
-    model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None
+    model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None, gpus: int = 1
 ) -> Footprint | None:
     """Return what the model needs at the context that the server reserves, or at another one.
 
-    `context_tokens` counts all slots together. None where the size of the weights is not known.
+    `context_tokens` counts all slots together, `gpus` the GPUs that share it. None where the size
+    of the weights is not known.
     """
     if model.file_bytes is None:
         return None
@@ -87,6 +102,7 @@ def footprint(
         kv_bytes=kv,
         context_tokens=context_tokens,
         embedding_bytes=0 if server.kind in WHOLE_ON_GPU else embedding_bytes(model),
+        gpus=gpus,
     )
 
 

@@ -159,13 +159,16 @@ def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...
 
 
 def _memory(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
-    """Return what the memory says: its bandwidth is counted, its busy time only sampled."""
+    """Return what the memory says: its bandwidth is counted, its busy time only sampled.
+
+    The share of time with any traffic falls with any slowdown, whatever its reason: it is shown,
+    and is no evidence of its own.
+    """
     limit = min(MAX_MEMORY_RATIO, MAX_OF_EXPECTED_RATIO * _expected_memory_ratio(case))
     used = median(samples, lambda s: s.dram_busy_ratio)
     if used is not None:
         return (("counter",) if used <= limit else ()), used
-    busy = median(samples, lambda s: s.memory_busy_ratio)
-    return (("gauge",) if busy is not None and busy <= limit else ()), busy
+    return (), median(samples, lambda s: s.memory_busy_ratio)
 
 
 def _expected_memory_ratio(case: Case) -> float:

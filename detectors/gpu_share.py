@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.shape import step_of
 
 MIN_OTHERS_RATIO = 0.1
 """Proposed, no published source: desktops that draw take up to a twentieth."""
@@ -23,7 +24,8 @@ MIN_CORRELATION = 0.35
 """What CPI2 asks of a culprit."""
 
 MIN_SPREAD_RATIO = 0.1
-"""A neighbour that is steadier than this over the decode shows no relation. No published source."""
+"""A neighbour whose share scatters by less than this (standard deviation) works steadily, and shows
+no relation. Heuristic."""
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
@@ -70,7 +72,17 @@ def others(sample: GpuSample) -> float:
 
 
 def follows(case: Case, shared: Sharing) -> bool | None:
-    """Say whether tokens came slower when others computed; None where neither changed enough."""
+    """Say whether tokens came slower when others computed; None where neither changed enough.
+
+    Where the rate fell at one moment, what others had before and after it tells.
+    """
+    step = step_of(case)
+    if step is not None and step.after_tps < step.before_tps:
+        before = [others(s) for s in shared.samples if s.at_s < step.at_s]
+        after = [others(s) for s in shared.samples if s.at_s >= step.at_s]
+        if before and after:
+            return statistics.fmean(after) - statistics.fmean(before) >= MIN_OTHERS_RATIO
+        return None
     pairs = [
         (others(now), rate)
         for before, now in itertools.pairwise(_apart(shared.samples))
@@ -79,7 +91,7 @@ def follows(case: Case, shared: Sharing) -> bool | None:
     if len(pairs) < MIN_INTERVALS:
         return None
     taken, rates = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if max(taken) - min(taken) < MIN_SPREAD_RATIO:
+    if statistics.pstdev(taken) < MIN_SPREAD_RATIO:
         return None
     if max(rates) == min(rates):
         return False

@@ -39,12 +39,16 @@ WAITS_BUSY_RATIO = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCost:
-    """What one link cost in one phase; `share` is what crossed it, None where that is not told."""
+    """What one link cost in one phase; `share` is what crossed it, None where that is not told.
+
+    `least_share` is from where on that much was too much.
+    """
 
     link: Link
     phase: Phase
     lost_s: float
     share: float | None
+    least_share: float = MIN_SHARE
 
 
 def costs(case: Case, link: Link) -> Iterable[LinkCost]:
@@ -65,7 +69,8 @@ def costs(case: Case, link: Link) -> Iterable[LinkCost]:
         if not took_s or share is None or most_share is None:
             continue
         waits = most_share > share
-        if most_share < (MIN_EXCHANGE_SHARE if waits else MIN_SHARE):
+        least = MIN_EXCHANGE_SHARE if waits else MIN_SHARE
+        if most_share < least:
             continue
         lost_s = took_s * share * saved_ratio
         if waits:
@@ -74,7 +79,9 @@ def costs(case: Case, link: Link) -> Iterable[LinkCost]:
         if link.replays and phase == "decode":
             lost_s = max(lost_s, min(excess(case) or 0.0, took_s * most_share))
         if lost_s > 0:
-            yield LinkCost(link=link, phase=phase, lost_s=lost_s, share=most_share)
+            yield LinkCost(
+                link=link, phase=phase, lost_s=lost_s, share=most_share, least_share=least
+            )
 
 
 def _most_share(case: Case, link: Link, phase: Phase, samples: Sequence[GpuSample]) -> float | None:

@@ -28,11 +28,14 @@ class CpuUser:
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
-    CPU is counted in cores (1.0 is one core fully busy). `server_run_delay_cores` is the time the
-    server's threads were ready but had no core to run on, per second. Ratios are 0 to 1. `others`
-    are the programs that used most of the CPU since the last look at them, the largest first,
-    neither the server nor slowtok; None in most samples: a look comes every few seconds, and only
-    while others use much.
+    CPU is counted in cores (1.0 is one core fully busy); busy cores include those that the
+    hypervisor took (steal). `server_main_process_cores` are those of the process that listens
+    (vLLM's API server), `server_busiest_process_cores` of that one of the tree's `server_processes`
+    that used most (its EngineCore, a worker). `server_run_delay_cores` is the time the server's
+    threads were ready but had no core to run on, per second, `server_worst_delay_ratio` that of the
+    one busy thread that waited longest. Ratios are 0 to 1. `others` are the programs that used most
+    of the CPU since the last look at them, the largest first, neither the server nor slowtok; None
+    in most samples: a look comes every few seconds, and only while others use much.
     """
 
     at_s: float
@@ -50,7 +53,11 @@ class HostSample:
     server_cpu_cores: float | None = None
     server_busy_threads: int | None = None
     server_threads: int | None = None
+    server_processes: int | None = None
+    server_main_process_cores: float | None = None
+    server_busiest_process_cores: float | None = None
     server_run_delay_cores: float | None = None
+    server_worst_delay_ratio: float | None = None
     server_anon_bytes: int | None = None
     server_file_bytes: int | None = None
     server_major_faults_per_s: float | None = None
@@ -63,10 +70,18 @@ class HostSample:
 
     @property
     def others_cpu_cores(self) -> float | None:
-        """Cores that everything but the server kept busy, steal included."""
+        """Cores that other processes of this machine kept busy; stolen ones are not theirs."""
         if self.cpu_busy_cores is None or self.server_cpu_cores is None:
             return None
-        return max(self.cpu_busy_cores - self.server_cpu_cores, 0.0)
+        mine = self.server_cpu_cores + (self.cpu_steal_cores or 0.0)
+        return max(self.cpu_busy_cores - mine, 0.0)
+
+    @property
+    def stolen_ratio(self) -> float | None:
+        """Share of the time that the machine's cores wanted to run and the hypervisor took."""
+        if self.cpu_steal_cores is None or self.cpu_busy_cores is None:
+            return None
+        return self.cpu_steal_cores / self.cpu_busy_cores if self.cpu_busy_cores else 0.0
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -178,7 +193,9 @@ class DeviceFacts:
     `gpus_reason` says why there are none, or not all. `private_pids` says that this process sees
     only some of the machine's pids, so that those that a GPU's driver gives cannot be matched.
     `wsl` is Linux inside Windows, whose driver it uses. `sampling_failure` is why nothing of the
-    machine is read; None where it is. `on_battery`, `power_profile` and
+    machine is read; None where it is. A `measured` bandwidth of RAM is the most that was seen, so
+    the RAM may be faster. `cpu_performance_cores` are the physical ones that are not efficiency
+    cores; None where all are alike, or nothing tells. `on_battery`, `power_profile` and
     `cpu_governor` are what the operating system says.
     """
 
@@ -191,6 +208,8 @@ class DeviceFacts:
     power_profile: str | None = None
     cpu_governor: str | None = None
     cpu_physical_cores: int | None = None
+    cpu_performance_cores: int | None = None
     cpu_logical_cores: int | None = None
     ram_bytes: int | None = None
     ram_bandwidth_bytes_per_s: float | None = None
+    ram_bandwidth_source: Literal["given", "measured"] | None = None

@@ -1,22 +1,39 @@
 """How much time each phase of a request lost against expectation, and whether that is slow.
 
-The gate: a decode is slow only below the band's low edge or below 0.85 of its own baseline, with
-at least 32 tokens and 2 s; a shorter one is judged only when it is clearly inside. A prefill is
-slow below its band, or below half of its own best, with at least 256 tokens to compute and 2 s;
-or by what a finding shows.
+The gate: a decode is slow by its rate below the band's low edge or below its own healthy past
+(0.70 of it after one such request, 0.75 after three, 0.85 after five), with enough tokens for the
+distance to be certain; or by a loss that was measured, whatever is expected (`measured_loss`). A
+prefill is slow below its band, or below half of its own best, with at least 256 tokens to compute
+and 2 s. Every phase is slow where a finding shows what it lost, or counts it.
 """
 
+import math
 from collections.abc import Mapping
 
 from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.finding import Finding, PhaseLoss
+from slowtok.detectors.measured_loss import is_fairly_healthy, measured_loss
 from slowtok.detectors.once import once
 from slowtok.detectors.value import value
 
 MIN_DECODE_TOKENS = 32
 MIN_DECODE_S = 2.0
+UNCERTAINTY = 3.0
+"""A shorter decode of n tokens is judged where its rate is below the edge even when it is raised by
+this many standard errors of n gaps that scatter as much as they last. Heuristic."""
+
+PROVEN_RATIO = 0.3
+"""A phase is slow where what something counted makes up this much of it. Heuristic."""
+
+WIDE_RATIO = 4.0
+"""Between the edges of an expectation that says next to nothing: half of the rate is lost before it
+shows. Heuristic."""
+
+RECENT_LEAD_RATIO = 1.25
+"""From here on the setup's own recent rate tells what is new in a slow request. Heuristic."""
+
 MIN_PREFILL_TOKENS = 256  # fewer are few passes over the weights, and say little about a rate
 MIN_PREFILL_S = 2.0
 OWN_PREFILL_RATIO = 0.5  # of the best of its own past; proposed, no published source ...
@@ -26,11 +43,8 @@ MIN_LOAD_S = 1.0  # a warm Ollama reports tens of milliseconds (ollama/ollama#12
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
 
-CACHED_BYTES = 512 * 1024 * 1024  # no last-level cache in common use holds a model of this size
-
 _TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
 _DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"
-_UNSEEN_GPU = "faster than this machine's RAM allows: it runs on a GPU that is not visible here"
 _CUT_SHORT = {
     "no-engine": "there was no engine to ask",
     "upstream-refused": "the engine could not be reached",
@@ -44,16 +58,37 @@ _CUT_SHORT = {
 
 @value(frozen=True, slots=True, kw_only=True)
 class DecodeJudgement:
-    """The decode against its expectation; `slow` is None where it cannot be judged: `reason`."""
+    """The decode against its expectation; `slow` is None where it cannot be judged: `reason`.
+
+    `lost_s` is the loss against the middle of what is expected. That middle is a model's, so
+    `least_lost_s` is what is certain: the loss against the edge of the expectation, or against
+    what this setup gave just before, whichever is less. A cause that explains it explains enough.
+    """
 
     slow: bool | None
     lost_s: float
     reason: str
+    least_lost_s: float = 0.0
 
 
 @once
 def judge_decode(case: Case) -> DecodeJudgement:
-    """Hold the decode rate against the band and against the setup's own past."""
+    """Hold the decode rate against the band, the setup's own past, and what was measured."""
+    by_rate, measured = _by_rate(case), None
+    if not is_error(case):
+        measured = measured_loss(case)
+    if measured is None:
+        return by_rate
+    if not by_rate.slow:
+        lost_s = measured.lost_s
+        return DecodeJudgement(slow=True, lost_s=lost_s, reason="", least_lost_s=lost_s)
+    lost_s = max(by_rate.lost_s, measured.lost_s)
+    return DecodeJudgement(
+        slow=True, lost_s=lost_s, reason="", least_lost_s=min(by_rate.least_lost_s, lost_s)
+    )
+
+
+def _by_rate(case: Case) -> DecodeJudgement:
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
     tokens = case.timeline.tokens.completion
     if is_error(case) or rate is None or decode_s is None or tokens is None:
@@ -62,14 +97,46 @@ def judge_decode(case: Case) -> DecodeJudgement:
     if low is None:
         because = "; ".join(case.envelope.because)
         return _cannot(because or "no expectation for this model on this hardware")
-    if ceiling is not None and rate > ceiling and _is_hard_ceiling(case):
-        return _cannot(_TOO_FAST if case.device.gpus else _UNSEEN_GPU)
+    if ceiling is not None and rate > ceiling and case.device.gpus:
+        return _cannot(_TOO_FAST)  # RAM is no ceiling: what was measured of it is a lower bound
     if rate >= low:
         return DecodeJudgement(slow=False, lost_s=0.0, reason="")
-    if unclear := _says_too_little(case, tokens, decode_s):
+    if unclear := _says_too_little(case, tokens, decode_s, low):
         return _cannot(unclear)
     expected = max(expected_decode_tps(case) or low, low)  # a baseline may lie below the band
-    return DecodeJudgement(slow=True, lost_s=decode_s * (1 - rate / expected), reason="")
+    return DecodeJudgement(
+        slow=True,
+        lost_s=decode_s * (1 - rate / expected),
+        reason="",
+        least_lost_s=decode_s * (1 - rate / _certain_tps(case, rate, low, expected)),
+    )
+
+
+def _certain_tps(case: Case, rate: float, low: float, expected: float) -> float:
+    """Return the least rate that would have been all right: in the band, or as it was just before.
+
+    Where the setup has a healthy past of its own, that is known better than by the gate's ratio.
+    """
+    certain = [expected if _learned(case) is not None else low]
+    usual = case.baseline.usual_decode_tps
+    if usual is not None and usual >= RECENT_LEAD_RATIO * rate:
+        certain.append(usual)
+    return max(min(certain), rate)
+
+
+def standing_lost_s(case: Case) -> float | None:
+    """Return the part of a slow decode's loss that this setup always has; None where not known.
+
+    What begins now explains the rest. It is known where requests just before, on the same process
+    and load of the engine, were clearly faster than this one.
+    """
+    rate, decode_s = case.phases.decode_tps, case.phases.decode_s
+    usual, expected = case.baseline.usual_decode_tps, expected_decode_tps(case)
+    if not rate or not decode_s or usual is None or usual < RECENT_LEAD_RATIO * rate:
+        return None
+    if expected is None or usual >= expected:
+        return 0.0
+    return decode_s * rate * (1 / usual - 1 / expected)
 
 
 def _without_rate(case: Case) -> DecodeJudgement:
@@ -84,12 +151,21 @@ def _without_rate(case: Case) -> DecodeJudgement:
     return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
 
-def _says_too_little(case: Case, tokens: int, decode_s: float) -> str | None:
-    if tokens < MIN_DECODE_TOKENS or decode_s < MIN_DECODE_S:
+def _says_too_little(case: Case, tokens: int, decode_s: float, low_tps: float) -> str | None:
+    is_long = tokens >= MIN_DECODE_TOKENS and decode_s >= MIN_DECODE_S
+    if not is_long and not _is_clearly_slow(case, tokens - 1, decode_s, low_tps):
         return f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode"
     if speculates(case) and drafts_of(case) is None:
         return _DRAFTS_UNKNOWN
     return None
+
+
+def _is_clearly_slow(case: Case, gaps: int, decode_s: float, low_tps: float) -> bool:
+    """Say whether a short decode is slow whatever its few gaps scatter, and long enough to feel."""
+    rate = case.phases.decode_tps or 0.0
+    if gaps < 1 or rate * (1 + UNCERTAINTY / math.sqrt(gaps)) >= low_tps:
+        return False
+    return _is_long("decode", decode_s * (1 - rate / low_tps), case.phases.total_s)
 
 
 def losses(
@@ -117,10 +193,28 @@ def losses(
     for phase, lost_s in waits:
         if lost_s > 0:
             slow = _is_long(phase, lost_s, p.total_s)
-            found.append(PhaseLoss(phase=phase, lost_s=lost_s, slow=slow))
-    if decode.slow:
-        found.append(PhaseLoss(phase="decode", lost_s=decode.lost_s, slow=True))
+            least_s = _certain_prefill_s(case, lost_s) if phase == "prefill" else lost_s
+            found.append(PhaseLoss(phase=phase, lost_s=lost_s, slow=slow, least_lost_s=least_s))
+    proven_s = _proven_decode_s(case, decode, findings)
+    if decode.slow or proven_s > 0:
+        least_s = proven_s or decode.least_lost_s
+        lost_s = max(decode.lost_s, proven_s)
+        found.append(PhaseLoss(phase="decode", lost_s=lost_s, slow=True, least_lost_s=least_s))
     return tuple(found)
+
+
+def _proven_decode_s(case: Case, decode: DecodeJudgement, findings: Mapping[str, Finding]) -> float:
+    """Return what was counted as lost of a decode that its rate does not show to be slow.
+
+    Nothing where the setup gave as much when it was healthy: a counter that costs nothing.
+    """
+    took_s, rate = case.phases.decode_s, case.phases.decode_tps
+    if decode.slow or not took_s or not rate or is_fairly_healthy(case.baseline, rate):
+        return 0.0
+    proven = (f.proof_s for f in findings.values() if f.phase == "decode")
+    most_s = min(max(proven, default=0.0), took_s)
+    is_felt = most_s >= PROVEN_RATIO * took_s and _is_long("decode", most_s, case.phases.total_s)
+    return most_s if is_felt else 0.0
 
 
 def prefill_excess_s(case: Case) -> float:
@@ -136,6 +230,15 @@ def prefill_excess_s(case: Case) -> float:
     if rate >= low_tps or not is_telling_prefill(case):
         return 0.0
     return took_s * (1 - rate / expected_tps)
+
+
+def _certain_prefill_s(case: Case, lost_s: float) -> float:
+    """Return the part of a prefill's loss that is certain: against the edge of its expectation."""
+    rate, took_s = case.phases.prefill_tps, case.phases.prefill_s
+    low_tps = _expected_prefill(case)[0]
+    if prefill_excess_s(case) <= 0 or not rate or not took_s or not low_tps:
+        return lost_s  # a finding shows it
+    return min(took_s * (1 - rate / low_tps), lost_s)
 
 
 def _expected_prefill(case: Case) -> tuple[float, float]:
@@ -157,7 +260,7 @@ def is_telling_prefill(case: Case) -> bool:
         return False
     if (case.timeline.tokens.processed or 0) < MIN_PREFILL_TOKENS:
         return False
-    beside = n.in_flight_at_send > 0 or n.decode_max > 0
+    beside = n.in_flight_at_send > 0 or n.decode_max > 0 or bool(n.prefill.others_reading_ratio)
     if activity is not None:
         beside = beside or activity.alone is False or (activity.running_max or 0) > 1
     loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S
@@ -171,11 +274,6 @@ def slowdown(case: Case, lost_s: float, phase: Phase) -> float:
     if not took_s:
         return 1.0
     return took_s / max(took_s - lost_s, took_s * 0.01)
-
-
-def _is_hard_ceiling(case: Case) -> bool:
-    """Say whether memory bounds the rate for sure: caches hold a good part of small models."""
-    return bool(case.device.gpus) or (case.envelope.read_bytes or 0) > CACHED_BYTES
 
 
 def _low_edge(case: Case) -> float | None:
@@ -202,6 +300,19 @@ def _learned(case: Case) -> Baseline | None:
     if band is not None and not band.low <= learned.decode_tps <= band.high:
         return None  # a machine that was always slow, or a GPU that is not visible
     return learned
+
+
+def wide_expectation(case: Case) -> str | None:
+    """Say of a normal decode that little was to be seen, where its expectation is very wide."""
+    band, rate = case.envelope.decode, case.phases.decode_tps
+    if band is None or rate is None or _learned(case) is not None or speculates(case):
+        return None
+    if band.high < WIDE_RATIO * band.low:
+        return None
+    return (
+        f"the expectation is wide ({band.low:.3g} to {band.high:.3g} tokens/s), so that a smaller "
+        "loss would not show; a few requests or slowtok bench narrow it"
+    )
 
 
 def unexplained_wait(case: Case) -> str | None:

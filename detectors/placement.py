@@ -12,10 +12,9 @@ from typing import Literal
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.envelope_reads import expert_bytes
+from slowtok.detectors.envelope_reads import every_expert_bytes, expert_bytes
 from slowtok.detectors.finding import Missing, need
 from slowtok.detectors.footprint import (
-    LEAST_OVERHEAD_BYTES,
     WHOLE_ON_GPU,
     Footprint,
     embedding_bytes,
@@ -109,7 +108,8 @@ def placement(case: Case) -> Placement:
     Raises:
         Missing: neither the engine, nor its command line, nor the GPUs' memory tell.
     """
-    held, size = vram(case), footprint(case.model, case.server)
+    count = max(len(serving_gpus(case)), 1)
+    held, size = vram(case), footprint(case.model, case.server, gpus=count)
     told = _by_engine(case, size) or _by_command_line(case, size)
     seen = _by_memory(case, held, size) or _by_size(case, held, size)
     if told is None or (_is_nothing(told) and seen is not None):
@@ -286,10 +286,9 @@ def _experts_on_cpu_ratio(server: ServerFacts, model: ModelFacts) -> float:
 
 
 def _experts_on_cpu_bytes(server: ServerFacts, model: ModelFacts) -> float:
-    if not (server.cpu_moe_layers and model.layers and model.experts_used):
+    if not (server.cpu_moe_layers and model.layers):
         return 0.0
-    every = expert_bytes(model) * (model.experts or 0) / model.experts_used
-    return every * min(server.cpu_moe_layers / model.layers, 1.0)
+    return every_expert_bytes(model) * min(server.cpu_moe_layers / model.layers, 1.0)
 
 
 def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _Beside | None:
@@ -300,7 +299,7 @@ def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _B
     total = size.placed_bytes - (0 if case.server.kv_on_gpu is not False else size.kv_bytes or 0.0)
     ratio = 0.0
     if held.server_bytes < MEMORY_SLACK_RATIO * total:
-        ratio = min(1 - max(held.server_bytes - LEAST_OVERHEAD_BYTES, 0) / total, 1.0)
+        ratio = min(1 - max(held.server_bytes - size.least_overhead_bytes, 0) / total, 1.0)
     return _Beside(
         source="memory", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=ratio * total
     )

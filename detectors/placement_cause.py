@@ -4,11 +4,11 @@ Strategy: the four roots share one answer, so that exactly one of them is found.
 how sure they are is what holds for their symptom, which is found beside them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.clocks import decodes_on_gpu
-from slowtok.detectors.finding import Evidence, Finding, Missing
+from slowtok.detectors.finding import Evidence, Missing
 from slowtok.detectors.memory import vram_spill
 from slowtok.detectors.once import once
 from slowtok.detectors.placement import Placement, off_gpu, placement
@@ -21,7 +21,7 @@ from slowtok.detectors.placement_cost import (
     said_share,
 )
 from slowtok.detectors.placement_why import Reason, Root, why
-from slowtok.detectors.spill import may_spill
+from slowtok.detectors.spill import Spill, may_spill, spilled_bytes
 
 LIKELY_RATIO = 0.8
 """What is left of the confidence where not physics but the engine's margin, or what is held now
@@ -65,8 +65,10 @@ def cause_of_split(case: Case, root: Root) -> Cause | None:
     )
 
 
-def _of_spill(case: Case, root: Root, spilled: Finding) -> Cause | None:
+def _of_spill(case: Case, root: Root, spilled: Spill) -> Cause | None:
     placed = placement(case)
+    fetched = spilled_bytes(case, spilled.bytes_per_token)
+    placed = placed if fetched is None else replace(placed, missing_bytes=fetched)
     reason = why(case, placed)
     if reason.root != root:
         return None
@@ -82,14 +84,15 @@ def _of_spill(case: Case, root: Root, spilled: Finding) -> Cause | None:
 
 
 @once
-def _spilled(case: Case) -> Finding | None:
+def _spilled(case: Case) -> Spill | None:
     """Return what shows that the GPU fetches a part itself; None where that cannot be seen."""
     if may_spill(case) is False:
         return None
     try:
-        return vram_spill.spilled(case) if decodes_on_gpu(case) else None
+        spilled = vram_spill.spilled(case) if decodes_on_gpu(case) else None
     except Missing:
         return None
+    return spilled if spilled is not None and spilled.is_spill else None
 
 
 def _certainty(confidence: float, reason: Reason) -> float:

@@ -39,20 +39,24 @@ source; ollama/ollama#3301 shows 15 %, ggml-org/llama.cpp#17880 39 %."""
 
 
 def lost_s(case: Case, placed: Placement) -> float:
-    """Return what the part beside the GPU cost this decode.
+    """Return what the part beside the GPU cost this decode, never more than is predicted.
 
     What is known of CPUs gives a range of what a token takes longer; the value in it that is
-    nearest to what happened is taken, because where the weights lie is known. As a share of the
-    decode, so that a prediction of 60 ms for a token that took 55 is not one of more than all.
+    nearest to what happened is taken, because where the weights lie is known. Since the model was
+    loaded it has not moved: what comes on top of this load's usual rate is something else's. Where
+    more is predicted than happened it is a share of the decode, so that a prediction of 60 ms
+    for a token that took 55 is not one of more than all.
 
     Raises:
         Missing: the bytes of a token, the rate or the one expected of this GPU are not known.
     """
     expected_tps = need(case.envelope.expected_tps, "decode rate expected of this GPU")
     least_s, most_s = longer_per_token_s(case, placed)
-    observed_s = 1 / decode_tps(case) - 1 / expected_tps
-    longer_s = min(max(observed_s, least_s), most_s)
-    return decode_s(case) * longer_s / (longer_s + 1 / expected_tps)
+    token_s, whole_s = 1 / decode_tps(case), 1 / expected_tps
+    longer_s = min(max(token_s - whole_s, least_s), most_s)
+    if usual_tps := case.baseline.usual_decode_tps:
+        longer_s = min(longer_s, max(1 / usual_tps - whole_s, 0.0))
+    return decode_s(case) * longer_s / max(longer_s + whole_s, token_s)
 
 
 def longer_per_token_s(case: Case, placed: Placement) -> tuple[float, float]:

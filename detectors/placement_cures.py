@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.engine import ServerFacts
+from slowtok.detectors.envelope_reads import every_expert_bytes
+from slowtok.detectors.finding import Missing
 from slowtok.detectors.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
@@ -23,10 +25,12 @@ from slowtok.detectors.footprint import (
     saved_by_q8_kv_bytes,
     type_of,
 )
-from slowtok.detectors.placement import Placement, serving_gpus
-from slowtok.detectors.placement_why import Reason, decides_itself, holders
+from slowtok.detectors.placement import Placement, off_gpu, serving_gpus
+from slowtok.detectors.placement_why import Reason, Root, decides_itself, holders, why
 
-CONTEXT_STEP = 1024
+LEAST_CONTEXT = 2048
+"""Less is no use to a chat. No published source; Ollama's own default was 2,048 for long."""
+
 MIN_SAVED_BYTES = GIB // 4
 """Less is not worth a changed setting. No published source."""
 
@@ -63,9 +67,11 @@ def load_again(case: Case) -> str:
 def smaller_context(case: Case, reason: Reason) -> str | None:
     """Return the context that fits and holds what was used, for this engine's setting."""
     tokens = fitting_context(case, reason)
-    if tokens is None:
-        return None
-    server = case.server
+    return None if tokens is None else context_said(case.server, tokens)
+
+
+def context_said(server: ServerFacts, tokens: int) -> str:
+    """Return how to set a context of so many tokens over all slots with this engine."""
     per_slot = max(tokens // max(server.slots or 1, 1), 1)
     return {
         "llama-server": f"start llama-server with -c {tokens}",
@@ -76,7 +82,7 @@ def smaller_context(case: Case, reason: Reason) -> str | None:
 
 
 def fitting_context(case: Case, reason: Reason) -> int | None:
-    """Return the most tokens, over all slots, that fit and are no fewer than those used."""
+    """Return what fits of the usual sizes, over all slots, and is no less than what was used."""
     reserved = reserved_tokens(case.server)
     kv = None if reserved is None else kv_bytes(case.model, case.server, reserved)
     beside = None if kv is None else reason.needed_bytes - kv
@@ -84,11 +90,28 @@ def fitting_context(case: Case, reason: Reason) -> int | None:
     most = context_that_fits(case.model, case.server, room, beside_kv_bytes=beside)
     if most is None:
         return None
-    most = most // CONTEXT_STEP * CONTEXT_STEP
-    least = max(math.ceil((reason.used_tokens or 1) / CONTEXT_STEP), 1) * CONTEXT_STEP
-    if most < least and reason.needed_for_used_bytes > reason.room_bytes - reason.others_bytes:
+    slots, used = max(case.server.slots or 1, 1), reason.used_tokens or 1
+    tokens = sensible_context(most // slots) * slots
+    if tokens >= used:
+        return tokens
+    if reason.needed_for_used_bytes > reason.room_bytes - reason.others_bytes:
         return None
-    return max(most, least)
+    tokens = LEAST_CONTEXT
+    while tokens * slots < used:
+        tokens *= 2
+    return tokens * slots
+
+
+def sensible_context(most: int) -> int:
+    """Return the largest usual size of a context up to `most`: a power of two, or half more.
+
+    0 below 2,048 tokens. Half more only from 4,096 on: nobody sets 3,072.
+    """
+    if most < LEAST_CONTEXT:
+        return 0
+    power = 1 << (most.bit_length() - 1)
+    half_more = power + power // 2
+    return half_more if power > LEAST_CONTEXT and half_more <= most else power
 
 
 def smaller_kv(case: Case) -> str | None:
@@ -126,18 +149,28 @@ def smaller_weights(case: Case, reason: Reason, needed_bytes: float) -> str | No
 
 def experts_in_ram(case: Case, reason: Reason) -> str | None:
     """Return how many layers' experts have to stay in RAM: the cheapest part to leave there."""
-    model, server = case.model, case.server
-    if server.kind != "llama-server" or server.cpu_moe_layers or decides_itself(server):
+    if case.server.kind != "llama-server" or case.server.cpu_moe_layers:
         return None
-    if not (model.experts and model.experts > 1 and model.layers and model.file_bytes):
-        return None
-    over = reason.needed_bytes + FIT_MARGIN_BYTES - reason.room_bytes
-    layers = math.ceil(over / (model.file_bytes / model.layers))
-    if not 0 < layers <= model.layers:
+    layers = None if decides_itself(case.server) else fewest_expert_layers(case, reason)
+    if not layers:
         return None
     return (
         f"start llama-server with -ngl 999 --n-cpu-moe {layers}, which leaves only experts in RAM"
     )
+
+
+def fewest_expert_layers(case: Case, reason: Reason) -> int | None:
+    """Return of how many layers the experts have to stay in RAM so that the rest fits the GPUs.
+
+    None for a model without experts, and where not even that is enough.
+    """
+    model = case.model
+    if not (model.experts and model.experts > 1 and model.layers and model.file_bytes):
+        return None
+    per_layer = every_expert_bytes(model) / model.layers or model.file_bytes / model.layers
+    over = reason.needed_bytes + FIT_MARGIN_BYTES - (reason.room_bytes - reason.others_bytes)
+    layers = max(math.ceil(over / per_layer), 0)
+    return layers if layers <= model.layers else None
 
 
 def more_layers(case: Case, placed: Placement) -> str:
@@ -206,6 +239,9 @@ GPU_BUILDS = {"nvidia": "CUDA", "amd": "ROCm or Vulkan", "apple": "Metal"}
 
 def use_the_gpu(case: Case) -> str:
     """Return how an engine that uses no GPU comes to use it."""
+    root = _root_of(case)
+    if root not in (None, "told"):
+        return steps(f"cure what keeps it off the GPU first ({root})")
     gpus = serving_gpus(case)
     vendor = (gpus[0].vendor if gpus else None) or "nvidia"
     build = GPU_BUILDS[vendor]
@@ -216,6 +252,15 @@ def use_the_gpu(case: Case) -> str:
         "vllm": f"install the {build} build of vLLM",
     }.get(case.server.kind, f"use a build of the engine with {build}")
     return steps(f"{GPU_CHECKS[vendor]}; then {engine}")
+
+
+def _root_of(case: Case) -> Root | None:
+    """Return why nothing is there, where that can be told."""
+    try:
+        placed = off_gpu(case)
+        return None if placed is None else why(case, placed).root
+    except Missing:
+        return None
 
 
 def _room_bytes(case: Case, reason: Reason) -> float:

@@ -12,18 +12,21 @@ from slowtok.detectors.assumed_model import raised, widened
 from slowtok.detectors.case import Envelope, Range
 from slowtok.detectors.envelope import DRAFTS_HIGH_RATIO, expect
 from slowtok.detectors.envelope_configured import Configured, configured
-from slowtok.detectors.envelope_memory import MEASURED_RAM, reference
-from slowtok.detectors.envelope_reads import NoBasis, reads_of
-from slowtok.detectors.footprint import MOST_OVERHEAD_BYTES, Footprint, footprint, kv_bytes
-from slowtok.detectors.machine import DeviceFacts
-from slowtok.detectors.published import (
+from slowtok.detectors.envelope_memory import (
+    GIVEN_RAM,
+    MEASURED_RAM,
     TYPICAL_RAM_BYTES_PER_S,
     TYPICAL_RAM_HIGH_RATIO,
     TYPICAL_RAM_LOW_RATIO,
-    Published,
+    reference,
 )
+from slowtok.detectors.envelope_reads import NoBasis, reads_of
+from slowtok.detectors.footprint import MOST_OVERHEAD_BYTES, Footprint, footprint, kv_bytes
+from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.published import Published
 
 IN_RAM = "reference: the whole model in RAM"
+RAM_NOTES = (GIVEN_RAM, MEASURED_RAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def prospect(facts: Published, *, reserved_tokens: int | None = None) -> Prospec
     today = _today(placed)
     decode, more = _decode(placed, told, today)
     assumed = (each.note for each in facts.assumed)
-    told_notes = (IN_RAM if note == MEASURED_RAM else note for note in told.because)
+    told_notes = (IN_RAM if note in RAM_NOTES else note for note in told.because)
     basis = (told.basis, *told_notes, *assumed, *notes, *more)
     return Prospect(
         decode=decode,
@@ -120,8 +123,6 @@ def _today(facts: Published) -> Configured | None:
         reads = reads_of(facts.model, server, facts.context_tokens)
         memory = reference(facts.model, facts.device, server, gpus)
     except NoBasis:
-        return None
-    if not memory.fitted:
         return None
     return configured(memory, reads, facts.model, facts.device, server, gpus=gpus, sequences=1.0)
 

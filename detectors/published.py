@@ -3,8 +3,9 @@
 Strategy: what the row says of the model is completed from the table of published models; what
 neither says is assumed, in the open: every assumption is a note, and widens the band.
 
-The columns are those of `fit/data/decode_rates.csv`, and `experts` and `experts_used`; any may be
-missing or empty.
+The columns are those of `fit/data/decode_rates.csv` and `fit/data/engine_rates.csv`, and `experts`
+and `experts_used`; any may be missing or empty. `read_gb` is what is known better than from the
+size: the weights read for one token, in GB.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from dataclasses import dataclass, replace
 from slowtok.config.hardware import find_card, find_gpu
 from slowtok.detectors.assumed_model import Assumption, completed
 from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.envelope_memory import TYPICAL_RAM_BYTES_PER_S
+from slowtok.detectors.envelope_serving import SERVING_ENGINES
 from slowtok.detectors.machine import DeviceFacts, GpuFacts
 from slowtok.detectors.published_placement import Placement, placement_of
 
@@ -21,25 +24,21 @@ MOST = {"n_gpus": 1024, "n_layers": 10_000, "n_kv_heads": 10_000, "head_dim": 10
 NO_CONTEXT = Assumption(note="context not given, taken as 0", high_ratio=1.0)
 SPECULATION_WORDS = ("mtp", "dflash", "eagle", "draft", "spec")
 SPECULATING_MODELS = ("mtp", "dflash", "eagle")  # that carry what guesses ahead
-# Nobody said how fast the RAM is: dual-channel DDR4-3200 reads 51 GB/s, DDR5-5600 90; phones and
-# old laptops half of it, servers many times as much. 298 published CPU rows of unknown RAM lie at
-# 10 to 65 GB/s (median 40) of weights read. No published source for the two ratios.
-TYPICAL_RAM_BYTES_PER_S = 60e9
 SAME_BANDWIDTH_RATIO = 0.1
 MANY_CORES = 64  # where their number is not told: then bandwidth alone limits
-TYPICAL_RAM_LOW_RATIO, TYPICAL_RAM_HIGH_RATIO = 0.40, 2.0
-TOGETHER = ("vllm", "sglang", "exllamav3", "mlc")  # several GPUs share each layer by default
+TOGETHER = (*SERVING_ENGINES, "exllamav3", "mlc")  # several GPUs share each layer by default
 ENGINES = (
     "llamafile",
     "ik_llama",
-    "vllm",
+    *SERVING_ENGINES,
     "exllamav3",
     "exllamav2",
-    "sglang",
     "mlc",
+    "mlx-vlm",
     "mlx",
     "ollama",
 )
+ALSO_CALLED = {"tensorrt": "trtllm", "trt-llm": "trtllm", "turbomind": "lmdeploy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,11 @@ def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Publ
     ram = device.ram_bandwidth_bytes_per_s
     return Published(
         model=model,
-        device=replace(device, ram_bandwidth_bytes_per_s=ram or TYPICAL_RAM_BYTES_PER_S),
+        device=replace(
+            device,
+            ram_bandwidth_bytes_per_s=ram or TYPICAL_RAM_BYTES_PER_S,
+            ram_bandwidth_source="given",
+        ),
         server=_server(row, placement),
         context_tokens=max(round(depth or 0), 0),
         assumed=assumed,
@@ -83,12 +86,13 @@ def facts_of(row: Mapping[str, object], model: ModelFacts | None = None) -> Publ
 
 def _model(row: Mapping[str, object]) -> tuple[ModelFacts, tuple[Assumption, ...]]:
     parameters, layers = _scaled(row, "params_b", 1e9), _number(row, "n_layers")
-    size = _scaled(row, "weights_gib", 2**30)
+    size, read = _scaled(row, "weights_gib", 2**30), _scaled(row, "read_gb", 1e9)
     told = ModelFacts(
         name=_text(row, "model") or None,
         quantisation=_text(row, "quant") or None,
         parameters=None if parameters is None else round(parameters),
         file_bytes=None if size is None else round(size),
+        read_bytes=None if read is None else round(read),
         layers=None if layers is None else round(layers),
         experts=_whole(row, "experts"),
         experts_used=_whole(row, "experts_used"),
@@ -134,11 +138,11 @@ def _of_ram(bandwidth: float | None, name: str) -> float | None:
 
 
 def _server(row: Mapping[str, object], placement: Placement) -> ServerFacts:
-    backend, model = _text(row, "backend").lower(), _text(row, "model").lower()
+    backend, model = _backend(row), _text(row, "model").lower()
     kv = _text(row, "kv_dtype").lower() or "f16"
-    kind = next((kind for kind in ENGINES if kind in backend), "llama-server")
+    kind = _engine(backend)
     count = max(round(_number(row, "n_gpus") or 1), 1)
-    together = count > 1 and kind in TOGETHER
+    together = min(_whole(row, "tp") or count, count) if kind in TOGETHER else 1
     return ServerFacts(
         kind=kind,
         version=_text(row, "engine_build") or None,
@@ -147,16 +151,29 @@ def _server(row: Mapping[str, object], placement: Placement) -> ServerFacts:
         kv_on_gpu=placement.kv_on_gpu,
         kv_type_k=kv,
         kv_type_v=kv,
-        split_mode=None if together else "layer",
-        tensor_parallel=count if together else None,
-        speculative=any(word in backend for word in SPECULATION_WORDS)
+        split_mode=None if together > 1 else "layer",
+        tensor_parallel=together if together > 1 else None,
+        eager=_text(row, "eager").lower() in {"1", "true"} or None,
+        speculative=bool(_text(row, "spec"))
+        or any(word in backend for word in SPECULATION_WORDS)
         or any(word in model for word in SPECULATING_MODELS),
     )
 
 
+def _backend(row: Mapping[str, object]) -> str:
+    """Return what the row says of the engine, in two columns of which one is enough."""
+    return f"{_text(row, 'backend')} {_text(row, 'engine')}".strip().lower()
+
+
+def _engine(backend: str) -> str:
+    for called, kind in ALSO_CALLED.items():
+        backend = backend.replace(called, kind)
+    return next((kind for kind in ENGINES if kind in backend), "llama-server")
+
+
 def _on_cpu(row: Mapping[str, object], name: str) -> bool:
     said = placement_of(_text(row, "ngl_or_offload"))
-    backend = _text(row, "backend").lower()
+    backend = _backend(row)
     alone = backend.endswith("cpu") and "+" not in backend
     return said.is_cpu or alone or name.startswith("CPU ")
 

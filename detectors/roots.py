@@ -62,6 +62,24 @@ COMES_AFTER: Mapping[str, tuple[str, ...]] = {
 """Symptom to roots that add to it: both may cost time of their own."""
 
 
+STANDING: frozenset[str] = frozenset(
+    {
+        *_WHY_NOT_ON_GPU,
+        "cpu-fallback",
+        "flash-attention-off",
+        "multi-gpu-split",
+        "partial-offload",
+        "slow-kernel",
+        "threads-misconfigured",
+    }
+)
+"""Causes that stand from the load of the model on: they cannot begin in an engine that runs."""
+
+IN_ONE_PHASE = frozenset({"batch-shared"})
+"""Symptoms only of a root in the same phase: a wait for others is none of what slowed a request
+after it."""
+
+
 def roots_of(cause: str) -> tuple[str, ...]:
     """Return the causes that come before this one where they are found, too."""
     return SAME_LOSS.get(cause, ()) + COMES_AFTER.get(cause, ())

@@ -20,7 +20,7 @@ _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "slow-prefill": ("prefill",),
     "kv-preemption": ("decode",),
     "draft-rejected": ("decode",),
-    "batch-shared": ("decode",),
+    "batch-shared": ("queue", "prefill", "decode"),
     "host-bound": ("decode",),
     "long-context": ("decode",),
     "slow-reader": ("delivery",),

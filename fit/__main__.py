@@ -2,9 +2,10 @@
 
 import sys
 
-from fit.bands import low_ratios
+from fit.bands import edges
 from fit.chart import write_chart
 from fit.folds import hold_out, kinds_of, unified_of
+from fit.generic import fit_generic
 from fit.llamafile import fit_llamafile
 from fit.model import fit, table
 from fit.output import constants_text, write_constants, write_document
@@ -12,6 +13,8 @@ from fit.prefill import fit_prefill
 from fit.report import (
     of_data,
     of_detection,
+    of_engines,
+    of_generic,
     of_kinds,
     of_knock_outs,
     of_llamafile,
@@ -19,6 +22,7 @@ from fit.report import (
     of_residuals,
 )
 from fit.rows import collapse, healthy, llamafile, read
+from fit.serving import fit_serving, read_engines, serving_rows
 from slowtok.config.efficiency import constants
 
 
@@ -29,21 +33,28 @@ def main() -> None:
     few = collapse(rows)
     p = fit(table(few, kinds_of(few)), unified=unified_of(few))
     collapsed, every = hold_out(few, few), hold_out(few, rows)
-    low = low_ratios(collapsed, every)
+    bands = edges(collapsed, every)
+    engines, engines_out = serving_rows(read_engines())
+    serving, generic = fit_serving(engines), fit_generic(few)
     llama = fit_llamafile(p, llamafile(raw))
-    residuals = of_residuals(p, collapsed, every, low)
+    residuals = of_residuals(p, collapsed, every, bands)
     remarks = ("Residuals, measured / predicted:", *residuals.splitlines())
     own = {maker: found.constants for maker, found in llama.items()}
-    write_constants(constants_text(p, low, own, fit_prefill(rows), few, remarks))
+    unlisted = {memory: found.constants for memory, found in generic.items()}
+    prefill = fit_prefill(rows)
+    text = constants_text(p, bands, unlisted, own, serving.constants, prefill, few, remarks)
+    write_constants(text)
     constants.cache_clear()
     sections = (
         of_data(rows, few, out),
         residuals,
         of_kinds(collapsed),
-        of_detection(collapsed, low),
+        of_detection(collapsed, bands),
         of_knock_outs(few, collapsed.residuals["GPU"]),
         of_llamafile(llama),
-        of_others(raw),
+        of_engines(serving, engines_out),
+        of_generic(generic),
+        of_others(raw, read_engines()),
     )
     text = "\n\n".join(sections)
     sys.stdout.write(text + "\n")

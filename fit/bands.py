@@ -1,14 +1,15 @@
-"""Where the band begins, and what it holds.
+"""Where the band begins and ends, and what it holds.
 
-The rule: kinds of GPU whose residuals are alike share one factor; it is the lower of two quantiles
-of measured / predicted on GPUs and on sources that were left out, rounded down to two digits:
-`LOW_QUANTILE` of the collapsed rows, `EVERY_ROW_QUANTILE` of every single row (which holds each
-engine's poor kernels many times over). It is never above `MOST_LOW_RATIO`: single rows that were
-left out lie lower than the quantiles of their neighbours. The high edge is `GPU_HIGH_RATIO` of the
-ceiling.
+The rule: kinds of GPU whose residuals are alike share two factors. The low one is the lower of two
+quantiles of measured / predicted on GPUs and on sources that were left out, rounded down to two
+digits: `LOW_QUANTILE` of the collapsed rows, `EVERY_ROW_QUANTILE` of every single row (which holds
+each engine's poor kernels many times over). It is never above `MOST_LOW_RATIO`: single rows that
+were left out lie lower than the quantiles of their neighbours. The high one is the upper quantile
+of the collapsed rows, rounded up, and never below `LEAST_HIGH_RATIO`; `GPU_HIGH_RATIO` of the
+ceiling bounds it.
 
-Coverage is checked with the factor taken from the other GPUs (or sources, or models) alone, so that
-no row helps to choose the edge that it is held against.
+Coverage is checked with the factors taken from the other GPUs (or sources, or models) alone, so
+that no row helps to choose the edges that it is held against.
 """
 
 import math
@@ -26,20 +27,24 @@ Mask = NDArray[np.bool_]
 
 LOW_QUANTILE = 0.025
 EVERY_ROW_QUANTILE = 0.05
-# Chosen, not fitted: with these a band is about twice as high as low (GDDR 1.9, unified 2.2), so
+HIGH_QUANTILE = 0.975
+# Chosen, not fitted: with these a band is about twice as high as low (GDDR 1.8, others 2.2), so
 # that a rate of half the expected one lies below it, and single rows of a GPU that was left out are
 # held in 95 of 100.
-MOST_LOW_RATIO = {"NVIDIA with GDDR": 0.71, "others": 0.60, "unified memory": 0.62}
+GDDR, APPLE, UNIFIED, OTHERS = "NVIDIA with GDDR", "Apple", "unified memory", "others"
+MOST_LOW_RATIO = {GDDR: 0.72, APPLE: 0.62, UNIFIED: 0.62, OTHERS: 0.60}
+LEAST_HIGH_RATIO = {GDDR: 1.28, APPLE: 1.40, UNIFIED: 1.40, OTHERS: 1.40}
 ANCHORED_LOW_RATIO = 0.80
 SLOWDOWNS = (1.0, 1.25, 1.5, 2.0, 3.0)
-GDDR = "NVIDIA with GDDR"
 
 
 def group_of(kind: str, *, unified: bool) -> str:
     """Return the group that shares a low factor."""
     if kind in {"nvidia-ada", "nvidia-ampere"}:
         return GDDR
-    return "unified memory" if unified else "others"
+    if kind.startswith("apple"):
+        return APPLE
+    return UNIFIED if unified else OTHERS
 
 
 def groups_of(rows: Sequence[Row]) -> NDArray[np.str_]:
@@ -47,26 +52,27 @@ def groups_of(rows: Sequence[Row]) -> NDArray[np.str_]:
     return np.array([group_of(row.spec.kind, unified=row.spec.unified) for row in rows])
 
 
-def low_ratios(collapsed: HeldOut, every: HeldOut) -> dict[str, float]:
-    """Return the low factor of each group by the rule."""
+def edges(collapsed: HeldOut, every: HeldOut) -> dict[str, tuple[float, float]]:
+    """Return the low and the high factor of each group by the rule."""
     everywhere = [np.ones(len(held.rows), dtype=bool) for held in (collapsed, every)]
     return {
-        str(group): math.floor(100 * _edge(group, collapsed, every, everywhere)) / 100
+        str(group): _edges(group, collapsed, every, everywhere)
         for group in np.unique(groups_of(collapsed.rows))
     }
 
 
 def covered(held: HeldOut, collapsed: HeldOut, every: HeldOut, fold: str) -> Mask:
-    """Say for each row whether its band held it, the low factor taken from the other folds."""
+    """Say for each row whether its band held it, the factors taken from the other folds."""
     groups, values = groups_of(held.rows), held.values(fold)
-    low = np.empty(len(held.rows))
+    low, high = np.empty(len(held.rows)), np.empty(len(held.rows))
     for value in np.unique(values):
         others = [h.values(fold) != value for h in (collapsed, every)]
         for group in np.unique(groups[values == value]):
-            edge = _edge(group, collapsed, every, others)
-            low[(values == value) & (groups == group)] = edge
-    above: Mask = np.exp(held.residuals[fold]) >= low
-    return above & ~above_high_edge(held.rows)
+            chosen = (values == value) & (groups == group)
+            low[chosen], high[chosen] = _edges(group, collapsed, every, others)
+    measured = np.exp(held.residuals[fold])
+    inside: Mask = (measured >= low) & (measured <= high)
+    return inside & ~above_high_edge(held.rows)
 
 
 def above_high_edge(rows: Sequence[Row]) -> Mask:
@@ -74,16 +80,23 @@ def above_high_edge(rows: Sequence[Row]) -> Mask:
     return np.array([row.tps > GPU_HIGH_RATIO * row.ceiling_tps for row in rows])
 
 
-def widths(held: HeldOut, low: Mapping[str, float], fold: str) -> Array:
+def widths(held: HeldOut, found: Mapping[str, tuple[float, float]], fold: str) -> Array:
     """Return high / low of each row's band."""
     predicted = np.exp(held.table.log_tps - held.residuals[fold])
-    high = np.array([GPU_HIGH_RATIO * row.ceiling_tps for row in held.rows])
-    return np.asarray(high / (_lows(held, low) * predicted), dtype=np.float64)
+    bound = np.array([GPU_HIGH_RATIO * row.ceiling_tps for row in held.rows])
+    low, high = (
+        predicted * np.array([found[group][edge] for group in groups_of(held.rows)])
+        for edge in (0, 1)
+    )
+    return np.asarray(np.minimum(high, bound) / low, dtype=np.float64)
 
 
-def detected(held: HeldOut, low: Mapping[str, float], fold: str, slowdown: float) -> Mask:
+def detected(
+    held: HeldOut, found: Mapping[str, tuple[float, float]], fold: str, slowdown: float
+) -> Mask:
     """Say for each row whether it would be below its band if it were slower by the factor."""
-    below: Mask = np.exp(held.residuals[fold]) / slowdown < _lows(held, low)
+    lows = np.array([found[group][0] for group in groups_of(held.rows)])
+    below: Mask = np.exp(held.residuals[fold]) / slowdown < lows
     return below
 
 
@@ -93,18 +106,21 @@ def detected_by_setup(rows: Sequence[Row], slowdown: float) -> Mask:
     return below
 
 
-def _lows(held: HeldOut, low: Mapping[str, float]) -> Array:
-    return np.array([low[group] for group in groups_of(held.rows)])
+def _edges(
+    group: str, collapsed: HeldOut, every: HeldOut, allowed: Sequence[Mask]
+) -> tuple[float, float]:
+    """Return the factors of a group from the allowed rows; of all groups where it has none."""
 
-
-def _edge(group: str, collapsed: HeldOut, every: HeldOut, allowed: Sequence[Mask]) -> float:
-    """Return the low factor of a group from the allowed rows; of all groups where it has none."""
-    edges = []
-    for held, mask, quantile in zip(
-        (collapsed, every), allowed, (LOW_QUANTILE, EVERY_ROW_QUANTILE), strict=True
-    ):
+    def quantile(held: HeldOut, mask: Mask, share: float) -> float:
         chosen = mask & (groups_of(held.rows) == group)
         chosen = chosen if chosen.any() else mask
         pooled = np.concatenate([held.residuals[fold][chosen] for fold in ("GPU", "source")])
-        edges.append(float(np.exp(np.quantile(pooled, quantile))))
-    return min(*edges, MOST_LOW_RATIO[group])
+        return float(np.exp(np.quantile(pooled, share)))
+
+    low = min(
+        quantile(collapsed, allowed[0], LOW_QUANTILE),
+        quantile(every, allowed[1], EVERY_ROW_QUANTILE),
+        MOST_LOW_RATIO[group],
+    )
+    high = max(quantile(collapsed, allowed[0], HIGH_QUANTILE), LEAST_HIGH_RATIO[group])
+    return math.floor(100 * low) / 100, math.ceil(100 * high) / 100

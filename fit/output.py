@@ -6,7 +6,12 @@ from pathlib import Path
 from fit.bands import group_of
 from fit.model import PUBLISHED_PRIOR, Parameters
 from fit.rows import Row
-from slowtok.config.efficiency import LlamafileConstants, PrefillConstants
+from slowtok.config.efficiency import (
+    DecodeConstants,
+    LlamafileConstants,
+    PrefillConstants,
+    ServingConstants,
+)
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "config" / "efficiency.toml"
@@ -17,8 +22,10 @@ UNIFIED = ("nvidia-gb10",)
 
 def constants_text(
     p: Parameters,
-    low: Mapping[str, float],
+    bands: Mapping[str, tuple[float, float]],
+    generic: Mapping[str, DecodeConstants],
     llamafile: Mapping[str, LlamafileConstants],
+    serving: ServingConstants,
     prefill: Mapping[str, PrefillConstants],
     rows: Sequence[Row],
     remarks: Sequence[str],
@@ -37,18 +44,50 @@ def constants_text(
     lines += ["", "[llamafile]"]
     for maker, own in llamafile.items():
         lines.append(
-            f"{maker} = {{ layer_us = {own.layer_s * 1e6:.1f}, low = {own.low_ratio:.2f} }}"
+            f"{maker} = {{ layer_us = {own.layer_s * 1e6:.1f}, low = {own.low_ratio:.2f}, "
+            f"high = {own.high_ratio:.2f} }}"
         )
-    lines += ["", "[decode]", *_decode_lines(p, low, rows), "", "[prefill]"]
-    for kind, c in sorted(prefill.items()):
+    lines += ["", "[decode]", *_decode_lines(p, bands, rows), "", "[generic]"]
+    for memory, c in generic.items():
         lines.append(
-            f"{kind} = {{ efficiency = {c.efficiency_ratio:.3f}, moe = {c.moe_ratio:.2f}, "
-            f"low = {c.low_ratio:.2f}, high = {c.high_ratio:.2f} }}"
+            f"{memory} = {{ efficiency = {c.efficiency_ratio:.3f}, low = {c.low_ratio:.2f}, "
+            f"high = {c.high_ratio:.2f} }}"
+        )
+    lines += ["", *_serving_lines(serving), "", "[prefill]"]
+    for kind, rate in sorted(prefill.items()):
+        lines.append(
+            f"{kind} = {{ efficiency = {rate.efficiency_ratio:.3f}, moe = {rate.moe_ratio:.2f}, "
+            f"low = {rate.low_ratio:.2f}, high = {rate.high_ratio:.2f} }}"
         )
     return "\n".join(lines) + "\n"
 
 
-def _decode_lines(p: Parameters, low: Mapping[str, float], rows: Sequence[Row]) -> list[str]:
+def _serving_lines(c: ServingConstants) -> list[str]:
+    lines = ["[serving]", f"kv_ratio = {c.kv_ratio:.3f}", f"narrow_ratio = {c.narrow_ratio:.3f}"]
+    lines += [f"old_layer_us = {c.old_layer_s * 1e6:.1f}"]
+    lines += [f"moe_tensor_layer_us = {c.moe_tensor_layer_s * 1e6:.1f}", "", "[serving.memory]"]
+    for name, memory in c.memory.items():
+        lines.append(
+            f"{name} = {{ efficiency = {memory.efficiency_ratio:.3f}, "
+            f"layer_us = {memory.layer_s * 1e6:.1f}, "
+            f"moe_layer_us = {memory.moe_layer_s * 1e6:.1f}, "
+            f"tensor_layer_us = {memory.tensor_layer_s * 1e6:.1f}, "
+            f"low = {memory.low_ratio:.2f}, high = {memory.high_ratio:.2f}, "
+            f"several_low = {memory.several_low_ratio:.2f}, "
+            f"several_high = {memory.several_high_ratio:.2f} }}"
+        )
+    lines += ["", "[serving.engine]"]
+    for name, engine in c.engine.items():
+        lines.append(
+            f"{name} = {{ efficiency = {engine.efficiency_ratio:.3f}, "
+            f"layer = {engine.layer_ratio:.3f} }}"
+        )
+    return lines
+
+
+def _decode_lines(
+    p: Parameters, bands: Mapping[str, tuple[float, float]], rows: Sequence[Row]
+) -> list[str]:
     lines = []
     unified = {row.spec.kind for row in rows if row.spec.unified} | set(UNIFIED)
     for kind in sorted(set(p.efficiency) | set(PUBLISHED_PRIOR)):
@@ -56,8 +95,9 @@ def _decode_lines(p: Parameters, low: Mapping[str, float], rows: Sequence[Row]) 
         gpus = len({row.gpu for row in own})
         origin = f"{len(own)} rows, {gpus} GPUs" if own else "published, no rows here"
         ratio = p.efficiency.get(kind) or PUBLISHED_PRIOR[kind][0]
-        edge = low[group_of(kind, unified=kind in unified)]
-        lines.append(f"{kind} = {{ efficiency = {ratio:.3f}, low = {edge:.2f} }}  # {origin}")
+        low, high = bands[group_of(kind, unified=kind in unified)]
+        known = f"efficiency = {ratio:.3f}, low = {low:.2f}, high = {high:.2f}"
+        lines.append(f"{kind} = {{ {known} }}  # {origin}")
     return lines
 
 

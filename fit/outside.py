@@ -8,7 +8,7 @@ from slowtok.detectors.assumed_model import Unsized
 from slowtok.detectors.prospect import Rate, prospect
 from slowtok.detectors.published import facts_of
 
-Cells = tuple[str, int, int, str, str, str, str, str]
+Cells = tuple[str, int, int, str, str, str, str, str, str]
 
 
 def of_outside(raw: Iterable[dict[str, str]]) -> list[Cells]:
@@ -28,6 +28,14 @@ def of_outside(raw: Iterable[dict[str, str]]) -> list[Cells]:
 
 
 def _group(record: dict[str, str]) -> str:
+    engine = record.get("engine")
+    if engine is not None:
+        clean = record["fit_use"] == "1"
+        return (
+            f"{engine}, {'several GPUs' if record['n_gpus'] != '1' else 'one'}"
+            if clean
+            else ("engines, not clean")
+        )
     if record["kind"] != "gpu":
         known = ", bandwidth known" if record["mem_bw_gbs"] else ", bandwidth not known"
         return record["kind"] + (known if record["kind"] == "cpu" else "")
@@ -43,11 +51,12 @@ def _line(group: str, found: list[tuple[float, Rate]]) -> Cells:
     ]
     above = sum(bool(rate.ceiling and tps > rate.ceiling) for tps, rate in found)
     if not known:
-        return group, len(found), 0, "", "", "", "", str(above)
+        return group, len(found), 0, "", "", "", "", "", str(above)
     below = sum(tps < low for tps, low, _, _ in known) / len(known)
     over = sum(tps > high for tps, _, _, high in known) / len(known)
     error = median(abs(tps / expected - 1) for tps, _, expected, _ in known)
     inside = f"{1 - below - over:.1%}"
+    width = median(high / low for _, low, _, high in known)
     return (
         group,
         len(found),
@@ -56,5 +65,6 @@ def _line(group: str, found: list[tuple[float, Rate]]) -> Cells:
         f"{below:.0%}",
         f"{over:.0%}",
         f"{error:.1%}",
+        f"{width:.2f}",
         str(above),
     )

@@ -17,10 +17,14 @@ from fit.bands import (
     widths,
 )
 from fit.folds import FOLDS, KNOCK_OUTS, HeldOut, kinds_of, residuals_out, without
+from fit.generic import GenericFit
 from fit.llamafile import LlamafileFit
 from fit.model import Array, Parameters, residuals, table
 from fit.outside import of_outside
 from fit.rows import Row
+from fit.serving import GROUPS, ServingFit, group_of
+
+Edges = Mapping[str, tuple[float, float]]
 
 
 def of_data(rows: Sequence[Row], collapsed: Sequence[Row], out: Counter[str]) -> str:
@@ -33,7 +37,7 @@ def of_data(rows: Sequence[Row], collapsed: Sequence[Row], out: Counter[str]) ->
     return "\n".join(lines)
 
 
-def of_residuals(p: Parameters, collapsed: HeldOut, every: HeldOut, low: dict[str, float]) -> str:
+def of_residuals(p: Parameters, collapsed: HeldOut, every: HeldOut, found: Edges) -> str:
     """Show measured / predicted in the sample and held out."""
     head = ("rows", "", "n", "median", "median error", "p5-p95", "in band", "high/low", "> 0.93")
     lines = _head(head)
@@ -42,20 +46,20 @@ def of_residuals(p: Parameters, collapsed: HeldOut, every: HeldOut, low: dict[st
         lines.append(_line(name, "in sample", len(inside), *_spread(inside), "", "", ""))
         for fold in FOLDS:
             chosen = np.ones(len(held.rows), dtype=bool)
-            lines.append(_held_line(name, fold, held, collapsed, every, low, chosen))
-        for group in sorted(low):
+            lines.append(_held_line(name, fold, held, collapsed, every, found, chosen))
+        for group in sorted(found):
             chosen = groups_of(held.rows) == group
             title = f"{name}, {group}"
-            lines.append(_held_line(title, "GPU", held, collapsed, every, low, chosen))
+            lines.append(_held_line(title, "GPU", held, collapsed, every, found, chosen))
     return "\n".join(lines)
 
 
-def of_detection(collapsed: HeldOut, low: dict[str, float]) -> str:
+def of_detection(collapsed: HeldOut, found: Edges) -> str:
     """Show which share of rows is flagged when every run is slowed; x1 are false alarms."""
     lines = _head(("", *(f"x{slowdown:g}" for slowdown in SLOWDOWNS)))
     gddr = groups_of(collapsed.rows) == GDDR
     for name, chosen in (("GPU never seen", gddr | True), (f"the same, {GDDR}", gddr)):
-        shares = [detected(collapsed, low, "GPU", s)[chosen].mean() for s in SLOWDOWNS]
+        shares = [detected(collapsed, found, "GPU", s)[chosen].mean() for s in SLOWDOWNS]
         lines.append(_line(name, *(f"{share:.1%}" for share in shares)))
     shares = [detected_by_setup(collapsed.rows, s).mean() for s in SLOWDOWNS]
     lines.append(_line("after one row of the same setup", *(f"{share:.1%}" for share in shares)))
@@ -88,20 +92,54 @@ def of_kinds(held: HeldOut) -> str:
 
 def of_llamafile(found: Mapping[str, LlamafileFit]) -> str:
     """Show how the engine with constants of its own fares, in the sample."""
-    head = ("llamafile", "rows", "us more per layer", "low factor", "median", "median error")
+    head = ("llamafile", "rows", "us more per layer", "band", "median", "median error")
     lines = _head((*head, "p5-p95"))
     for maker, own in found.items():
-        layer_us, low = own.constants.layer_s * 1e6, own.constants.low_ratio
-        cells = (maker, len(own.left), f"{layer_us:.0f}", f"{low:.2f}", *_spread(own.left))
+        c = own.constants
+        band = f"{c.low_ratio:.2f}-{c.high_ratio:.2f}"
+        cells = (maker, len(own.left), f"{c.layer_s * 1e6:.0f}", band, *_spread(own.left))
         lines.append(_line(*cells))
     return "\n".join(lines)
 
 
-def of_others(raw: Sequence[dict[str, str]]) -> str:
+def of_engines(found: ServingFit, out: Counter[str]) -> str:
+    """Show engines that serve batches, at one stream: by memory, and by how many GPUs share it."""
+    sources = {row.source for row in found.rows}
+    gpus = {row.gpu for row in found.rows}
+    counted = f"{len(found.rows)} rows of {len(gpus)} GPUs and {len(sources)} sources"
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in out.most_common())
+    head = ("serving engines", "", "rows", "median", "median error", "p5-p95", "band", "in band")
+    lines = [f"Engines that serve batches: {counted}. Left out: {reasons}.", "", *_head(head)]
+    for title, left in found.left.items():
+        for group in GROUPS:
+            chosen = np.array([group_of(row) == group for row in found.rows])
+            low, high = found.band(group)
+            measured = np.exp(left[chosen])
+            inside = ((measured >= low) & (measured <= high)).mean()
+            name = f"{group[0]}, {'several GPUs' if group[1] else 'one GPU'}"
+            cells = (*_spread(left[chosen]), f"{low:.2f}-{high:.2f}", f"{inside:.1%}")
+            lines.append(_line(name, title, chosen.sum(), *cells))
+    return "\n".join(lines)
+
+
+def of_generic(found: Mapping[str, GenericFit]) -> str:
+    """Show what happens where the kind of GPU is not known: each kind left out."""
+    head = ("kind not known", "rows", "kinds", "band", "median", "median error", "p5-p95")
+    lines = _head(head)
+    for memory, generic in found.items():
+        c = generic.constants
+        band = f"{c.low_ratio:.2f}-{c.high_ratio:.2f}"
+        title = "unified memory" if memory == "unified" else "memory of its own"
+        cells = (title, len(generic.left), generic.kinds, band, *_spread(generic.left))
+        lines.append(_line(*cells))
+    return "\n".join(lines)
+
+
+def of_others(raw: Sequence[dict[str, str]], engines: Sequence[dict[str, str]]) -> str:
     """Show how the answers of `slowtok fit` fare on every row, with the constants in force."""
     head = ("every row", "rows", "with a band", "in it", "below", "above", "median error")
-    lines = _head((*head, "above the ceiling"))
-    return "\n".join([*lines, *(_line(*cells) for cells in of_outside(raw))])
+    lines = _head((*head, "high/low", "above the ceiling"))
+    return "\n".join([*lines, *(_line(*cells) for cells in of_outside([*raw, *engines]))])
 
 
 def _held_line(
@@ -110,7 +148,7 @@ def _held_line(
     held: HeldOut,
     collapsed: HeldOut,
     every: HeldOut,
-    low: dict[str, float],
+    found: Edges,
     chosen: np.ndarray,
 ) -> str:
     left = held.residuals[fold][chosen]
@@ -121,7 +159,7 @@ def _held_line(
         len(left),
         *_spread(left),
         f"{inside.mean():.1%}",
-        f"{np.median(widths(held, low, fold)[chosen]):.2f}",
+        f"{np.median(widths(held, found, fold)[chosen]):.2f}",
         f"{above_high_edge(held.rows)[chosen].mean():.1%}",
     )
 

@@ -17,6 +17,7 @@ from slowtok.proxy.commands.options import (
     Listen,
     LogFile,
     NoKey,
+    RamBandwidth,
     Record,
     StateDir,
     Upstream,
@@ -54,6 +55,7 @@ def serve(
     log: LogFile = None,
     state_dir: StateDir = None,
     record: Record = None,
+    ram_bandwidth: RamBandwidth = None,
     api_key: ApiKey = None,
     allow_no_key: NoKey = False,
     workers: Annotated[
@@ -70,6 +72,7 @@ def serve(
         "log": log,
         "state_dir": state_dir,
         "record": record,
+        "ram_bandwidth": ram_bandwidth,
         "api_key": api_key,
         "allow_no_key": allow_no_key or None,
         "workers": workers,
@@ -87,17 +90,21 @@ def demo(
     stay: Annotated[bool, typer.Option("--serve", help="Keep engine and proxy up.")] = False,
     listen: Listen = None,
     state_dir: StateDir = None,
+    ram_bandwidth: RamBandwidth = None,
     json: Json = False,
 ) -> None:
     """Show it all: a real engine, a real model, real slowdowns, each one diagnosed."""
     from slowtok.proxy.demo.scenario import run_demo  # noqa: PLC0415 - as above
 
+    if ram_bandwidth is not None:
+        settings_from({"ram_bandwidth": ram_bandwidth}, None)  # a bad one is told before it begins
     raise typer.Exit(
         run_demo(
             model=model,
             serve=stay,
             listen=listen,
             state_dir=Path(state_dir) if state_dir else None,
+            ram_bandwidth=ram_bandwidth,
             json=json,
         )
     )
@@ -196,6 +203,7 @@ def doctor(
     listen: Listen = None,
     config: Config = None,
     state_dir: StateDir = None,
+    ram_bandwidth: RamBandwidth = None,
     json: Json = False,
 ) -> None:
     """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
@@ -205,6 +213,7 @@ def doctor(
         "upstream": upstream or None,
         "listen": listen,
         "state_dir": state_dir,
+        "ram_bandwidth": ram_bandwidth,
         "json": json or None,
     }
     settings = settings_from(given, config)
@@ -260,14 +269,19 @@ def replay(
     expect_again: Annotated[
         bool, typer.Option("--expect-again", help="Compute the expected rates anew, too.")
     ] = False,
+    ram_bandwidth: RamBandwidth = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Diagnose recorded cases again, and show what changed."""
     from slowtok.proxy.commands.replay import run_replay  # noqa: PLC0415 - as above
 
-    settings = settings_from({"json": json or None}, config)
-    raise typer.Exit(run_replay(settings, files, expect_again=expect_again))
+    given = {"ram_bandwidth": ram_bandwidth, "json": json or None}
+    settings = settings_from(given, config)
+    ram_bytes_per_s = settings.ram_bytes_per_s if ram_bandwidth is not None else None
+    raise typer.Exit(
+        run_replay(settings, files, expect_again=expect_again, ram_bytes_per_s=ram_bytes_per_s)
+    )
 
 
 def _reading(

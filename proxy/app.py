@@ -13,7 +13,10 @@ from typing import Any
 from aiohttp import web
 
 from slowtok.config.settings import Settings
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.ram_read import ram_read_bytes_per_s
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.client_reply import ClientReply
@@ -72,6 +75,7 @@ class Proxy:
             "metrics": self.metrics,
             "samples": self.series,
             "events": self.events,
+            "RAM bandwidth": self._note_ram_read,
             **sinks,
         }
         self._own_cost = OwnCost()
@@ -106,7 +110,8 @@ class Proxy:
         )
         self.relay = make_relay(settings, self.session, self.engines, self.observer)
         self.ram = RamBandwidth(
-            settings.state_path / "ram.json",
+            settings.state_path,
+            given_bytes_per_s=settings.ram_bytes_per_s,
             is_quiet=lambda: self.observer.in_flight == 0,
             is_idle=self._cores_are_idle,
             tell=lambda number: self.tell("ram-measured-busy", bytes_per_s=round(number)),
@@ -146,9 +151,17 @@ class Proxy:
                 gpus_reason=device.gpus_reason or reason,
                 sampling_failure=failure,
                 ram_bandwidth_bytes_per_s=ram_bytes_per_s,
+                ram_bandwidth_source=self.ram.source,
             )
             self._device = (told, facts)
         return self._device[1]
+
+    def _note_ram_read(
+        self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]
+    ) -> None:
+        del diagnosis, record  # slow or not: it has read that much
+        if (bytes_per_s := ram_read_bytes_per_s(case)) is not None:
+            self.ram.note_read(bytes_per_s)
 
     def _cores_are_idle(self) -> bool:
         now_s = time.monotonic()
@@ -334,7 +347,7 @@ def _ram_not_visible(ram: RamBandwidth) -> list[dict[str, str]]:
         return [{"fact": "RAM bandwidth of a quiet machine", "why": why}]
     if ram.bytes_per_s is not None:
         return []
-    why = ram.failure or "not measured yet; it waits for a quiet second"
+    why = ram.failure or "not measured yet; it waits for a quiet second (--ram-bandwidth gives it)"
     return [{"fact": "RAM bandwidth", "why": why}]
 
 

@@ -1,8 +1,11 @@
 """What each setup gave: the learned side of the expectation, and what drift is held against.
 
 Strategy: healthy rates of requests that had the engine to themselves make the baseline of this
-version of the engine. All rates, slow ones too, whatever the version, tell what last week gave:
-a machine that was always slow has no baseline, and its past stays visible all the same.
+version of the engine: of those that were judged normal, and of those that nothing could be expected
+of, as long as they lost nothing that was measured. A request that was shared, or throttled by any
+counter of the driver, teaches no health. All rates, slow ones too, whatever the version, tell what
+last week gave: a machine that was always slow has no baseline, and its past stays visible all the
+same. What the running engine gave a moment ago, whatever the verdict, is the second reference.
 
 Where machines share what they learn (`past.shared`), healthy rates of others with the same card
 stand in until this one has enough of its own. They are held to the same physics.
@@ -13,18 +16,20 @@ that another version of slowtok wrote is taken as it is, because that one expect
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.measured_loss import was_throttled
 from slowtok.detectors.once import once
 from slowtok.detectors.phases import MIN_DECODE_TOKENS, is_error
 from slowtok.proxy.past import summary
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
+from slowtok.proxy.past.recent import NOT_KNOWN, Recent
 from slowtok.proxy.past.setup import (
     ALONE,
     Place,
@@ -32,6 +37,7 @@ from slowtok.proxy.past.setup import (
     decode_setup,
     is_alone,
     octave_of,
+    others_at_decode,
     place_of,
     prefill_setup,
     sequences_of,
@@ -95,6 +101,7 @@ class Baselines:
         self, kept: Kept, *, peers: Peers | None = None, made_by: str | None = None
     ) -> None:
         self._kept = kept
+        self._recent = Recent()
         self._peers = peers
         self._made_by = made_by or own_version() or UNKNOWN_VERSION
         # Worked out anew only when rates were added: how often is a part of what is asked.
@@ -110,15 +117,19 @@ class Baselines:
         """Return what this setup gave before, alone, at the case's own context and prompt.
 
         Requests that share the engine are held against it too: what sharing costs is a finding.
+        For a case that has its history: its loads tell which one of the engine it ran on.
         """
         changes = self._kept.rates.changes
         if not changes and self._peers is None:  # nothing was learned yet
             return NO_BASELINE
         asked = _asked(case)
         own = self._own(asked, changes)
-        if self._peers is None or own.count >= REFINE_AFTER:
+        if self._peers is not None and own.count < REFINE_AFTER:
+            own = self._with_peers(own, asked, case, self._peers)
+        usual = self._recent.of(case, asked.decode_alone)
+        if usual is NOT_KNOWN:
             return own
-        return self._with_peers(own, asked, case, self._peers)
+        return replace(own, usual_decode_tps=usual.tps, healthy_here=usual.healthy)
 
     def earlier(self, case: Case) -> Earlier:
         """Return what drift is held against, at the case's own context and prompt."""
@@ -138,9 +149,10 @@ class Baselines:
         if not _has_telling_decode(case):
             return False
         setup = decode_setup(case)
-        healthy = diagnosis.verdict == "normal" and is_alone(setup)
+        healthy = _is_healthy(case, diagnosis) and is_alone(setup)
         expected_tps = case.envelope.roofline_tps
         self._add(case, setup, case.phases.decode_tps, expected_tps, healthy=healthy)
+        self._recent.add(case, setup, healthy=healthy)
         if healthy:
             self._tell_peers(case, setup)
         return healthy
@@ -251,11 +263,22 @@ def _asked(case: Case) -> _Asked:
         place_of(case),
         octave_of(envelope.context_tokens),
         octave_of(case.timeline.tokens.processed),
-        sequences_of(case.neighbours.decode_mean),
+        sequences_of(others_at_decode(case)),
         envelope.roofline_tps,
         envelope.expected_prefill_tps,
         _version(case),
     )
+
+
+def _is_healthy(case: Case, diagnosis: Diagnosis) -> bool:
+    """Say whether a request may teach what is healthy: nothing that was measured was lost.
+
+    One of which nothing could be expected teaches too: else nothing would ever be expected.
+    """
+    if was_throttled(case):
+        return False
+    unexpected = diagnosis.verdict == "unknown" and case.envelope.decode is None
+    return diagnosis.verdict == "normal" or unexpected
 
 
 def _version(case: Case) -> str:

@@ -15,14 +15,26 @@ from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.activity import ActivityLog
 from slowtok.proxy.servers.facts import Identity, Kind, Probe
 from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
+from slowtok.proxy.servers.locality import is_here
 from slowtok.proxy.servers.scraper import Scraper
 from slowtok.proxy.servers.server_facts import meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
 
 MODELS = "/v1/models"  # where every engine lists its models
 
+Runs = tuple[int, float | None, tuple[int, ...]]
+"""What runs behind a port: pid and start of the process, and the pids below it."""
+
 _Told = tuple[Identity | None, Kind, Probe, ProcessFacts | None, bool | None, str | None]
 """What its facts are made of: who it is or was, what it tells, its process, the model asked for."""
+
+
+def runs_of(process: ProcessFacts | None) -> Runs | None:
+    """Return what runs behind a port, None where that is not seen."""
+    if process is None or process.pid is None:
+        return None
+    children = tuple(sorted(child.pid for child in process.children))
+    return process.pid, process.created_unix_s, children
 
 
 @lru_cache(maxsize=64)
@@ -35,11 +47,14 @@ def only_named(model: str | None) -> ModelFacts:
 class Engine:
     """One inference server. `identity` is None until it answered, and while it does not.
 
+    `local` says whether its address is this machine's: `is_here` whether the engine is.
     `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
     answering; None while it answers, and until it did. `asked_model` is the model that the
     last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
     lists of models as it sent them, by path. `wanted` asks for a whole look now. `scraper` is None
-    until it is needed.
+    until it is needed. `looked_at` is what ran when it was last looked at, `is_looked_at` says
+    that it is being looked at now, and the end of each look is shown by `look_over`. `fingerprints`
+    has the last one in its replies, by the model that was asked for.
     """
 
     name: str
@@ -60,6 +75,10 @@ class Engine:
     lost_unix_s: float | None = None
     listed: dict[str, dict[str, Any]] = field(default_factory=dict)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    look_over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_looked_at: bool = False
+    looked_at: Runs | None = None
+    fingerprints: dict[str | None, str] = field(default_factory=dict)
     port: int = field(init=False)
     _told: tuple[_Told, Mapping[str, Any]] | None = None
     _facts: tuple[tuple[_Told, float | None, Mapping[str, Any]], ServerFacts] | None = None
@@ -107,6 +126,20 @@ class Engine:
             )
             self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
         return self._told[1]
+
+    def is_here(self, process: ProcessFacts | None) -> bool | None:
+        """Return whether it runs on this machine; `process` is who listens at its port."""
+        return is_here(self.local, process)
+
+    def note_runs(self, process: ProcessFacts | None) -> None:
+        """Want a look where something else runs than at the last one.
+
+        Another child of Ollama is a model loaded anew, another process the engine started again,
+        perhaps as another build. What is not seen now has not changed.
+        """
+        runs = runs_of(process)
+        if runs is not None and self.looked.is_set() and runs != self.looked_at:
+            self.wanted.set()
 
     @property
     def kind(self) -> str:

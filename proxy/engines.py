@@ -18,16 +18,17 @@ from yarl import URL
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine, facts_at
+from slowtok.proxy.engine import Engine, Runs, facts_at, runs_of
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
+from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
-from slowtok.proxy.servers.scraper import KINDS, Scraper
+from slowtok.proxy.servers.scraper import GAUGED, KINDS, Scraper
 from slowtok.proxy.servers.server_facts import loaded_model
 from slowtok.proxy.servers.slots import POLL_S, SlotsLook, look_at_slots
 
@@ -44,6 +45,9 @@ USUAL_PORTS = {
 RETRY_S = 2.0  # while an engine does not answer
 REFRESH_S = 30.0  # while it does
 SLEEP_POLL_S = 1.0  # while it may put its model to sleep: /props answers without waking it
+RELOAD_S = 0.25
+"""A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
+milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
 FIRST_LOOK_S = 0.5  # a first request waits at most this long for the engine to be known
 
 ToldSlots = Callable[[str, str | None, SlotsLook], None]
@@ -221,15 +225,42 @@ class Engines:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)
             engine.scraper.begin()
 
-    def note_end(self, name: str | None) -> None:
-        """Scrape an engine's counters: the last byte of a request has come."""
+    def note_end(
+        self, name: str | None, load_s: float | None = None, fingerprint: str | None = None
+    ) -> None:
+        """Scrape an engine's counters: the last byte of a request has come.
+
+        `load_s` is how long the engine says that it loaded its model for the request,
+        `fingerprint` what it put into the reply: another one is another build, or another set-up.
+        """
         engine = self.find(name)
         if engine is None:
             return
         if engine.scraper is not None:
             engine.scraper.want()
-        if engine.probe.loaded is not None and not loaded_model(engine.probe, engine.asked_model):
+        engine.note_runs(self._process(engine))
+        if fingerprint is not None:
+            if engine.fingerprints.setdefault(engine.asked_model, fingerprint) != fingerprint:
+                engine.wanted.set()
+            engine.fingerprints = {engine.asked_model: fingerprint}
+        held = engine.probe.loaded
+        if held is not None and not loaded_model(engine.probe, engine.asked_model):
             engine.wanted.set()  # it has just loaded what the last look did not see
+        elif held is not None and (load_s or 0.0) > RELOAD_S:
+            engine.wanted.set()  # the same model, perhaps with another context, placed otherwise
+
+    async def settled(self, name: str | None, timeout_s: float) -> bool:
+        """Wait until a look that is wanted or under way is over; False when it is late."""
+        engine = self.find(name)
+        if engine is None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while engine.wanted.is_set() or engine.is_looked_at:
+                    await engine.look_over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def scraped(self, name: str | None, timeout_s: float) -> bool:
         """Wait until the scrapes begun so far are there; False when they are late."""
@@ -270,20 +301,21 @@ class Engines:
     async def _watch(self, engine: Engine) -> None:
         while True:
             await self._look(engine)
-            loading = engine.kind == "llama-server" and not engine.models
-            if engine.identity is None or loading:
+            # it loads its model, or has begun to answer and not yet told of those that it had
+            is_early = not engine.models and (engine.kind == "llama-server" or engine.asked_model)
+            if engine.identity is None or is_early:
                 await self._rest(engine, RETRY_S)
             elif self._may_sleep(engine):
                 await self._watch_sleep(engine)
             else:
                 await self._rest(engine, REFRESH_S)
 
-    async def _rest(self, engine: Engine, rest_s: float) -> None:
-        """Wait until it is time for the next look, or somebody wants one."""
+    async def _rest(self, engine: Engine, rest_s: float) -> bool:
+        """Wait until it is time for the next look, or somebody wants one: then it is True."""
         with suppress(TimeoutError):
             async with asyncio.timeout(rest_s):  # wait_for may swallow the end (Python 3.11)
                 await engine.wanted.wait()
-        engine.wanted.clear()
+        return engine.wanted.is_set()
 
     def _may_sleep(self, engine: Engine) -> bool:
         """Say whether an engine was told to put its model away when idle, or was seen to."""
@@ -296,16 +328,22 @@ class Engines:
     async def _watch_sleep(self, engine: Engine) -> None:
         """Ask only whether the model sleeps, until it is time for a whole look again."""
         for _ in range(int(REFRESH_S / SLEEP_POLL_S)):
-            await asyncio.sleep(SLEEP_POLL_S)
+            if await self._rest(engine, SLEEP_POLL_S):
+                return
             sleeping = await llama_server.is_sleeping(self._session, engine.url)
             if sleeping is None:  # it does not answer: a whole look will tell
                 return
             engine.probe = replace(engine.probe, sleeping=sleeping)
 
     async def _watch_asked(self) -> None:
-        """Count slots and counters while a request is at an engine, and never else."""
+        """Count slots and counters while a request is at an engine, and never else.
+
+        What runs behind an engine's port asks nobody, and is compared all the time.
+        """
         while True:
             await asyncio.sleep(POLL_S)
+            for engine in self.all:
+                engine.note_runs(self._process(engine))
             for engine in [e for e in self.all if self._is_asked(e.name)]:
                 try:
                     await self._count(engine)
@@ -313,7 +351,7 @@ class Engines:
                     self._tell_of_failure(engine, error)
 
     async def _count(self, engine: Engine) -> None:
-        if engine.scraper is not None and engine.kind == "vllm":
+        if engine.scraper is not None and engine.kind in GAUGED:
             engine.scraper.poll()
         if engine.identity is None:
             return
@@ -321,13 +359,16 @@ class Engines:
         url = slots_url(engine.url, engine.identity, engine.probe, process, model)
         seen = None if url is None else await look_at_slots(self._session, url)
         if seen is not None:
-            engine.slots.note(time.monotonic(), seen.busy)
+            engine.slots.note(time.monotonic(), seen)
             several = engine.probe.loaded is not None  # then these are the slots of one of them
             self._told_slots(engine.name, model if several else None, seen)
 
     async def _look(self, engine: Engine) -> None:
         """Ask an engine what it is; a look that breaks leaves what was known."""
-        before = engine.identity
+        before, ran = engine.identity, engine.looked_at
+        engine.wanted.clear()
+        engine.is_looked_at = True
+        engine.looked_at = runs_of(self._process(engine)) or ran
         try:
             await look(
                 self._session,
@@ -338,8 +379,12 @@ class Engines:
             )
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
             self._tell_of_failure(engine, error)
+        finally:
+            engine.is_looked_at = False
+            engine.look_over.set()
+            engine.look_over.clear()
         engine.looked.set()
-        if before is None and engine.identity is not None:
+        if engine.identity is not None and (before is None or _is_another(engine, before, ran)):
             self._note_found(engine)
         elif before is not None and engine.identity is None:
             self._note_lost(engine)
@@ -363,3 +408,14 @@ class Engines:
         self._tell(
             event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )
+
+
+def _is_another(engine: Engine, before: Identity, ran: Runs | None) -> bool:
+    """Say whether an engine was started anew since a look that gave the other two.
+
+    By its process where it was seen both times, else by its version.
+    """
+    runs = engine.looked_at
+    if ran is not None and runs is not None:
+        return ran[:2] != runs[:2]
+    return engine.identity is not None and engine.identity.version != before.version

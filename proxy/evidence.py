@@ -18,18 +18,38 @@ from slowtok.detectors.engine import EngineActivity
 from slowtok.detectors.expectation import expectation, refined
 from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.baselines import NO_BASELINE, Baselines
+from slowtok.proxy.crowds import (
+    Look,
+    Stay,
+    of_gauges,
+    of_slots,
+    queue_bounds,
+    while_read,
+    while_waiting,
+)
 from slowtok.proxy.engine import facts_at
 from slowtok.proxy.engines import Engine, Engines
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.gpus_used import gpus_used, seen_from
 from slowtok.proxy.history import NO_HISTORY, Past
-from slowtok.proxy.neighbours import Stay, count_neighbours, in_flight_at, with_slots
+from slowtok.proxy.neighbours import count_neighbours, in_flight_at, with_looks
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
-from slowtok.proxy.stream.phases import estimate, split
+from slowtok.proxy.servers.scraper import GAUGED
+from slowtok.proxy.stream.phases import estimate, split, with_queue
 
 MIN_SAMPLE_WINDOW_S = 1.0
 """A request may be shorter than the period of idle samples."""
+
+Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]
+"""Samples of the host and of the GPUs, and which GPUs the server uses."""
+
+UNSEEN: Sampled = ((), (), None)
+"""For an engine on another machine: what this one did is nothing to it."""
+
+JUST_BEFORE_S = 1.0
+"""How long before a request a look at gauges still tells what it met: they are read once a second
+while requests are there, and when one comes."""
 
 
 class Evidence:
@@ -62,7 +82,8 @@ class Evidence:
         process = None
         if engine is not None and engine.local is not False:
             process = self._sampler.process(engine.port)
-        host, gpu, used = self._sampled(exchange, engine, process, device)
+        is_here = engine is None or engine.is_here(process) is not False
+        host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
         seen = {"slept": exchange.slept, "gpu_indices": used}
         server, model = facts_at(engine, process, timeline.model, seen)
         activity = None if engine is None else _activity(exchange, engine, timeline)
@@ -77,9 +98,10 @@ class Evidence:
             alone=not at_send and _is_alone(met, activity),
             counted=_counted(activity) if activity else None,
         )
+        looks = [] if engine is None else _looks(exchange, engine, phases)
         neighbours = count_neighbours(at_send, phases, met)
-        if engine is not None:
-            neighbours = _by_slots(neighbours, exchange, phases, engine)
+        if met or looks:
+            neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
         case = Case(
             timeline=timeline,
             phases=phases,
@@ -95,20 +117,24 @@ class Evidence:
             baseline=NO_BASELINE,
             history=NO_HISTORY,
         )
-        return self._with_past(case, choices)
+        bounds = _queue_bounds(exchange, phases, looks, server.slots)
+        return self._with_past(case, choices, bounds)
 
-    def _with_past(self, case: Case, choices: int) -> Case:
+    def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
         """Return the case with what went before, and what is expected by it."""
         envelope, baseline, history = self._past_of(case)
         phases = case.phases
+        prefill_tps = history.best_prefill_tps or envelope.expected_prefill_tps
         if phases.source == "estimate":
             phases = estimate(
                 phases,
                 case.timeline,
                 choices=choices,
-                prefill_tps=history.best_prefill_tps or envelope.expected_prefill_tps,
+                prefill_tps=prefill_tps,
                 decode_tps=baseline.decode_tps or envelope.expected_tps,
             )
+        elif queue is not None:
+            phases = with_queue(phases, case.timeline, *queue, prefill_tps=prefill_tps)
         if baseline is NO_BASELINE and history is NO_HISTORY and phases is case.phases:
             return case
         return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
@@ -119,9 +145,9 @@ class Evidence:
         A past that cannot be read costs only itself.
         """
         try:
-            # the baseline is kept as a share of what is expected by first principles
-            baseline = self._baselines.find(case)
             history = self._past.of(case, self._idle(case))
+            # the baseline is kept as a share of what is expected by first principles
+            baseline = self._baselines.find(replace(case, history=history))
             envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
         except Exception:  # noqa: BLE001 - see above
             self._failures["past"] += 1
@@ -140,13 +166,8 @@ class Evidence:
         engine: Engine | None,
         process: ProcessFacts | None,
         device: DeviceFacts,
-    ) -> tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]:
-        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses.
-
-        There are none of this machine for a remote engine.
-        """
-        if engine is not None and engine.local is False:
-            return (), (), None
+    ) -> Sampled:
+        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses."""
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
@@ -157,18 +178,61 @@ class Evidence:
         return host, gpu, gpus_used(gpu, device, process.environment if process else {})
 
 
-def _by_slots(
-    guessed: Neighbours, exchange: Exchange, phases: Phases, engine: Engine
+def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]:
+    """Return the looks at the engine while the request was there: at its slots, or its gauges."""
+    begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
+    if begin_s is None or end_s is None:
+        return ()
+    if engine.kind in GAUGED:
+        looks = of_gauges(engine.activity.window(begin_s, end_s))
+        return [look for look in looks if look.at_s >= begin_s - JUST_BEFORE_S]
+    seen = engine.slots.window(begin_s, end_s)
+    return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
+
+
+def _with_crowds(
+    guessed: Neighbours,
+    exchange: Exchange,
+    phases: Phases,
+    met: Sequence[Stay],
+    looks: Sequence[Look],
+    slots: int | None,
 ) -> Neighbours:
+    """Add who was there while the request waited and while its prompt was read."""
     mine = exchange.meter.reply.choices_seen if exchange.meter else 1
-    return with_slots(guessed, phases, engine.slots, slots=engine.probe.slots, mine=mine)
+    found = with_looks(guessed, phases, looks, slots=slots, mine=mine)
+    sent_s, begun_s = exchange.sent_at_s, phases.prefill_from_at_s
+    first_s = phases.decode_from_at_s
+    until_s = first_s if begun_s is None else begun_s
+    if sent_s is None or until_s is None:
+        return found
+    before = [look for look in looks if look.at_s <= until_s]
+    found = replace(found, waiting=while_waiting((sent_s, until_s), met, before, slots))
+    if begun_s is None or first_s is None:
+        return found
+    during = [look for look in looks if begun_s <= look.at_s <= first_s]
+    crowd = while_read((begun_s, first_s), met, during, slots=slots, mine=mine)
+    return replace(found, prefill=crowd)
+
+
+def _queue_bounds(
+    exchange: Exchange, phases: Phases, looks: Sequence[Look], slots: int | None
+) -> tuple[float, float] | None:
+    """Return the least and the most that the request waited, where only gauges tell."""
+    if phases.queue_s is not None or phases.source != "stream":
+        return None
+    sent_s, first_s = exchange.sent_at_s, phases.decode_from_at_s
+    if sent_s is None or first_s is None:
+        return None
+    before = [look for look in looks if look.at_s <= first_s and look.waiting is not None]
+    return queue_bounds(sent_s, first_s, before)
 
 
 def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:
     """Return what the engine's counters gained around the request."""
     end_s = exchange.last_byte_at_s or exchange.ended_at_s
-    if exchange.sent_at_s is None or end_s is None:
-        return None
+    if exchange.sent_at_s is None or end_s is None or engine.kind == "sglang":
+        return None  # SGLang's gauges stand for some time after a request has ended
     return engine.activity.between(exchange.sent_at_s, end_s, timeline.first_token_at_s)
 
 

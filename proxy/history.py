@@ -10,6 +10,7 @@ from typing import NamedTuple
 from slowtok.detectors.case import Case, History
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.measured_loss import was_throttled
 from slowtok.proxy.baselines import NO_EARLIER, Baselines
 from slowtok.proxy.past.bests import Best, seen_in
 from slowtok.proxy.past.kept import Kept
@@ -69,8 +70,8 @@ class Past:
 
     def note(self, case: Case, diagnosis: Diagnosis) -> None:
         """Remember a request that was judged."""
-        # a GPU that was always held back shows no best
-        if diagnosis.verdict == "normal" and case.gpu:
+        # a GPU that was always held back shows no best, and one that was hot or braked neither
+        if diagnosis.verdict == "normal" and case.gpu and not was_throttled(case):
             for best in seen_in(case):
                 self._kept.add_best(best)
         if diagnosis.verdict == "unknown":

@@ -73,7 +73,8 @@ async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: 
         known = engine.models.get(name)
         is_loaded_anew = engine.loading != before
         if known is None or is_loaded_anew or (path is not None and known.path != path):
-            engine.models[name] = await _read_model(engine, name, path, cache_dir)
+            here = path if engine.is_here(process) else None
+            engine.models[name] = await _read_model(engine, name, here, cache_dir)
     for name in [name for name in engine.models if name not in names]:
         del engine.models[name]
 
@@ -100,7 +101,7 @@ async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str 
     several = len(engine.probe.models) > 1
     path = model_path(engine.identity, engine.probe, name if several else None)
     root = engine.probe.model_path
-    if path or not root or not engine.local or engine.kind not in SERVES_FOLDERS:
+    if path or not root or not engine.is_here(process) or engine.kind not in SERVES_FOLDERS:
         return path
     if root.endswith(".gguf"):
         return root
@@ -116,8 +117,8 @@ def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
 
 
 async def _read_model(engine: Engine, name: str, path: str | None, cache_dir: Path) -> ModelFacts:
-    """Return what the model's files say; where they cannot be read, what the engine says of it."""
-    if engine.local and path:
+    """Return what the model's files on this machine say, else what the engine says of it."""
+    if path:
         facts = await read_model_facts(Path(path), cache_dir, loading=engine.loading)
         if facts is not None:
             return replace(facts, name=name, path=path)

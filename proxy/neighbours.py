@@ -1,4 +1,4 @@
-"""Who else was at the engine: other requests during the queue and the decode of one."""
+"""Who else was at the engine: other requests beside one, and how many decoded with it."""
 
 import statistics
 from bisect import bisect_right
@@ -7,19 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slowtok.detectors.case import Neighbours, Phases
+from slowtok.proxy.crowds import Look, Stay
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.servers.slots import SlotLog
 
 KEEP_ENDED = 256
-MIN_LOOKS = 2  # at the slots; fewer say little about a mean
-
-
-Stay = tuple[float, float, float]
-"""One generation's time at its engine: its sending, first token and end.
-
-A neighbour decodes from its own first token on (from its sending where it was not streamed): before
-that it may itself have been waiting.
-"""
+MIN_LOOKS = 2  # at the engine; fewer say little about a mean
 
 
 _Ended = tuple[float, str, str | None, Stay]
@@ -71,7 +63,8 @@ def _stays(
         if exchange.stream:
             first_s = exchange.meter.first_at_s if exchange.meter else None
         end_s = exchange.last_byte_at_s or exchange.ended_at_s or now_s
-        found.append((sent_s, now_s if first_s is None else first_s, end_s))
+        begun_s = now_s if first_s is None else first_s
+        found.append(Stay(sent_s, begun_s, end_s, exchange.request_id))
     return found
 
 
@@ -79,7 +72,7 @@ def in_flight_at(at_s: float | None, met: Iterable[Stay]) -> int:
     """Count the generations that were there at one moment; nobody is met at none."""
     if at_s is None:
         return 0
-    return sum([sent_s <= at_s < end_s for sent_s, _, end_s in met])
+    return sum([sent_s <= at_s < end_s for sent_s, _, end_s, _ in met])
 
 
 def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]) -> Neighbours:
@@ -89,7 +82,7 @@ def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]
         return Neighbours(in_flight_at_send=in_flight_at_send)
     throughout, there, partly_s = 0, 0, 0.0
     begins, ends = [], []
-    for _, first_s, end_s in met:
+    for _, first_s, end_s, _ in met:
         if end_s <= from_s or first_s >= to_s or first_s >= end_s:
             continue
         if first_s > from_s:
@@ -113,23 +106,23 @@ def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]
     )
 
 
-def with_slots(
-    guessed: Neighbours, phases: Phases, log: SlotLog, *, slots: int | None, mine: int
+def with_looks(
+    guessed: Neighbours, phases: Phases, looks: Sequence[Look], *, slots: int | None, mine: int
 ) -> Neighbours:
-    """Let the engine's own slots say how many decoded: they show, too, what did not come by us.
+    """Let the engine's own word say how many decoded: it knows, too, what did not come by us.
 
     Args:
         guessed: the count from the proxy's own requests, some of which may only have waited.
         phases: when the request decoded.
-        log: the looks at the slots.
+        looks: those at the engine's slots or gauges.
         slots: how many the engine has; a guess beyond the others of them is cut.
         mine: slots that the request itself took (n > 1 takes several).
     """
     from_s, to_s = _window(phases)
-    looks = log.window(from_s, to_s) if from_s < to_s else ()
-    if len(looks) >= MIN_LOOKS:
-        others = [max(look.busy - mine, 0) for look in looks]
-        return replace(guessed, decode_mean=statistics.fmean(others), decode_max=max(others))
+    others = [max(look.working - mine, 0) for look in looks if from_s <= look.at_s <= to_s]
+    if from_s < to_s and len(others) >= MIN_LOOKS:
+        mean = statistics.fmean(others)
+        return replace(guessed, decode_mean=mean, decode_max=max(others), counted=True)
     if slots is None:
         return guessed
     most = max(slots - mine, 0)

@@ -16,12 +16,13 @@ from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Diagnosis
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.baselines import Baselines
+from slowtok.proxy.crowds import Stay
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.evidence import Evidence
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.history import Past
 from slowtok.proxy.last_verdicts import LastVerdicts
-from slowtok.proxy.neighbours import Stay, Stays
+from slowtok.proxy.neighbours import Stays
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.store import Store
@@ -143,7 +144,9 @@ class Observer:
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
         if exchange.api is not None:
-            self._engines.note_end(exchange.engine_name)
+            reply = exchange.meter.reply if exchange.meter else None
+            said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
+            self._engines.note_end(exchange.engine_name, *said)
 
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
@@ -195,11 +198,13 @@ class Observer:
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers.
 
-        Waits shortly for the counters of an engine that puts no timings into its replies.
+        Waits shortly for the counters of an engine that puts no timings into its replies, and for
+        a look at one that has loaded its model anew.
         """
+        name = exchange.engine_name
         if exchange.meter is None or not exchange.meter.reply.is_timed:
-            name = exchange.engine_name
             await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
+        await self._wait("engine look", lambda: self._engines.settled(name, COUNTERS_S))
         found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         if len(self._live) == 1:
             self._tell(exchange, found)
@@ -266,6 +271,8 @@ class Observer:
         await self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S))
         left_s = max(until_s - time.monotonic(), 0.0)
         await self._wait("engine counters", lambda: self._engines.scraped(name, left_s))
+        left_s = max(until_s - time.monotonic(), 0.0)
+        await self._wait("engine look", lambda: self._engines.settled(name, left_s))
         async with self._in_turn:  # of many that end at once: streams go on in between
             self._settle(exchange.request_id)
             await asyncio.sleep(0)

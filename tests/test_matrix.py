@@ -5,7 +5,7 @@ import pytest
 from fakes.cases import cpu_quota_of_one_core, healthy
 from fakes.firing import FIRING
 from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.finding import Detector, Finding, Missing
+from slowtok.detectors.finding import UNNAMED, Detector, Finding, Missing
 
 # (cause that was provoked, cause that may be found as well): both are true there.
 ALLOWED: set[tuple[str, str]] = {
@@ -27,7 +27,7 @@ def findings(cause: str) -> dict[str, Finding]:
             finding = detector.detect(case)
         except Missing:
             continue
-        if finding is not None:
+        if finding is not None and finding is not UNNAMED:
             found[cause_of(detector)] = finding
     return found
 

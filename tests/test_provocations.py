@@ -109,6 +109,62 @@ def test_a_request_behind_another(tmp_path: Path, ram_bytes_per_s: float) -> Non
     assert first.result().record["verdict"] == "normal", judged(first.result())
 
 
+def test_a_request_behind_one_that_goes_past_the_proxy(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    with setup(tmp_path, ram_bytes_per_s) as (engine, proxy), ThreadPoolExecutor() as pool:
+        proxy.ask(chat(tokens=8))  # the proxy knows its engine by now
+        url = f"{engine.url}/v1/chat/completions"
+        past = pool.submit(httpx.post, url, json=chat(tokens=2 * DECODE_TOKENS), timeout=300)
+        until_processing(engine)
+        answer = proxy.ask(chat("Name three colours.", tokens=16, stream=True))
+        assert past.result().status_code == 200
+
+    assert answer.record.get("phase") == "queue", judged(answer)
+    assert answer.causes == ["queued"]
+    assert "did not come through this proxy" in answer.record["findings"][0]["summary"]
+
+
+def test_four_at_once_on_two_slots(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    with (
+        setup(tmp_path, ram_bytes_per_s, slots=2, context=8192) as (_, proxy),
+        ThreadPoolExecutor() as pool,
+    ):
+        requests = [chat(f"{STORY} Number {i}.", stream=True) for i in range(4)]
+        answers = list(pool.map(proxy.ask, requests))
+
+    waited = [answer for answer in answers if answer.record["timing"]["queue_ms"] > 500]
+    assert len(waited) == 2, [judged(answer) for answer in answers]
+    for answer in waited:
+        assert answer.record["phase"] == "queue", judged(answer)
+        assert answer.causes[0] == "queued"
+
+
+@pytest.mark.parametrize("past_the_proxy", [False, True], ids=["through the proxy", "past it"])
+def test_a_short_chat_behind_a_long_prompt_with_a_slot_free(
+    past_the_proxy: bool, tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    rules = " ".join(f"Rule {i}: be kind to dragon number {i}." for i in range(330))
+    with (
+        setup(tmp_path, ram_bytes_per_s, slots=2, context=16_384) as (engine, proxy),
+        ThreadPoolExecutor() as pool,
+    ):
+        proxy.ask(chat(tokens=8))  # the proxy knows its engine by now
+        url = f"{engine.url if past_the_proxy else proxy.url}/v1/chat/completions"
+        body = chat(rules, tokens=4, stream=True)
+        long = pool.submit(httpx.post, url, json=body, timeout=300)
+        until_processing(engine)
+        answer = proxy.ask(chat("Name three colours.", tokens=16, stream=True))
+        other = long.result().headers.get("slowtok-id")
+
+    found = {finding["cause"]: finding for finding in answer.record["findings"]}
+    assert answer.record["phase"] in ("queue", "prefill"), judged(answer)
+    assert "batch-shared" in found, judged(answer)
+    assert "queued" not in found
+    whose = "did not come through this proxy" if past_the_proxy else f"request {other}"
+    assert whose in found["batch-shared"]["summary"]
+
+
 def test_streams_that_share_the_batch(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with (
         setup(tmp_path, ram_bytes_per_s, slots=4, context=8192) as (_, proxy),

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from cases.build_reports import FOLDER, INFORMED, case_text, label_text, reports
+from cases.table import BEGIN, END, MEANING, PAGE, put, rows, section
+from cases.untold import UNTOLD
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import diagnose
 from slowtok.proxy.case_file import parse_case
@@ -101,6 +103,53 @@ def test_reports_that_informed_the_product_are_not_published() -> None:
     assert {*INFORMED} <= labels().keys()
 
 
+def test_a_cause_that_comes_later_becomes_the_right_one_once_it_is_there() -> None:
+    """Its reports then get it as `primary`, where they give what its detector needs."""
+    known = {cause_of(detector) for detector in CATALOG}
+    later = {name: label["later"] for name, label in labels().items() if "later" in label}
+
+    assert later
+    assert {name: cause for name, cause in later.items() if cause in known} == {}
+
+
 @pytest.mark.parametrize("name", [n for n, label in labels().items() if label["slow"] is False])
 def test_nothing_is_named_where_nothing_was_wrong(name: str) -> None:
     assert {*named(name)[1]} <= {*labels()[name]["allowed"]}
+
+
+def test_a_report_that_is_no_case_has_a_known_cause_or_one_that_comes_later() -> None:
+    known = {cause_of(detector) for detector in CATALOG}
+    sources = {label["source"] for label in labels().values()}
+
+    for one in UNTOLD:
+        assert one.url not in sources, one.url
+        assert one.later is (one.cause not in known and ":" not in one.cause), one.url
+        assert one.needs, one.url
+
+
+def test_the_page_has_a_line_for_each_report() -> None:
+    _, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    table, end, _ = rest.partition(END)
+
+    assert begin
+    assert end
+    for url in {label["source"] for label in labels().values()} | {one.url for one in UNTOLD}:
+        assert f"]({url.partition(' ')[0]})" in table, "make reports"
+
+
+def test_the_table_says_what_is_right_and_what_would_be_needed() -> None:
+    found = rows()
+    listed = json.loads(EXPECTED.read_text("utf-8"))["disagreements"]
+
+    assert {row.kind for row in found} <= {*MEANING}
+    assert sum(row.kind == "wrong" for row in found) == len(listed)
+    assert all(row.needs for row in found if row.kind in {"wrong", "later", "not a case"})
+
+
+def test_the_section_is_put_at_the_end_once_and_replaced_afterwards() -> None:
+    once = put("# Accuracy\n\nFigures.\n", section(rows()[:2]))
+    again = put(once, "other")
+
+    assert once.startswith("# Accuracy\n\nFigures.\n\n" + BEGIN)
+    assert once.endswith(END + "\n")
+    assert again == f"# Accuracy\n\nFigures.\n\n{BEGIN}\n\nother\n\n{END}\n"

@@ -3,7 +3,8 @@
 Signal:
 The time that slowtok kept the request in its own hands, before it was sent and once it was
 answered, or the lateness of its event loop as far as it shows in the arrival or the delivery of
-the answer: 50 ms and 5 % of the request or more.
+the answer: 50 ms and 5 % of the request or more. Told beside the verdict, though it loses next to
+no time in the end: a freeze of half a second or more in mid-answer, while its loop stood.
 
 Not to be confused with:
 - `slow-reader`: the client's connection is full, slowtok could write no more.
@@ -20,6 +21,7 @@ Sources:
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, weigh
+from slowtok.detectors.shape import stalls_of
 from slowtok.detectors.window import mean
 
 TITLE = "slowtok itself was late"
@@ -27,6 +29,10 @@ TITLE = "slowtok itself was late"
 MIN_LATE_S = 0.05
 MIN_LATE_RATIO = 0.05
 """No published source: a hundred times and more of what a request takes here."""
+
+MIN_FROZEN_S = 0.5
+MIN_OF_GAP_RATIO = 0.8
+"""A gap is slowtok's own where its loop was late for nearly all of it. Heuristic."""
 
 BUSY_RATIO = 0.95
 """Of the machine's cores, from where on a program may have to wait for one. No published source."""
@@ -37,7 +43,7 @@ def detect(case: Case) -> Finding | None:
     held_s, lag_s = case.timeline.proxy_s, _lag_s(case)
     lost_s = held_s + lag_s
     if lost_s < MIN_LATE_S or lost_s < MIN_LATE_RATIO * case.phases.total_s:
-        return None
+        return _frozen(case, lost_s)
     return Finding(
         phase="delivery",
         confidence=weigh("counter", "gauge"),
@@ -51,6 +57,30 @@ def detect(case: Case) -> Finding | None:
         evidence=(
             Evidence(name="slowtok's own steps", value=held_s, unit="s", limit=MIN_LATE_S),
             Evidence(name="late event loop", value=lag_s, unit="s", limit=MIN_LATE_S),
+        ),
+    )
+
+
+def _frozen(case: Case, lost_s: float) -> Finding | None:
+    """Return what a client saw stand still because slowtok's loop did, though it caught up."""
+    late_s = case.timeline.loop_lag_s or 0.0
+    frozen = [s.gap_s for s in stalls_of(case) if s.gap_s <= late_s / MIN_OF_GAP_RATIO]
+    if late_s < MIN_FROZEN_S or not frozen:
+        return None
+    return Finding(
+        phase="delivery",
+        confidence=weigh("counter", "gauge"),
+        lost_s=lost_s,
+        informational=True,
+        summary=(
+            f"slowtok itself stood still for up to {late_s:.1f} s while this answer came, so the "
+            f"client saw it freeze {len(frozen)} time{'s' if len(frozen) > 1 else ''}; what was "
+            f"missing came right after, and the whole answer was {lost_s:.2f} s late for it."
+        ),
+        remedy=_remedy(case),
+        evidence=(
+            Evidence(name="late event loop", value=late_s, unit="s", limit=MIN_FROZEN_S),
+            Evidence(name="longest freeze", value=max(frozen), unit="s", limit=MIN_FROZEN_S),
         ),
     )
 

@@ -29,8 +29,9 @@ from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Channel, Evidence, Finding, weigh
 from slowtok.detectors.gpu_errors import NEAR_S, Fault, lost_gpu, new_fault
 from slowtok.detectors.gpu_window import by_gpu, facts_of
+from slowtok.detectors.measured_loss import engine_stalls
 from slowtok.detectors.phases import judge_decode
-from slowtok.detectors.shape import stalls_of, step_of
+from slowtok.detectors.shape import step_of
 
 TITLE = "GPU error"
 
@@ -46,6 +47,7 @@ class Cost(NamedTuple):
     lost_s: float
     said: str
     proof: tuple[Channel, ...]
+    proof_s: float = 0.0
 
 
 def detect(case: Case) -> Finding | None:
@@ -61,9 +63,10 @@ def detect(case: Case) -> Finding | None:
 
 
 def _cost(case: Case, fault: Fault) -> Cost:
-    stalled_s = sum(s.gap_s for s in stalls_of(case) if _is_at(fault, s.end_s - s.gap_s, s.end_s))
+    stalls = engine_stalls(case)
+    stalled_s = sum(s.gap_s for s in stalls if _is_at(fault, s.end_s - s.gap_s, s.end_s))
     if stalled_s > 0:
-        return Cost(stalled_s, STALLED, ("counter", "gauge"))
+        return Cost(stalled_s, STALLED, ("counter", "gauge"), stalled_s)
     if fault.by_program or not judge_decode(case).slow:
         return Cost(0.0, NOTHING, ("counter",))
     lost_s, step, window = excess(case) or 0.0, step_of(case), case.window("decode")
@@ -99,4 +102,5 @@ def _finding(case: Case, index: int, fault: Fault) -> Finding:
             Evidence(name=fault.name, value=fault.errors, unit="errors", limit=0),
             Evidence(name="lost with it", value=cost.lost_s, unit="s"),
         ),
+        proof_s=cost.proof_s,
     )

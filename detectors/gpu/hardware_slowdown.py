@@ -25,9 +25,9 @@ Sources:
 from collections.abc import Sequence
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.clock_loss import ClockLoss, is_laptop, loss, since
+from slowtok.detectors.clock_loss import ClockLoss, is_laptop, is_present, loss, since
 from slowtok.detectors.clocks import decodes_on_gpu
-from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
+from slowtok.detectors.finding import UNNAMED, Channel, Evidence, Finding, need, weigh
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
     SLOWDOWN_BIT,
@@ -57,7 +57,9 @@ def detect(case: Case) -> Finding | None:
     if not decodes_on_gpu(case):
         return None
     found = loss(case, _is_braked)
-    if found is None or found.gpu.vendor == "apple":  # part of the processor: nothing to brake it
+    if found is None:
+        return UNNAMED if is_present(case, BRAKE_BITS) else None
+    if found.gpu.vendor == "apple":  # part of the processor: nothing to brake it
         return None
     brake_s = _brake_s(found.samples)
     if brake_s is None:
@@ -115,6 +117,7 @@ def _finding(case: Case, found: ClockLoss, brake_s: float | None, in_a_row: int)
         ),
         remedy=_remedy(case, found),
         evidence=tuple(evidence),
+        proof_s=min(brake_s or 0.0, found.lost_s),
     )
 
 

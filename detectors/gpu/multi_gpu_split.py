@@ -3,8 +3,9 @@
 Signal:
 Tensor parallel or split by rows: each layer needs several exchanges between the GPUs. They wait
 for each other: unequally busy, none at its power, as much sent as received, or slower than one
-card after the other would be. Split by layers: the slower card holds more than it has to (that
-only explains the rate), or a model that fits one card is split and both cards idle for a while.
+card alone, or one card after the other, would be. Split by layers: the slower card holds more than
+it has to (that only explains the rate), or a model that fits one card is split and both cards idle
+for a while.
 
 Not to be confused with:
 - Two GPUs at half of their utilisation each: layers are computed one card after the other.
@@ -33,7 +34,7 @@ from slowtok.detectors.exchange import Waiting, exchanging
 from slowtok.detectors.facts import label
 from slowtok.detectors.finding import Evidence, Finding, weigh
 from slowtok.detectors.gpu_window import facts_of
-from slowtok.detectors.phases import expected_decode_tps
+from slowtok.detectors.phases import expected_decode_tps, judge_decode
 from slowtok.detectors.split import MIN_GAIN, Gap, Uneven, gap_between, gpus_in_use, uneven
 from slowtok.detectors.window import decode_s, decode_tps
 
@@ -59,14 +60,19 @@ def detect(case: Case) -> Finding | None:
 
 def _exchange(case: Case, waiting: Waiting) -> Finding:
     rate_tps, expected_tps = decode_tps(case), expected_decode_tps(case) or 0.0
+    normal = waiting.below_one and judge_decode(case).slow is False
+    cost = (
+        "that is less than without sharing" if normal else "the exchange cost decode about {lost}"
+    )
     return Finding(
         phase="decode",
         confidence=weigh("inference", *waiting.channels, against=waiting.against),
         lost_s=waiting.lost_s,
+        informational=normal,
         summary=(
             f"{waiting.gpus} GPUs compute each layer together and waited for each other "
             f"({'; '.join(waiting.signs)}): {rate_tps:.1f} tokens/s instead of about "
-            f"{expected_tps:.0f}; the exchange cost decode about {{lost}}."
+            f"{expected_tps:.0f}; {cost}."
         ),
         remedy=_exchange_remedy(case, waiting.gpus),
         evidence=(

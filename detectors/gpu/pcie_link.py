@@ -105,7 +105,7 @@ def _evidence(cost: LinkCost) -> tuple[Evidence, ...]:
         Evidence(name="PCIe generation", value=link.generation, unit="", limit=generation),
     ]
     if cost.share is not None:
-        share, limit = 100 * cost.share, 100 * MIN_SHARE
+        share, limit = 100 * cost.share, 100 * cost.least_share
         found.append(Evidence(name="PCIe link in use", value=share, unit="%", limit=limit))
     return tuple(found)
 

@@ -30,12 +30,13 @@ from slowtok.detectors.clock_loss import (
     MIN_EXPLAINED_RATIO,
     ClockLoss,
     explained_ratio,
+    is_present,
     loss,
     loss_without_clocks,
     since,
 )
 from slowtok.detectors.clocks import decodes_on_gpu
-from slowtok.detectors.finding import Channel, Evidence, Finding, Missing, need, weigh
+from slowtok.detectors.finding import UNNAMED, Channel, Evidence, Finding, Missing, need, weigh
 from slowtok.detectors.gpu_window import (
     BRAKE_BITS,
     POWER_BITS,
@@ -63,15 +64,15 @@ def detect(case: Case) -> Finding | None:
         return None
     found = _held_back(case)
     if found is None or found.observed < MIN_SLOWDOWN or found.gpu.vendor == "apple":
-        return None
+        return UNNAMED if is_present(case, POWER_BITS) else None
     if (found.said and found.sm_ratio >= MAX_CLOCK_RATIO) or not _binds(found):
-        return None
+        return UNNAMED if is_present(case, POWER_BITS) else None
     lowered = lowered_limit(case, found)
     if lowered is not None and not found.said:
         found = bounded(found, lowered)
         if explained_ratio(case, found.phase, found.lost_s) < MIN_EXPLAINED_RATIO:
-            return None
-    return None if lowered is None else _finding(case, found, lowered)
+            return UNNAMED
+    return UNNAMED if lowered is None else _finding(case, found, lowered)
 
 
 def _held_back(case: Case) -> ClockLoss | None:

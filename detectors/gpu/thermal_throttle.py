@@ -24,13 +24,14 @@ Sources:
 - `slowtok.detectors.clocks`: what lower clocks cost.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
 from slowtok.detectors.case import Case
-from slowtok.detectors.clock_loss import ClockLoss, is_laptop, loss, since
+from slowtok.detectors.clock_loss import ClockLoss, is_laptop, is_present, loss, since
 from slowtok.detectors.clocks import decodes_on_gpu
-from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
+from slowtok.detectors.finding import UNNAMED, Channel, Evidence, Finding, need, weigh
 from slowtok.detectors.gpu_window import (
     THERMAL_BITS,
     gained_ratio,
@@ -56,6 +57,12 @@ COOL_MARGIN_C = 10
 HOT_CHIP_C = 80
 """Apple's chips tell no limit, and reach more than 100 C. No published source."""
 
+PASSIVE = re.compile(
+    r"\b(A2|A10G?|A16|A30|A40|A100|A800|B[12]00|H[128]00|H20|GH200|GB200|L[24]|L20|L40S?|P4|P40|P100"
+    r"|T4|V100|M10|M40|M60|K80|MI\d{2,3}X?)\b|Server Edition",
+)
+"""Data centre cards have no fans of their own (their makers' data sheets)."""
+
 MIN_BURSTS = 3
 LOWER_LIMIT_RATIO = 0.85
 """An RTX 3090 at 290 of 340 W decodes 7 % slower (noonghunna/club-3090), and stays cooler."""
@@ -66,8 +73,10 @@ def detect(case: Case) -> Finding | None:
     if not decodes_on_gpu(case):
         return None
     found = loss(case, _is_hot)
-    proof = None if found is None else _proof(found)
-    return None if found is None or proof is None else _finding(case, found, proof)
+    if found is None:
+        return UNNAMED if is_present(case, THERMAL_BITS) else None
+    proof = _proof(found)
+    return None if proof is None else _finding(case, found, proof)
 
 
 def _is_hot(sample: GpuSample) -> bool:
@@ -110,6 +119,7 @@ def _margin_c(found: ClockLoss) -> float | None:
 def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Finding:
     counted = _counted_ratio(found.samples)
     share = share_with_bits(found.samples, THERMAL_BITS) if counted is None else counted
+    proof_s = 0.0 if counted is None else min(counted * found.duration_s, found.lost_s)
     temperature = newest(found.samples, lambda s: s.temperature_c)
     hot = "" if temperature is None else f" ({temperature:.0f} C)"
     part = f"{100 * share:.0f} % of {found.phase}" if share else found.phase
@@ -132,6 +142,7 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Findin
         ),
         remedy=_remedy(case, found),
         evidence=tuple(evidence),
+        proof_s=proof_s,
     )
 
 
@@ -152,7 +163,11 @@ def _remedy(case: Case, found: ClockLoss) -> str:
         return "Let it cool for some minutes, give it air, and pause between long answers."
     if is_laptop(case, found.gpu):
         return f"Lift the laptop, choose its loudest fan profile, then try {pads}."
-    air = "Turn the fans up and clear the way of the air"
+    air = "Clear the way of the air and let the fans turn faster"
+    if PASSIVE.search(found.gpu.name or ""):  # cooled by the chassis
+        air = (
+            "Raise the speed of the chassis' fans and clear the way of the air: this card has none"
+        )
     if limit is None:
         return f"{air}; if that does not help, {pads}."
     lower = found.set_limit(LOWER_LIMIT_RATIO * limit)

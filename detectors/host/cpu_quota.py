@@ -2,8 +2,8 @@
 
 Signal:
 The cgroup of the server was throttled in at least 5 % of its periods (100 ms by default) and its
-threads stood still meanwhile. Averages look harmless: the CPU use stays below the limit, and the
-machine has idle cores.
+threads stood still meanwhile: the time that the kernel counts as stopped is lost for certain.
+Averages look harmless: the CPU use stays below the limit, and the machine has idle cores.
 
 Not to be confused with:
 - `host-contention`: the cores are busy with other processes, nothing is throttled.
@@ -23,12 +23,11 @@ Sources:
 - Measured with llama-server (SmolLM2-135M, Q4_1) on a two-core virtual machine.
 """
 
-import math
-
 from slowtok.detectors.case import Case
 from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.window import decode_s, mean
+from slowtok.detectors.thread_count import in_words, recommended_threads
+from slowtok.detectors.window import computes_on_cpu, decode_s, mean, need_samples
 
 TITLE = "Held back by a CPU quota"
 
@@ -46,6 +45,10 @@ MOST_SLOWDOWN = 45.0
 """Threads that spin at a barrier: 45 times slower (ollama/ollama#17916); above twice the quota, as
 there. No published source for where it begins."""
 
+MIN_PROVEN_RATIO = 0.10
+"""Of the decode: what was counted as stopped below that is no proof yet of a slow one. No published
+source."""
+
 CONFIDENCE = 0.95
 """A counter of the kernel that says nothing else."""
 
@@ -55,6 +58,7 @@ def detect(case: Case) -> Finding | None:
     samples = need(case.host_during("decode") or None, "host samples during decode")
     ratio = need(mean(samples, lambda s: s.server_throttled_ratio), "CPU throttling of the server")
     if ratio < MIN_THROTTLED_RATIO:
+        need_samples(case, "decode")
         return None
     stopped_cores = need(
         mean(samples, lambda s: s.server_throttled_s_per_s), "time the server was throttled"
@@ -67,6 +71,7 @@ def detect(case: Case) -> Finding | None:
     threads = max(stopped_cores + used_cores, case.server.threads or 0)
     least_ratio, most_ratio = _lost_ratios(stopped_ratio, quota, threads)
     lost_s = within(case, decode_s(case) * least_ratio, decode_s(case) * most_ratio)
+    proof_s = decode_s(case) * least_ratio if least_ratio >= MIN_PROVEN_RATIO else 0.0
     limit = (
         "Its CPU quota"
         if quota is None
@@ -76,6 +81,7 @@ def detect(case: Case) -> Finding | None:
         phase="decode",
         confidence=CONFIDENCE,
         lost_s=lost_s,
+        proof_s=proof_s,
         summary=(
             f"{limit} stopped the server's threads in {100 * ratio:.0f} % of the scheduling "
             f"periods, {100 * stopped_ratio:.0f} % of the time that they wanted to run; "
@@ -117,9 +123,6 @@ def _remedy(case: Case, quota: float | None) -> str:
     )
     if quota is None:
         return f"{remedy}."
-    threads = max(math.floor(quota), 1)
-    setting = {
-        "llama-server": f"start llama-server with --threads {threads}",
-        "ollama": f"set num_thread to {threads}",
-    }.get(case.server.kind, f"give the engine {threads} CPU thread{'s' if threads > 1 else ''}")
-    return f"{remedy}, or {setting}."
+    if not computes_on_cpu(case):  # fewer threads leave the one that drives the GPU no more time
+        return f"{remedy}."
+    return f"{remedy}, or {in_words(case.server.kind, recommended_threads(case) or 1)}."

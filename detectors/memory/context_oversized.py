@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
                 name="memory needed",
                 value=reason.needed_bytes / GIB,
                 unit="GiB",
-                limit=reason.room_bytes / GIB,
+                limit=reason.limit_bytes / GIB,
             ),
             Evidence(
                 name="context reserved",

@@ -67,7 +67,12 @@ def _on_gpu(case: Case) -> Finding | None:
         ),
         remedy=_remedy(case, cause),
         evidence=(
-            Evidence(name="memory needed", value=needed / GIB, unit="GiB", limit=room / GIB),
+            Evidence(
+                name="memory needed",
+                value=needed / GIB,
+                unit="GiB",
+                limit=cause.reason.limit_bytes / GIB,
+            ),
             *cause.evidence,
         ),
     )

@@ -26,10 +26,18 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, Missing, need
 from slowtok.detectors.footprint import FIT_MARGIN_BYTES, GIB
-from slowtok.detectors.placement import NOTHING_RATIO, Placement, off_gpu, server_cores
+from slowtok.detectors.placement import (
+    NOTHING_RATIO,
+    Placement,
+    off_gpu,
+    placement,
+    server_cores,
+)
 from slowtok.detectors.placement_cost import (
+    WAITING_RATIO,
     confidence,
     evidence_of,
+    gpu_busy_ratio,
     is_fetched,
     lost_s,
     said_cost,
@@ -38,11 +46,13 @@ from slowtok.detectors.placement_cost import (
 from slowtok.detectors.placement_cures import (
     engine_name,
     experts_in_ram,
+    fewest_expert_layers,
     more_layers,
     smaller_kv,
     steps,
 )
 from slowtok.detectors.placement_why import Reason, why
+from slowtok.detectors.window import CPU_DECODES_CORES
 
 TITLE = "Part of the model in RAM"
 
@@ -50,6 +60,8 @@ TITLE = "Part of the model in RAM"
 def detect(case: Case) -> Finding | None:
     """Fire when a part that costs time, but not all, is read by the CPU."""
     placed = off_gpu(case)
+    if placed is None and _is_doubtful(case):
+        raise Missing("GPU memory of the server")
     if placed is None or placed.cpu_ratio >= NOTHING_RATIO:
         return None
     if placed.source == "size":
@@ -75,6 +87,18 @@ def detect(case: Case) -> Finding | None:
     )
 
 
+def _is_doubtful(case: Case) -> bool:
+    """Say whether only a command line says that all is on the GPU, which waits for a busy CPU."""
+    if not case.device.gpus or case.server.gpu_layers == 0 or case.server.local is False:
+        return False
+    placed, busy = placement(case), gpu_busy_ratio(case)
+    if placed.source != "command line" or placed.over_link:
+        return False
+    unseen = placed.vram is None or placed.vram.server_bytes is None
+    waits = busy is not None and busy < WAITING_RATIO
+    return unseen and waits and (server_cores(case) or 0.0) > CPU_DECODES_CORES
+
+
 def _reason(case: Case, placed: Placement) -> Reason | None:
     """Return why, where that can be told: its own detector says what is missing for it."""
     try:
@@ -91,7 +115,9 @@ def _how(case: Case, placed: Placement, reason: Reason | None) -> str:
     if server.kv_on_gpu is False and placed.weights_ratio == 0:
         return f"{name} was told to keep the KV cache in RAM{fits} (--no-kv-offload)"
     if server.cpu_moe_layers:
-        return f"{name} was told to keep experts in RAM{fits} (--n-cpu-moe or --cpu-moe)"
+        every = server.cpu_moe_layers >= (case.model.layers or 0)
+        told = "all experts" if every else f"the experts of {server.cpu_moe_layers} layers"
+        return f"{name} was told to keep {told} in RAM{fits} (--n-cpu-moe or --cpu-moe)"
     layers, whole = server.gpu_layers or 0, (case.model.layers or 0) + 1
     if server.kind == "llama-server" and 0 < layers < whole:
         return f"{name} was told to put {layers} of {whole} layers on the GPU{fits} (-ngl {layers})"
@@ -102,6 +128,9 @@ def _how(case: Case, placed: Placement, reason: Reason | None) -> str:
 def _fits(reason: Reason | None) -> str:
     if reason is None or reason.root != "told":
         return ""
+    if reason.needed_bytes > reason.room_bytes:
+        room = reason.room_bytes - reason.others_bytes
+        return f", more of it than the GPU's {room / GIB:.1f} GiB make necessary"
     surely = reason.needed_bytes + FIT_MARGIN_BYTES <= reason.room_bytes
     return f" although all of it {'would' if surely else 'might'} fit"
 
@@ -113,6 +142,9 @@ def _remedy(case: Case, placed: Placement, reason: Reason | None) -> str:
     if server.kv_on_gpu is False and placed.weights_ratio == 0:
         return steps("start llama-server without --no-kv-offload", smaller_kv(case))
     if reason is not None and reason.root == "told" and server.cpu_moe_layers:
+        fewest = fewest_expert_layers(case, reason)
+        if fewest and fewest < server.cpu_moe_layers:
+            return steps(f"start llama-server with --n-cpu-moe {fewest}")
         return steps("start llama-server without --n-cpu-moe and --cpu-moe")
     if reason is not None and reason.root != "told":
         return steps(f"cure what keeps it off the GPU first ({reason.root})")

@@ -26,7 +26,7 @@ Sources:
 from slowtok.detectors.case import Case
 from slowtok.detectors.finding import Evidence, Finding, need
 from slowtok.detectors.machine import HostSample
-from slowtok.detectors.window import decode_s, decode_tps, mean, seconds
+from slowtok.detectors.window import decode_s, decode_tps, mean, need_samples, seconds
 
 TITLE = "Model read from disk while decoding"
 
@@ -50,6 +50,9 @@ LEAST_WEIGHTS_RATIO, MOSTLY_STALLED_RATIO = 0.01, 0.5
 the time: a thread that spins for the GPU hides a part of that from the kernel's count. Proposed, no
 published source."""
 
+MOST_RATIO = 0.97
+"""Something of the decode did happen."""
+
 CONFIDENCE = 0.95
 
 
@@ -60,17 +63,20 @@ def detect(case: Case) -> Finding | None:
     need(known or None, "major page faults of the server")
     faulting = [s for s in known if (s.server_major_faults_per_s or 0) >= MIN_FAULTS_PER_S]
     if seconds(faulting) < MIN_PAGING_S:
+        need_samples(case, "decode")
         return None
     need(mean(faulting, lambda s: s.server_read_bytes_per_s), "bytes the server reads from disk")
     paging = [s for s in faulting if (s.server_read_bytes_per_s or 0) >= MIN_READ_BYTES_PER_S]
     if not _lasting(paging, known):
         return None
     read_bytes_per_s = mean(paging, lambda s: s.server_read_bytes_per_s) or 0.0
-    lost_s = decode_s(case) * _lost_ratio(case, paging, read_bytes_per_s)
+    proof_s = min(_stalled_ratio(paging) or 0.0, MOST_RATIO) * min(seconds(paging), decode_s(case))
+    lost_s = max(decode_s(case) * _lost_ratio(case, paging, read_bytes_per_s), proof_s)
     return Finding(
         phase="decode",
         confidence=CONFIDENCE,
         lost_s=lost_s,
+        proof_s=proof_s,
         summary=(
             f"The server read {read_bytes_per_s / 1e6:.0f} MB/s from the disk for "
             f"{seconds(paging):.0f} s of the decode because its weights do not stay in memory; "
@@ -95,17 +101,25 @@ def _lost_ratio(case: Case, paging: list[HostSample], read_bytes_per_s: float) -
     """
     rate_tps = decode_tps(case)
     weights, expected_tps = case.envelope.read_bytes, case.envelope.expected_tps
+    stalled_ratio = _stalled_ratio(paging)
+    if weights and expected_tps:
+        stands_still = (stalled_ratio or 0.0) >= MOSTLY_STALLED_RATIO
+        least_ratio = LEAST_WEIGHTS_RATIO if stands_still else MIN_WEIGHTS_RATIO
+        if read_bytes_per_s / rate_tps >= least_ratio * weights:
+            return max(1 - rate_tps / expected_tps, 0.0)
+    return need(stalled_ratio, "time stalled on the disk (/proc/pressure)")
+
+
+def _stalled_ratio(paging: list[HostSample]) -> float | None:
+    """Return the share of the time in which nothing on the machine ran, for want of pages.
+
+    The server read and faulted all that time, so it is among those that stood still.
+    """
     stalled = [
         mean(paging, lambda s: s.psi_memory_full_ratio),
         mean(paging, lambda s: s.psi_io_full_ratio),
     ]
-    known = [ratio for ratio in stalled if ratio is not None]
-    if weights and expected_tps:
-        stands_still = max(known, default=0.0) >= MOSTLY_STALLED_RATIO
-        least_ratio = LEAST_WEIGHTS_RATIO if stands_still else MIN_WEIGHTS_RATIO
-        if read_bytes_per_s / rate_tps >= least_ratio * weights:
-            return max(1 - rate_tps / expected_tps, 0.0)
-    return max(need(known or None, "time stalled on the disk (/proc/pressure)"))
+    return max([ratio for ratio in stalled if ratio is not None], default=None)
 
 
 def _evidence(paging: list[HostSample], read_bytes_per_s: float) -> tuple[Evidence, ...]:

@@ -2,7 +2,8 @@
 
 Signal:
 The GPU is busy all the time but draws little power, its memory is full, and 30 to 100 % of what
-its PCIe link carries goes into it all through decode: each token fetches what does not fit.
+its PCIe link carries goes into it all through decode: each token fetches what does not fit. GPUs
+with layers of one model do so in turns, each for its part of the time.
 Without PCIe counters: the GPU is busy, but its memory controller is not. An AMD driver says how
 much it moved out (evicted). It may begin within a request, when the KV cache crosses the limit.
 
@@ -20,7 +21,6 @@ Forbid it (Windows: CUDA Sysmem Fallback Policy; llama.cpp: GGML_CUDA_ENABLE_UNI
 that too much is an error and not slow.
 
 Sources:
-- unslothai/unsloth#11349 (RTX 5070 Ti, Windows: 5 to 6 times slower; memory arithmetic).
 - AtomicBot-ai/atomic-llama-cpp-turboquant#77 (Windows, 10 times slower: GPU 100 % busy, its memory
   controller 2 %, CPU idle).
 - ollama/ollama#9974 (full utilisation at low power), #7584 (Windows driver from 531 on).
@@ -30,8 +30,8 @@ Sources:
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.clocks import decodes_on_gpu, serving
-from slowtok.detectors.finding import Evidence, Finding, need
-from slowtok.detectors.gpu_window import median, settled
+from slowtok.detectors.finding import UNNAMED, Evidence, Finding, need
+from slowtok.detectors.gpu_window import settled
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.once import once
 from slowtok.detectors.spill import (
@@ -40,8 +40,11 @@ from slowtok.detectors.spill import (
     by_controller,
     by_driver,
     by_link,
+    fetches,
     has_room,
     may_spill,
+    spilled_bytes,
+    together,
 )
 from slowtok.detectors.spill_remedy import remedy
 from slowtok.detectors.window import decode_s
@@ -56,33 +59,44 @@ Gpus = dict[int, tuple[GpuSample, ...]]
 
 def detect(case: Case) -> Finding | None:
     """Fire when the GPU has to fetch a part of each token's bytes from RAM."""
-    return spilled(case) if decodes_on_gpu(case) else None
+    if not decodes_on_gpu(case):
+        return None
+    spill = spilled(case)
+    if spill is None:
+        return None
+    return _finding(case, spill) if spill.is_spill else UNNAMED
 
 
 @once
-def spilled(case: Case) -> Finding | None:
-    """Return what a GPU that decodes has to fetch; causes of a split ask for it, too."""
+def spilled(case: Case) -> Spill | None:
+    """Return what GPUs that decode have to fetch; causes of a split ask for it, too.
+
+    None where it is ruled out; one that is no spill where much is fetched for another reason.
+    """
     if may_spill(case) is False:
         return None
     gpus = serving(case, "decode")
     told = by_driver(case, gpus)
     if told is not None:
-        return _finding(case, told) if told.is_spill else None
-    spill = _inferred(case, gpus)
-    return None if spill is None or not spill.is_spill else _finding(case, spill)
+        return told if told.is_spill else None
+    return _inferred(case, gpus)
 
 
 def _inferred(case: Case, gpus: Gpus) -> Spill | None:
-    """Return what utilisation, memory and link say; None where one of them rules it out."""
+    """Return what utilisation, memory and link say; None where they rule it out."""
     if decode_s(case) < MIN_DECODE_S or has_room(gpus):
         return None
     settled_gpus = {i: settled(found) for i, found in gpus.items()}
-    busy = [median(found, lambda s: s.busy_ratio) for found in settled_gpus.values()]
-    known = [ratio for ratio in busy if ratio is not None]
-    if need(max(known, default=None), "GPU utilisation") < MIN_BUSY_RATIO:
-        return None
-    spill = by_link(case, settled_gpus)
-    return by_controller(case, settled_gpus) if spill is None else spill
+    spill = None
+    if (
+        need(together(case, settled_gpus, lambda s: s.busy_ratio), "GPU utilisation")
+        >= MIN_BUSY_RATIO
+    ):
+        spill = by_link(case, settled_gpus)
+        spill = by_controller(case, settled_gpus) if spill is None else spill
+    if spill is not None and spill.is_spill:
+        return spill
+    return Spill() if fetches(case, settled_gpus) else None
 
 
 def _finding(case: Case, spill: Spill) -> Finding:
@@ -90,9 +104,10 @@ def _finding(case: Case, spill: Spill) -> Finding:
         phase="decode",
         confidence=spill.confidence,
         lost_s=spill.lost_s,
-        summary=f"{spill.said}, because its memory is full; decode lost about {{lost}}.",
-        remedy=remedy(case, spill.bytes_per_token),
+        summary=f"{spill.said}, because GPU memory is full; decode lost about {{lost}}.",
+        remedy=remedy(case, spilled_bytes(case, spill.bytes_per_token)),
         evidence=(*spill.evidence, *_memory(case)),
+        proof_s=spill.counted_s,
     )
 
 

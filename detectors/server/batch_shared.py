@@ -1,32 +1,40 @@
-"""The engine decoded other requests together with this one, so each got a part of its speed.
+"""The engine worked on other requests together with this one, so each got a part of its speed.
 
 Signal:
-On average at least half another request was decoding at the same engine while this one was, or
-this one stood still for half a second and more while another was there: its prompt was computed in
-between. The rate steps when a neighbour starts or ends; the sum over all requests is normal.
+On average at least half another request was decoding at the same engine while this one was, by its
+own slots or gauges (or as the proxy counted), or this one stood still for half a second and more
+while another was there: its prompt was computed in between. Or a slot was free, and the engine read
+the prompts of others before this one's, or together with it. The rate steps when a neighbour starts
+or ends; the sum over all requests is normal.
 
 Not to be confused with:
-- `queued`: the wait before the engine begins.
+- `queued`: no slot was free.
 - `host-contention`, `gpu-shared`: another process, not another request.
 - `kv-preemption`: a stream stops for seconds because it was thrown out.
 
 Remedy:
 None is needed: this is what sharing costs, not a fault. One request alone is faster if fewer are
-sent at once; a smaller limit of parallel requests makes the others wait instead. Pauses while
-others' prompts are computed get shorter with smaller batches.
+sent at once; a smaller limit of parallel requests makes the others wait instead. Waits and pauses
+for others' prompts get shorter with smaller batches, and end where long prompts have an engine of
+their own.
 
 Sources:
 - On a GPU the weights are read once for the whole batch, so a stream slows only by the neighbours'
-  KV cache (ggml-org/llama.cpp#13627: two streams at 8.5 tokens/s where one has 9.05).
+  KV cache (ggml-org/llama.cpp#13627: two streams at 8.5 tokens/s where one has 9.05), and by the
+  experts that they use and it does not: at most the union of what each one chooses.
 - On a CPU arithmetic is the limit. Measured with llama-server (SmolLM2-135M, Q4_1, two cores): 2, 3
   and 4 streams at 2.0, 2.9 and 3.2 times the time per token of one.
 - ggml-org/llama.cpp#29175: another's prompt stops a stream for 8 s at `-b 4096`, 31 s at 16384.
 """
 
 from slowtok.detectors.case import Case
+from slowtok.detectors.envelope_reads import expert_bytes
+from slowtok.detectors.experts import expert_union_ratio
 from slowtok.detectors.finding import UNNAMED, Evidence, Finding, need
-from slowtok.detectors.phases import judge_decode
+from slowtok.detectors.others_prompts import others_prompts, smaller_batches
+from slowtok.detectors.phases import MIN_WAIT_RATIO, MIN_WAIT_S, judge_decode, slowdown
 from slowtok.detectors.shape import stalls_of
+from slowtok.detectors.waiting import others_are_seen
 from slowtok.detectors.window import decode_s, decode_tps, runs_on_cpu
 
 TITLE = "Shared the engine with other requests"
@@ -41,31 +49,43 @@ PAUSED_CONFIDENCE = 0.8
 MAX_PAUSE_RATIO = 1.2
 """Pauses last no longer than the neighbours stayed, but for how well that is known."""
 
-BATCH_FLAG = {"llama-server": "--batch-size", "vllm": "--max-num-batched-tokens"}
 ALONE = {
     "llama-server": "start llama-server with --parallel 1",
     "ollama": "set OLLAMA_NUM_PARALLEL=1",
     "vllm": "lower --max-num-seqs",
+    "sglang": "lower --max-running-requests",
 }
 
 
 def detect(case: Case) -> Finding | None:
-    """Fire when others decoded beside this request; the cost comes from bytes or from the CPU."""
+    """Fire when others' prompts held this request up, or others decoded beside it."""
+    prompts = others_prompts(case)
+    if prompts is not None and _leads(case, prompts):
+        return prompts
     others, pauses_s = case.neighbours.decode_mean, _pauses_s(case)
     if others < MIN_OTHERS and not pauses_s:
+        if prompts is not None:
+            return UNNAMED
+        need(others_are_seen(case) or None, "other requests at the engine")
         return None
-    slowdown = 1 + others if runs_on_cpu(case) else _slowdown_by_bytes(case, 1 + others)
+    slowed = _slowdown(case, 1 + others)
     rate_tps, took_s = decode_tps(case), decode_s(case)
     if not judge_decode(case).slow:
         return UNNAMED
-    return _finding(case, slowdown, pauses_s, rate_tps=rate_tps, took_s=took_s)
+    return _finding(case, slowed, pauses_s, rate_tps=rate_tps, took_s=took_s)
+
+
+def _leads(case: Case, prompts: Finding) -> bool:
+    """Say whether others' prompts cost what is felt, and more than decode lost."""
+    is_felt = prompts.lost_s >= max(MIN_WAIT_S, MIN_WAIT_RATIO * case.phases.total_s)
+    return is_felt and prompts.lost_s >= judge_decode(case).lost_s
 
 
 def _finding(
-    case: Case, slowdown: float, pauses_s: float, *, rate_tps: float, took_s: float
+    case: Case, slowed: float, pauses_s: float, *, rate_tps: float, took_s: float
 ) -> Finding:
     others = case.neighbours.decode_mean
-    lost_s = pauses_s + (took_s - pauses_s) * (1 - 1 / slowdown)
+    lost_s = pauses_s + (took_s - pauses_s) * (1 - 1 / slowed)
     alone_tps = rate_tps * took_s / max(took_s - lost_s, 0.01 * took_s)
     paused = f" and paused for {pauses_s:.1f} s while their prompts were computed" * bool(pauses_s)
     return Finding(
@@ -99,18 +119,34 @@ def _pauses_s(case: Case) -> float:
     return pauses_s if pauses_s <= MAX_PAUSE_RATIO * were_there_s else 0.0
 
 
-def _slowdown_by_bytes(case: Case, batch: float) -> float:
+def _slowdown(case: Case, batch: float) -> float:
+    """Return how many times longer a token takes in a batch of so many.
+
+    Between what the KV cache of the others takes for certain and what their experts may take at
+    most, it is what happened.
+    """
+    if runs_on_cpu(case):
+        return batch
     weights = need(case.envelope.read_bytes, "bytes read per token")
     kv = need(case.envelope.kv_bytes, "KV bytes read per token")
-    return (weights + batch * kv) / (weights + kv)
+    alone_bytes, together_bytes = weights + kv, weights + batch * kv
+    most_bytes = together_bytes + _further_experts_bytes(case, batch)
+    happened = slowdown(case, judge_decode(case).lost_s, "decode")
+    return min(max(happened, together_bytes / alone_bytes), most_bytes / alone_bytes)
+
+
+def _further_experts_bytes(case: Case, batch: float) -> float:
+    """Return what a step reads of experts that this request alone would not use."""
+    total, used = case.model.experts or 0, case.model.experts_used or 0
+    alone_ratio = expert_union_ratio(total, used, 1.0)
+    return expert_bytes(case.model) * (expert_union_ratio(total, used, batch) / alone_ratio - 1)
 
 
 def _remedy(case: Case, *, paused: bool) -> str:
-    flag, now = BATCH_FLAG.get(case.server.kind), case.server.batch_tokens
-    if paused and flag and now:
+    if paused and (smaller := smaller_batches(case)) and case.server.batch_tokens:
         return (
-            f"Nothing is broken. For shorter pauses start the engine with {flag} {now // 4} "
-            f"({now} now), or send long prompts when nobody else waits."
+            f"Nothing is broken. For shorter pauses {smaller}, or send long prompts when nobody "
+            "else waits."
         )
     limit = ALONE.get(case.server.kind, "lower the engine's limit of parallel requests")
     return (

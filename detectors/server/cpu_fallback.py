@@ -3,6 +3,8 @@
 Signal:
 During decode the server holds no memory on the GPU that could be the model, the GPU idles or works
 for others, and two or more of the server's CPU threads are busy for at least two seconds.
+Or the GPU's driver does not answer at all: then an engine that started since then has no GPU. One
+that started before may still have it, so its busy threads decide.
 
 Not to be confused with:
 - An engine that was told to use no GPU (`--n-gpu-layers 0`), or one on another machine.
@@ -10,14 +12,18 @@ Not to be confused with:
 - `model-load`: the model is not there yet.
 - `model-too-big`, `context-oversized`, `vram-held-by-others`: why nothing of it went there. Beside
   one of them this is the symptom.
-- `ollama ps` is no witness: old versions show 100 % GPU on the CPU.
+- `ollama ps` is no witness: old versions show 100 % GPU on the CPU. Where the driver says that the
+  server holds the model on the GPU, the driver is right.
+- vLLM's processes, which spin while they wait for the GPU.
 
 Remedy:
 A build of the engine with GPU support, a driver that it accepts, a container that sees the GPU
-(NVIDIA: `--gpus all`), and no variable that hides it (CUDA_VISIBLE_DEVICES).
+(NVIDIA: `--gpus all`), and no variable that hides it (CUDA_VISIBLE_DEVICES). After an update of the
+driver: a restart of the machine.
 
 Sources:
-- ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882.
+- ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882,
+  #15918 (driver and library of different versions).
 - NVIDIA/nvidia-container-toolkit#48 (a container loses its GPU after hours).
 """
 
@@ -39,33 +45,61 @@ MIN_BUSY_THREADS = 2
 MIN_BUSY_S = 2.0
 """Proposed, no published source: one busy thread also waits for a GPU that way."""
 
+RESTART = (
+    "Restart the machine, so that the GPU's driver and its library are of one version and loaded; "
+    "nvidia-smi must answer. Then restart the engine."
+)
+
+SPINNING = ("vllm", "sglang")
+
 SEEN_CONFIDENCE = 0.95
 """The driver or the engine says that it holds nothing there, and CPU and GPU agree."""
 
 GUESSED_CONFIDENCE = 0.75
-"""A GPU without memory of its own shows only that it idles while the CPU works: two gauges."""
+"""A GPU without memory of its own shows only that it idles while the CPU works, a driver that is
+away only that: with what the CPU does these are two gauges."""
 
 
 def detect(case: Case) -> Finding | None:
     """Fire when the CPU decodes beside a GPU that nobody asked it to leave alone."""
     if not case.device.gpus or case.server.gpu_layers == 0 or case.server.local is False:
         return None
+    is_away = _is_driver_away(case)
     uses_none = _says_none(case)
     busy_ratio = _busiest(case)
-    if not uses_none:
+    if is_away and _has_reasons_for_threads(case):
+        return None
+    if not uses_none and not is_away:
         need(case.gpu_during("decode") or None, "GPU samples during decode")
         if need(busy_ratio, "GPU utilisation") >= _most_busy(case):
             return None
     threads = _busy_threads(case)
-    if threads is None or (not uses_none and holds_some(case)):
+    if threads is None or (not uses_none and not is_away and holds_some(case)):
         return None
     return _finding(case, busy_ratio, threads)
+
+
+def _is_driver_away(case: Case) -> bool:
+    """Say whether the driver tells why it says nothing of any GPU."""
+    return case.device.gpus_reason is not None and not case.gpu
+
+
+def _has_reasons_for_threads(case: Case) -> bool:
+    """Say whether threads may be busy although GPUs are used: some layers were left to the CPU."""
+    server, layers = case.server, case.model.layers
+    on_gpu, loaded = server.loaded_gpu_bytes, server.loaded_bytes
+    asked_for_part = 0 < (server.gpu_layers or 0) < (layers or 0) or bool(server.cpu_moe_layers)
+    says_part = bool(on_gpu and loaded) and (on_gpu or 0) < (loaded or 0)
+    return server.kind in SPINNING or asked_for_part or says_part
 
 
 def _says_none(case: Case) -> bool:
     """Say whether the driver or the engine itself says that it uses no GPU."""
     server = case.server
-    return server.gpu_indices == () or (bool(server.loaded_bytes) and server.loaded_gpu_bytes == 0)
+    if not server.loaded_bytes or server.loaded_gpu_bytes != 0:
+        return server.gpu_indices == ()
+    listed = [p for s in case.gpu_during("decode") for p in s.processes or () if p.is_server]
+    return not (server.gpu_indices and listed and holds_some(case))
 
 
 def _busiest(case: Case) -> float | None:
@@ -95,9 +129,12 @@ def _finding(case: Case, busy_ratio: float | None, threads: float) -> Finding:
     rate_tps = decode_tps(case)
     gpu = (serving_gpus(case) or case.device.gpus or ())[0].name or "the GPU"
     idle = "" if busy_ratio is None else f"was {100 * busy_ratio:.0f} % busy and "
-    guessed = shares_memory(case) and not _says_none(case)
+    is_away = _is_driver_away(case) and not _says_none(case)
+    guessed = is_away or (shares_memory(case) and not _says_none(case))
     held = "idled" if guessed else "held none of the model"
     said = f"while {gpu} {'' if guessed else idle}{held}"
+    if is_away:
+        said = f"beside {gpu}, whose driver does not answer ({case.device.gpus_reason})"
     evidence: tuple[Evidence, ...] = (
         Evidence(name="busy CPU threads", value=threads, unit="threads", limit=MIN_BUSY_THREADS),
         Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),
@@ -115,7 +152,7 @@ def _finding(case: Case, busy_ratio: float | None, threads: float) -> Finding:
             f"{rate_tps:.1f} tokens/s instead of about {expected_tps:.0f}; decode lost about "
             f"{{lost}}."
         ),
-        remedy=use_the_gpu(case),
+        remedy=RESTART if is_away else use_the_gpu(case),
         evidence=evidence,
     )
 

@@ -1,15 +1,16 @@
-"""Speculative decoding cost more than it brought: too few of the drafted tokens were accepted.
+"""Speculative decoding cost more than it brought: a step takes longer than its tokens are worth.
 
 Signal:
-The engine counts the tokens that it drafted and those that the model took. So few were taken that
-drafting and checking the others cost more time than they saved, and the rate is below what the
-model gives without drafts.
+The engine counts the tokens that it drafted and those that the model took. A step gives one token
+and those that were taken, and takes the time to draft and to check all of them. Where it takes
+longer than as many steps without drafts, drafting costs, however large the share that was taken.
 
 Not to be confused with:
 - Prose instead of code: fewer drafts fit, and the rate falls; while it stays above that of the
   model without drafts nothing is wrong.
 - `long-context`: drafts bring less and less there, but some.
-- A draft model on the CPU or a driver's fault: drafts are accepted, and it is slow all the same.
+- A draft model on the CPU or a driver's fault: drafts are accepted, and a step takes longer than
+  drafting and checking explain.
 
 Remedy:
 Fewer drafts per step, drafts only where the draft model is sure, another draft model, or none.
@@ -17,11 +18,16 @@ Fewer drafts per step, drafts only where the draft model is sure, another draft 
 Sources:
 - ggml-org/llama.cpp#25908 (96 of 1,378 drafts taken with 64 per step: slower than without).
 - ggml-org/llama.cpp#28196 (one card and model, 1, 2, 3 and 6 drafts per step; 6: 0.23 taken).
+- ggml-org/llama.cpp#24508 (a model with experts on GB10: 0.34 of three per step taken, 23.5
+  instead of 26.7 tokens/s; 0.94 of two: 30.5), ikawrakow/ik_llama.cpp#2369 (0.42, and slower).
 - ggml-org/llama.cpp#3649 (a draft model that costs 0.11 of a token; below break-even).
 """
 
 from slowtok.detectors.case import Case
 from slowtok.detectors.drafts import Drafts, drafts_of, speculates
+from slowtok.detectors.envelope_reads import expert_bytes
+from slowtok.detectors.excess import excess
+from slowtok.detectors.experts import expert_union_ratio
 from slowtok.detectors.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.phases import judge_decode
 from slowtok.detectors.window import decode_tps, runs_on_cpu
@@ -29,9 +35,11 @@ from slowtok.detectors.window import decode_tps, runs_on_cpu
 TITLE = "Drafted tokens were rejected"
 
 GPU_COST_RATIO = (0.11, 0.30)
-"""What drafting and checking one token costs, in tokens without drafts. Published: 0.11 (#3649, a
-160M draft model for 7B), 0.16 to 0.26 (#28196: 14.9 ms without, steps of 18.8 ms with one draft,
-21.9 with three, 31.6 with six); 0.30 for 0.6B beside 4B by their bytes."""
+"""What drafting and checking one token costs, in tokens without drafts: usually no less, and at
+most. Published: 0.11 (#3649, a 160M draft model for 7B), 0.16 to 0.26 (#28196: 14.9 ms without,
+steps of 18.8 ms with one draft, 21.9 with three, 31.6 with six); 0.30 for 0.6B beside 4B by their
+bytes. Drafts that are looked up in the text cost nothing but the check, so that the least is only
+usual, and rules nothing out."""
 
 CPU_COST_RATIO = (0.70, 1.20)
 """A CPU checks a token about as slowly as it generates one: llama-server on two cores took 2.0, 2.9
@@ -48,35 +56,49 @@ def detect(case: Case) -> Finding | None:
     """Fire when the drafts that were thrown away cost more than the accepted ones saved."""
     if not speculates(case):
         return None
-    judged = judge_decode(case)
-    if judged.slow is False:
+    if judge_decode(case).slow is False:
         return None
     drafts = need(drafts_of(case), "drafted and accepted tokens")
     tokens = need(case.timeline.tokens.completion, "number of generated tokens")
-    low, high = CPU_COST_RATIO if runs_on_cpu(case) else GPU_COST_RATIO
-    if drafts.drafted < MIN_DRAFTED or drafts.acceptance_ratio >= high:
+    if drafts.drafted < MIN_DRAFTED:
+        return None
+    usual, most = _cost_in_tokens(case, drafts, tokens)
+    if most <= drafts.accepted:
         return None
     expected_tps = need(case.envelope.expected_tps, "decode rate expected without drafts")
-    least_s = max(low * drafts.drafted - drafts.accepted, 0) / expected_tps
-    most_s = (high * drafts.drafted - drafts.accepted) / expected_tps
-    lost_s = min(max(judged.lost_s, least_s), most_s)
-    return _finding(case, drafts, _per_step(drafts, tokens), lost_s, break_even_ratio=high)
+    lost_s = min(excess(case) or 0.0, (most - drafts.accepted) / expected_tps)
+    if lost_s <= 0:
+        return None
+    return _finding(case, drafts, tokens, lost_s, doubted=usual <= drafts.accepted)
 
 
-def _per_step(drafts: Drafts, tokens: int) -> float:
-    """Return the drafts per step: each step gives one token that was not drafted."""
-    return drafts.drafted / max(tokens - drafts.accepted, 1)
+def _cost_in_tokens(case: Case, drafts: Drafts, tokens: int) -> tuple[float, float]:
+    """Return what drafting and checking cost as tokens without drafts: usually, and at most.
+
+    A model with experts reads for each step those of all tokens that it checks.
+    """
+    usual, most = CPU_COST_RATIO if runs_on_cpu(case) else GPU_COST_RATIO
+    steps, model = _steps(drafts, tokens), case.model
+    alone = expert_union_ratio(model.experts or 0, model.experts_used or 0, 1.0)
+    checked = 1 + drafts.drafted / steps
+    union = expert_union_ratio(model.experts or 0, model.experts_used or 0, checked)
+    share = expert_bytes(model) / model.read_bytes if model.read_bytes else 0.0
+    experts = steps * share * (union / alone - 1)
+    return usual * drafts.drafted, most * drafts.drafted + experts
 
 
-def _finding(
-    case: Case, drafts: Drafts, per_step: float, lost_s: float, *, break_even_ratio: float
-) -> Finding:
+def _steps(drafts: Drafts, tokens: int) -> int:
+    """Return how many steps there were: each gives one token that was not drafted."""
+    return max(tokens - drafts.accepted, 1)
+
+
+def _finding(case: Case, drafts: Drafts, tokens: int, lost_s: float, *, doubted: bool) -> Finding:
     rate_tps, expected_tps = decode_tps(case), case.envelope.expected_tps or 0.0
-    taken = 100 * drafts.acceptance_ratio
-    told = case.timeline.tokens.drafted is not None
+    taken, steps = 100 * drafts.acceptance_ratio, _steps(drafts, tokens)
+    told, per_step = case.timeline.tokens.drafted is not None, tokens / steps
     return Finding(
         phase="decode",
-        confidence=weigh("server" if told else "counter", "inference"),
+        confidence=weigh("server" if told else "counter", "inference", against=int(doubted)),
         lost_s=lost_s,
         summary=(
             f"Of {drafts.drafted:,} tokens that were drafted ahead the model took only "
@@ -84,10 +106,16 @@ def _finding(
             f"{rate_tps:.1f} tokens/s instead of about {expected_tps:.0f} without drafts; decode "
             f"lost about {{lost}}."
         ),
-        remedy=_remedy(case, per_step),
+        remedy=_remedy(case, drafts.drafted / steps),
         evidence=(
-            Evidence(name="accepted drafts", value=taken, unit="%", limit=100 * break_even_ratio),
-            Evidence(name="drafts per step", value=per_step, unit="tokens"),
+            Evidence(
+                name="time per step, in tokens without drafts",
+                value=per_step * expected_tps / rate_tps,
+                unit="tokens",
+                limit=per_step,
+            ),
+            Evidence(name="accepted drafts", value=taken, unit="%"),
+            Evidence(name="drafts per step", value=drafts.drafted / steps, unit="tokens"),
             Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),
         ),
     )

@@ -47,6 +47,10 @@ MIN_THREAD_CORES = 0.9
 MAX_THREAD_CORES = 1.5
 """One thread all the time, and not two. Proposed, no published source."""
 
+SEVERAL_PROCESSES = frozenset({"vllm", "sglang", "tensorrt-llm"})
+"""Engines with an API server, a scheduler and workers that spin while they wait for a GPU: how many
+cores they use together says nothing, one of them that is busy all the time does."""
+
 MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; proposed, no published source
 
 MAX_BUS_BYTES_PER_S = 1e9
@@ -66,11 +70,9 @@ def detect(case: Case) -> Finding | None:
     need(host or None, "host samples during decode")
     if seconds(host) < MIN_LOOK_S:
         return None
-    cores = need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
+    cores = need(_thread_cores(case), "CPU time of the server")
     waiting = mean(host, lambda s: s.server_run_delay_cores) or 0.0
-    processes = case.server.tensor_parallel or 1  # vLLM has one for each GPU
-    most = MAX_THREAD_CORES + processes - 1
-    if not MIN_THREAD_CORES <= cores <= most or waiting >= MAX_WAITING_CORES:
+    if not MIN_THREAD_CORES <= cores <= _most_cores(case) or waiting >= MAX_WAITING_CORES:
         return None
     stalled_s = sum(stall.gap_s for stall in stalls_of(case))  # a late thread is late at each token
     busy = need(_busy_ratio(case), "GPU utilisation") + stalled_s / decode_s(case)
@@ -78,6 +80,25 @@ def detect(case: Case) -> Finding | None:
     if busy >= MAX_BUSY_RATIO and not eager:
         return None
     return None if _has_other_work(case) else _finding(case, busy, cores, eager=eager)
+
+
+def _thread_cores(case: Case) -> float | None:
+    """Return the cores that the engine used: its busiest process's where it has several."""
+    host = case.host_during("decode")
+    if case.server.kind in SEVERAL_PROCESSES:
+        busiest = mean(host, lambda s: s.server_busiest_process_cores)
+        if busiest is not None:
+            return busiest
+    return mean(host, lambda s: s.server_cpu_cores)
+
+
+def _most_cores(case: Case) -> float:
+    """Return from where on more than one thread of a process computes."""
+    is_one = case.server.kind in SEVERAL_PROCESSES and any(
+        s.server_busiest_process_cores is not None for s in case.host_during("decode")
+    )
+    processes = 1 if is_one else case.server.tensor_parallel or 1  # one for each GPU
+    return MAX_THREAD_CORES + processes - 1
 
 
 def _busy_ratio(case: Case) -> float | None:

@@ -40,15 +40,15 @@ ROOMY_RATIO = 0.90
 MOST_OF_GPU_RATIO = 0.95
 """No published source: more leaves too little for buffers and a desktop."""
 
-COUNTING = frozenset({"vllm"})
-"""Engines that preempt, and count it."""
+NEVER = frozenset({"llama-server", "ollama", "lm-studio"})
+"""Engines that give a request its room before they begin with it, and throw none out."""
 
 
 def detect(case: Case) -> Finding | None:
     """Fire when requests were thrown out, the cache was full, and this stream stood still."""
     activity = case.activity
     preemptions = None if activity is None else activity.preemptions
-    if preemptions == 0 or (preemptions is None and case.server.kind not in COUNTING):
+    if preemptions == 0 or (preemptions is None and case.server.kind in NEVER):
         return None
     if case.timeline.token_at_s and not stalls_of(case):
         return None
@@ -65,6 +65,7 @@ def _finding(
 ) -> Finding:
     usual_s = _usual_gap_s(case)
     lost_s = sum(stall.gap_s - usual_s for stall in stalls)
+    counted = sorted((stall.gap_s - usual_s for stall in stalls), reverse=True)[:count]
     times = f"{len(stalls)} times" if len(stalls) > 1 else "once"
     is_full = full_ratio is not None and full_ratio >= FULL_RATIO
     gauges: tuple[Channel, ...] = ("gauge",) if is_full else ()
@@ -73,6 +74,7 @@ def _finding(
         phase="decode",
         confidence=weigh("counter", "inference", *gauges, against=_is_far_from_full(full_ratio)),
         lost_s=lost_s,
+        proof_s=sum(counted),  # each time thrown out is one stall at most
         summary=(
             f"The KV cache{cache} had no room left, so the engine threw requests out {count} "
             f"time{'s' if count > 1 else ''} and computed them again; this answer stood still "

@@ -38,9 +38,10 @@ from slowtok.detectors.gpu_code import (
     poor_use,
 )
 from slowtok.detectors.gpu_window import facts_of
+from slowtok.detectors.measured_loss import measured_loss
 from slowtok.detectors.phases import judge_decode, prefill_excess_s
 from slowtok.detectors.placement import off_gpu
-from slowtok.detectors.shape import stalls_of
+from slowtok.detectors.shape import stalls_of, step_of
 from slowtok.detectors.window import mean
 
 TITLE = "No fast GPU code for this"
@@ -70,13 +71,22 @@ def detect(case: Case) -> Finding | None:
     need(mean(host, lambda s: s.server_cpu_cores), "CPU time of the server")
     if case.server.eager or case.server.flash_attention == "off":
         return None
-    stalled_s = sum(stall.gap_s for stall in stalls_of(case)) if phase == "decode" else 0.0
-    if stalled_s >= MAX_STALLED_RATIO * lost[phase]:
+    if phase == "decode" and _changed_in_mid_answer(case, lost[phase]):
         return None
     use = poor_use(case, phase)
     if use is None or off_gpu(case) is not None:
         return None
     return _poor_code(case, phase, lost[phase], use)
+
+
+def _changed_in_mid_answer(case: Case, lost_s: float) -> bool:
+    """Say whether the answer stood still, or its rate changed: slow code is slow at each token."""
+    stalled_s = sum(stall.gap_s for stall in stalls_of(case))
+    measured = measured_loss(case)
+    changed = step_of(case) is not None or (
+        measured is not None and measured.kind == "slower than itself"
+    )
+    return changed or stalled_s >= MAX_STALLED_RATIO * lost_s
 
 
 def _poor_code(case: Case, phase: Phase, lost_s: float, use: PoorUse) -> Finding | None:

@@ -3,8 +3,9 @@
 Signal:
 Too many: more threads than cores (or than the quota allows), and the server's threads wait for
 each other on the run queue although other processes are quiet. Each token has many barriers, and
-one thread without a core stops all. Too few: fewer than half of the physical cores at work while
-the memory bandwidth is not reached.
+one thread without a core stops all. Too few: fewer than half of the physical cores (performance
+cores, where there are others) at work while the memory bandwidth is not reached and other programs
+leave them free.
 
 Not to be confused with:
 - `host-contention`: other processes use the cores that the threads wait for.
@@ -28,7 +29,17 @@ import math
 from slowtok.detectors.case import Case
 from slowtok.detectors.excess import within
 from slowtok.detectors.finding import Channel, Evidence, Finding, need, weigh
-from slowtok.detectors.window import RunQueue, decode_s, decode_tps, mean, run_queue, runs_on_cpu
+from slowtok.detectors.thread_count import ask_for, logical_cores, physical_cores, usable_cores
+from slowtok.detectors.window import (
+    RunQueue,
+    computes_on_cpu,
+    decode_s,
+    decode_tps,
+    mean,
+    need_samples,
+    run_queue,
+    runs_on_cpu,
+)
 
 TITLE = "Wrong number of CPU threads"
 
@@ -57,14 +68,17 @@ def detect(case: Case) -> Finding | None:
     """Fire on threads that wait for each other, or on cores left idle below the bandwidth."""
     queue = run_queue(case, "decode")
     own_ratio = queue.own_ratio + _throttled_ratio(queue)
-    cores = _cores(case)
+    cores = usable_cores(case, case.device.cpu_physical_cores)
     own_cores = queue.own_cores + queue.throttled_cores
     if own_ratio >= MIN_OWN_WAIT_RATIO and own_cores >= MIN_OWN_WAIT_CORES:
         threads = need(case.server.threads, "number of CPU threads of the engine")
-        return _too_many(case, threads, cores, own_ratio) if threads > math.ceil(cores) else None
+        return _too_many(case, threads, cores, queue) if threads > math.ceil(cores) else None
+    cores = usable_cores(case, physical_cores(case.device))
     busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)
     working = need(case.server.threads or busy, "number of CPU threads of the engine")
-    if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * cores:
+    free_cores = logical_cores(case) - queue.others_cores
+    if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * min(cores, free_cores):
+        need_samples(case, "decode")
         return None
     return _too_few(case, working, cores)
 
@@ -73,30 +87,23 @@ def _throttled_ratio(queue: RunQueue) -> float:
     return queue.throttled_cores / queue.wanted_cores if queue.wanted_cores else 0.0
 
 
-def _cores(case: Case) -> float:
-    samples = case.host_during("decode")
-    allowed = mean(samples, lambda s: s.server_allowed_cores) or case.device.cpu_logical_cores
-    limits = (
-        need(allowed, "number of cores the server may use"),
-        case.device.cpu_physical_cores,
-        mean(samples, lambda s: s.server_quota_cores),
-    )
-    return min(limit for limit in limits if limit is not None)
-
-
-def _too_many(case: Case, threads: int, cores: float, own_ratio: float) -> Finding:
+def _too_many(case: Case, threads: int, cores: float, queue: RunQueue) -> Finding:
+    own_ratio = queue.own_ratio + _throttled_ratio(queue)
     slowdown = max(threads / cores, MIN_OVERSUBSCRIBED_SLOWDOWN)
-    lost_s = decode_s(case) * (1 - 1 / slowdown)
+    duration_s = decode_s(case)
+    proven_ratio = queue.proven_own_ratio if computes_on_cpu(case) else 0.0
+    proof_s = duration_s * min(proven_ratio, 1.0)
     return Finding(
         phase="decode",
         confidence=CONFIDENCE,
-        lost_s=lost_s,
+        lost_s=max(duration_s * (1 - 1 / slowdown), proof_s),
+        proof_s=proof_s,
         summary=(
             f"The engine runs {threads} CPU threads on {cores:.3g} "
             f"core{'s' if cores != 1 else ''}, so its threads waited for a core "
             f"{100 * own_ratio:.0f} % of the time; decode lost about {{lost}}."
         ),
-        remedy=_remedy(case, max(math.floor(cores), 1)),
+        remedy=ask_for(case),
         evidence=(
             Evidence(name="CPU threads", value=threads, unit="threads", limit=cores),
             Evidence(
@@ -126,10 +133,11 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
         confidence=weigh("gauge", "inference", *proof),
         lost_s=within(case, duration_s * (1 - 1 / least), duration_s * (1 - 1 / most)),
         summary=(
-            f"The engine used {threads:.0f} of {cores:g} cores and {100 * used_ratio:.0f} % of the "
-            f"RAM bandwidth; with all cores decode could take about {{lost}} less."
+            f"The engine used {threads:.0f} of {cores:.3g} {_kind(case)}cores and "
+            f"{100 * used_ratio:.0f} % of the RAM bandwidth; with all of them decode could take "
+            f"about {{lost}} less."
         ),
-        remedy=_remedy(case, max(math.floor(cores), 1)),
+        remedy=ask_for(case),
         evidence=(
             Evidence(
                 name="CPU threads",
@@ -147,9 +155,5 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
     )
 
 
-def _remedy(case: Case, threads: int) -> str:
-    return {
-        "llama-server": f"Start llama-server with --threads {threads}.",
-        "ollama": f"Set num_thread to {threads} (PARAMETER in the Modelfile, or in options).",
-        "vllm": f"Set VLLM_CPU_OMP_THREADS_BIND to {threads} cores.",
-    }.get(case.server.kind, f"Give the engine {threads} CPU thread{'s' if threads > 1 else ''}.")
+def _kind(case: Case) -> str:
+    return "performance " if case.device.cpu_performance_cores else ""

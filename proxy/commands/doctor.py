@@ -26,6 +26,8 @@ def run_doctor(settings: Settings) -> int:
     waiting = Console(stderr=True, highlight=False)
     with waiting.status("starting") as status:
         told = found.ram_bytes_per_s if found else None
+        if told and found and found.ram_source == "given" and not settings.ram_bandwidth:
+            settings = settings.model_copy(update={"ram_bandwidth": told / 1e9})
         seen = asyncio.run(take_look(settings, status.update, told))
     checks = examine(seen)
     if settings.json_lines:

@@ -63,4 +63,8 @@ def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
     device = asyncio.run(look_at_machine(with_state_of(settings, found).state_path))
     if device.ram_bandwidth_bytes_per_s is not None or found is None:
         return device
-    return replace(device, ram_bandwidth_bytes_per_s=found.ram_bytes_per_s)
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=found.ram_bytes_per_s,
+        ram_bandwidth_source=found.ram_source,
+    )

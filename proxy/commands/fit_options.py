@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from slowtok.proxy.commands.options import Config, Json, Listen, StateDir, settings_from
+from slowtok.proxy.commands.options import (
+    Config,
+    Json,
+    Listen,
+    RamBandwidth,
+    StateDir,
+    settings_from,
+)
 
 
 def billions(text: str | float) -> float:
@@ -40,9 +47,7 @@ def fit(
     bandwidth: Annotated[
         float | None, typer.Option(metavar="GB/S", help="Peak bandwidth of one GPU's memory.")
     ] = None,
-    ram_bandwidth: Annotated[
-        float | None, typer.Option(metavar="GB/S", help="Bandwidth of the RAM.")
-    ] = None,
+    ram_bandwidth: RamBandwidth = None,
     params: Annotated[
         float | None,
         typer.Option(metavar="B", parser=billions, help="Billions of weights: 8 or 8B."),
@@ -113,14 +118,15 @@ def fit(
 
     if batch:
         raise typer.Exit(run_batch())
+    given = {"listen": listen, "state_dir": state_dir, "ram_bandwidth": ram_bandwidth}
+    settings = settings_from({**given, "json": json or None}, config)
+    # that of the environment or a file is this machine's, which a named GPU may not be in
+    ram = settings.ram_bandwidth if gpu is None or ram_bandwidth is not None else 0.0
     asked = Asked(
         model=model, gpu=gpu, gpus=gpus, vram=vram, bandwidth=bandwidth,
-        ram_bandwidth=ram_bandwidth, params=params, active_params=active_params, quant=quant,
+        ram_bandwidth=ram or None, params=params, active_params=active_params, quant=quant,
         weights=weights, layers=layers, kv_heads=kv_heads, head_dim=head_dim, experts=experts,
         experts_used=experts_used, context=context, depth=depth, kv_type=kv_type,
         gpu_layers=gpu_layers, cpu_moe_layers=cpu_moe_layers, engine=engine,
     )  # fmt: skip
-    settings = settings_from(
-        {"listen": listen, "state_dir": state_dir, "json": json or None}, config
-    )
     raise typer.Exit(run_fit(settings, asked, claim))

@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.commands.own_page import NotThere, own_address, read_page
@@ -34,6 +34,7 @@ class Running:
     log: Path | None
     upstream: tuple[str, ...]
     ram_bytes_per_s: float | None = None
+    ram_source: Literal["given", "measured"] | None = None
 
 
 def running_at(settings: Settings) -> Running | None:
@@ -47,6 +48,7 @@ def running_at(settings: Settings) -> Running | None:
             log=None if log == STANDARD_OUTPUT else Path(log),
             upstream=tuple(_upstream(engine) for engine in status["engines"]),
             ram_bytes_per_s=_number(status["machine"].get("ram_bandwidth_bytes_per_s")),
+            ram_source=_source(status["machine"].get("ram_bandwidth_source")),
         )
     except (NotThere, AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -99,6 +101,10 @@ def _is_named(settings: Settings) -> bool:
 
 def _number(told: Any) -> float | None:
     return float(told) if isinstance(told, int | float) and told > 0 else None
+
+
+def _source(told: Any) -> Literal["given", "measured"] | None:
+    return told if told in ("given", "measured") else None
 
 
 def _upstream(engine: Any) -> str:

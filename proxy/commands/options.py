@@ -21,6 +21,10 @@ LogFile = Annotated[
 StateDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where learned baselines and the log are kept.")
 ]
+RamBandwidth = Annotated[
+    str | None,
+    typer.Option(metavar="GB/S", help="How fast the RAM is read; else it is measured."),
+]
 Record = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
 ]

@@ -7,6 +7,7 @@ recorded, the expectation too, unless it is asked for anew.
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from slowtok.config.settings import Settings
+from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.expectation import with_expectation
 from slowtok.proxy.case_file import BadCase, RecordedCase, read_cases
@@ -29,10 +31,18 @@ SUFFIXES = (".json", ".jsonl")
 Record = dict[str, Any]
 
 
-def run_replay(settings: Settings, names: list[str], *, expect_again: bool) -> int:
+def run_replay(
+    settings: Settings,
+    names: list[str],
+    *,
+    expect_again: bool,
+    ram_bytes_per_s: float | None = None,
+) -> int:
     """Diagnose the cases in files, directories and standard input again, and print them.
 
-    Returns 1 where something could not be read or diagnosed; the rest is done all the same.
+    `ram_bytes_per_s` is how fast the recorded machine reads its RAM: the expectation then follows
+    from it. Returns 1 where something could not be read or diagnosed; the rest is done all the
+    same.
     """
     printer = _Printer(json=settings.json_lines)
     paths = [path for name in names for path in _files(name)]
@@ -43,7 +53,12 @@ def run_replay(settings: Settings, names: list[str], *, expect_again: bool) -> i
                 printer.complain(where, found.reason)
                 continue
             try:
-                record = replayed(found, settings.disable, expect_again=expect_again)
+                record = replayed(
+                    found,
+                    settings.disable,
+                    expect_again=expect_again,
+                    ram_bytes_per_s=ram_bytes_per_s,
+                )
             except Exception as error:  # noqa: BLE001 - values that no request could have had
                 printer.complain(where, f"cannot be diagnosed: {type(error).__name__}")
             else:
@@ -52,9 +67,18 @@ def run_replay(settings: Settings, names: list[str], *, expect_again: bool) -> i
     return 1 if printer.unreadable else 0
 
 
-def replayed(found: RecordedCase, disabled: Collection[str], *, expect_again: bool) -> Record:
+def replayed(
+    found: RecordedCase,
+    disabled: Collection[str],
+    *,
+    expect_again: bool,
+    ram_bytes_per_s: float | None = None,
+) -> Record:
     """Return the record that this version makes of a case; `replay` in it says what changed."""
-    case = with_expectation(found.case) if expect_again else found.case
+    case = found.case
+    if ram_bytes_per_s is not None:
+        case, expect_again = _with_ram(case, ram_bytes_per_s), True
+    case = with_expectation(case) if expect_again else case
     record = make_record(case, diagnose(case, disabled=disabled))
     was = found.record
     record["replay"] = known(
@@ -67,6 +91,13 @@ def replayed(found: RecordedCase, disabled: Collection[str], *, expect_again: bo
         }
     )
     return record
+
+
+def _with_ram(case: Case, bytes_per_s: float) -> Case:
+    device = replace(
+        case.device, ram_bandwidth_bytes_per_s=bytes_per_s, ram_bandwidth_source="given"
+    )
+    return replace(case, device=device)
 
 
 def replay_line(record: Record) -> Text:

@@ -94,12 +94,13 @@ async def run_engine(
 
 @asynccontextmanager
 async def run_proxy(
-    upstream: str, *, listen: str, state_dir: Path, log: Path
+    upstream: str, *, listen: str, state_dir: Path, ram_bandwidth: str | None = None, log: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `slowtok serve`, without the screen: its own lines go nowhere, faults into `log`."""
     arguments = (
         *("serve", "--upstream", f"demo={upstream}", "--listen", listen),
         *("--state-dir", str(state_dir)),
+        *(("--ram-bandwidth", ram_bandwidth) if ram_bandwidth is not None else ()),
     )
     async with run_child("-m", "slowtok.proxy.demo.leash", *arguments, log=log) as child:
         swallow = asyncio.create_task(_drain(child))

@@ -40,6 +40,7 @@ def run_demo(
     serve: bool = False,
     listen: str | None = None,
     state_dir: Path | None = None,
+    ram_bandwidth: str | None = None,
     json: bool = False,
 ) -> int:
     """Run the demo. Returns 0 when it showed its point, else 1 with the reason on the screen."""
@@ -48,7 +49,16 @@ def run_demo(
     console = Console(stderr=json, highlight=False)
     try:
         show = _prepare(console, model)
-        return asyncio.run(_run(show, serve=serve, listen=listen, state_dir=state_dir, json=json))
+        return asyncio.run(
+            _run(
+                show,
+                serve=serve,
+                listen=listen,
+                state_dir=state_dir,
+                ram_bandwidth=ram_bandwidth,
+                json=json,
+            )
+        )
     except (DemoError, ModelError) as error:
         return _failed(str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -69,7 +79,13 @@ def _prepare(console: Console, model: Path | None) -> Show:
 
 
 async def _run(
-    show: Show, *, serve: bool, listen: str | None, state_dir: Path | None, json: bool
+    show: Show,
+    *,
+    serve: bool,
+    listen: str | None,
+    state_dir: Path | None,
+    ram_bandwidth: str | None,
+    json: bool,
 ) -> int:
     _end_on_signals()
     with tempfile.TemporaryDirectory(prefix="slowtok-demo-") as scratch:
@@ -78,7 +94,9 @@ async def _run(
             if serve and listen != USUAL_LISTEN:
                 show.say(why_elsewhere())
         state, logs = state_dir or Path(scratch), Path(scratch)
-        async with set_stage(show, listen=listen, state_dir=state, logs=logs) as stage:
+        async with set_stage(
+            show, listen=listen, state_dir=state, ram_bandwidth=ram_bandwidth, logs=logs
+        ) as stage:
             await _play(show, stage.client)
             elapsed_s = time.monotonic() - show.began_at_s
             if json:

@@ -58,7 +58,7 @@ class Stage:
 
 @asynccontextmanager
 async def set_stage(
-    show: Show, *, listen: str, state_dir: Path, logs: Path
+    show: Show, *, listen: str, state_dir: Path, ram_bandwidth: str | None, logs: Path
 ) -> AsyncIterator[Stage]:
     """Start the engine and the proxy, and yield them with a client of the proxy.
 
@@ -80,7 +80,13 @@ async def set_stage(
         log = logs / "proxy.log"
         with show.waiting("starting slowtok"):
             proxy = await stack.enter_async_context(
-                run_proxy(engine_url, listen=listen, state_dir=state_dir, log=log)
+                run_proxy(
+                    engine_url,
+                    listen=listen,
+                    state_dir=state_dir,
+                    ram_bandwidth=ram_bandwidth,
+                    log=log,
+                )
             )
             session = await stack.enter_async_context(
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))

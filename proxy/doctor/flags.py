@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from slowtok.detectors.footprint import footprint
 from slowtok.detectors.machine import HostSample
+from slowtok.detectors.thread_count import physical_cores, worth_threads
 from slowtok.detectors.vram import newest_split
 from slowtok.proxy.doctor.check import Check, State, gib, measured
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving, computes_on_cpu
@@ -138,7 +139,7 @@ def _threads(seen: Seen, engine: EngineSeen, serving: Serving) -> Found | None:
 def _threads_by_default(seen: Seen, engine: EngineSeen) -> Found | None:
     quota, physical = (
         _newest(engine, lambda s: s.server_quota_cores),
-        seen.device.cpu_physical_cores,
+        physical_cores(seen.device),
     )
     if quota is None or physical is None or physical <= math.ceil(quota):
         return None
@@ -147,9 +148,12 @@ def _threads_by_default(seen: Seen, engine: EngineSeen) -> Found | None:
 
 
 def usable_cores(seen: Seen, engine: EngineSeen) -> int | None:
-    """Return the cores worth a thread each: physical ones that are allowed and within the quota."""
-    limits = (seen.device.cpu_physical_cores, hard_limit_cores(seen, engine))
-    return min((limit for limit in limits if limit), default=None)
+    """Return the cores worth a thread each: full-speed ones, allowed and within the quota."""
+    return worth_threads(
+        seen.device,
+        allowed_cores=_newest(engine, lambda s: s.server_allowed_cores),
+        quota_cores=_newest(engine, lambda s: s.server_quota_cores),
+    )
 
 
 def hard_limit_cores(seen: Seen, engine: EngineSeen) -> int | None:

@@ -14,7 +14,12 @@ OTHERS_RATIO = 0.25
 FULL_RATIO = 0.75
 """The same where a GPU decodes, or nothing does yet. No published source."""
 
-STEAL_RATIO = 0.05  # proposed, no published source
+STEAL_RATIO = 0.05
+"""Of the time that cores wanted to run, as in the detector of contention."""
+
+LEAST_BUSY_CORES = 0.5
+"""Below it the share of what is stolen is one of next to nothing. No published source."""
+
 STALL_RATIO = 0.10
 """Time in which everything stood still for memory or disk. Proposed, no published source."""
 
@@ -104,17 +109,18 @@ def _use(seen: Seen) -> Iterator[Check]:
     if busy is None or not cores:
         return
     mine = [mean(e.host, lambda s: s.server_cpu_cores) or 0.0 for e in seen.engines if e.is_here]
-    others = max(busy - sum(mine), 0.0)
+    others = max(busy - sum(mine) - (steal or 0.0), 0.0)
     said = f"{busy:.1f} of {cores:.0f} cores busy, {others:.1f} of them with other programs"
     numbers = {"busy_cores": busy, "others_cores": others, "cores": cores, "steal_cores": steal}
     on_cpu = any(computes_on_cpu(seen, s) for e in seen.engines if e.is_here for s in e.serving)
-    if steal is not None and steal / cores >= STEAL_RATIO:
-        said += f"; the hypervisor takes {steal:.1f} away"
+    if steal is not None and busy >= LEAST_BUSY_CORES and steal / busy >= STEAL_RATIO:
+        said += f"; the hypervisor withholds {steal:.1f}, {steal / busy:.0%} of what they want"
         yield _check(
             "cpu-use",
-            "warn",
+            "warn" if on_cpu else "note",
             said,
-            "a neighbour on the same hardware: ask for own cores",
+            "CPU credits of a burstable instance are used up, or the host is overcommitted: "
+            "take dedicated cores",
             numbers,
         )
     elif others / cores >= (OTHERS_RATIO if on_cpu else FULL_RATIO):

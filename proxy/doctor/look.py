@@ -24,7 +24,7 @@ from slowtok.proxy.doctor.shared import see_store
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.engines import USUAL_PORTS, Engines
 from slowtok.proxy.gpus_used import gpus_used, seen_from
-from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.others import Others
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
@@ -145,8 +145,9 @@ def seen_engine(
 ) -> EngineSeen:
     """Return what is known of an engine and its models; samples since `from_s`. Asks nobody."""
     now_s = time.monotonic()
-    here = engine.local is not False
-    process = (sampler.process(engine.port) if here else None) or ProcessFacts(port=engine.port)
+    listens = sampler.process(engine.port) if engine.local is not False else None
+    here = engine.is_here(listens) is not False
+    process = listens or ProcessFacts(port=engine.port)
     samples = seen_from(sampler.gpu_window(from_s, now_s), _pids(process)) if here else ()
     gpus = gpus_used(samples, sampler.device(), process.environment) if here else None
 
@@ -181,12 +182,14 @@ def _in_memory(engine: Engine) -> list[str]:
 
 
 def _serving(engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]) -> Serving:
-    return Serving(server=server, model=model, unreadable=_unreadable(engine, model, said))
+    return Serving(server=server, model=model, unreadable=_unreadable(engine, server, model, said))
 
 
-def _unreadable(engine: Engine, model: ModelFacts, said: list[str]) -> str | None:
+def _unreadable(
+    engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]
+) -> str | None:
     """Return why the model's file told nothing; None where it did, or where there is none."""
-    if model.read_bytes is not None or engine.local is False:
+    if model.read_bytes is not None or server.local is False:
         return None
     identity = engine.identity or Identity(kind="unknown")
     path = model_path(identity, engine.probe, model.name) or model_path(identity, engine.probe)
@@ -225,10 +228,14 @@ def _device(sampler: Sampler) -> DeviceFacts:
 
 
 def _with_ram(device: DeviceFacts, settings: Settings, told: float | None) -> DeviceFacts:
-    kept = RamBandwidth(
-        settings.state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False
+    if (given := settings.ram_bytes_per_s) is not None:
+        return replace(device, ram_bandwidth_bytes_per_s=given, ram_bandwidth_source="given")
+    seen = max(kept_bytes_per_s(settings.state_path) or 0.0, told or 0.0) or None
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=seen,
+        ram_bandwidth_source="measured" if seen else None,
     )
-    return replace(device, ram_bandwidth_bytes_per_s=kept.bytes_per_s or told)
 
 
 def _failures(sampler: Sampler) -> tuple[str, ...]:

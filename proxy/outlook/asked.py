@@ -184,6 +184,7 @@ def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Publishe
     device = replace(
         device,
         ram_bandwidth_bytes_per_s=ram or assumed,
+        ram_bandwidth_source="given" if asked.ram_bandwidth else device.ram_bandwidth_source,
         cpu_physical_cores=device.cpu_physical_cores or facts.device.cpu_physical_cores,
     )
     return replace(facts, device=device, server=server, ram_assumed=ram is None)

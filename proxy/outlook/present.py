@@ -12,7 +12,7 @@ import psutil
 
 from slowtok.detectors.machine import DeviceFacts
 from slowtok.proxy.doctor.look import NOT_LOOKED, POLL_S, READY_S
-from slowtok.proxy.ram import RamBandwidth
+from slowtok.proxy.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.supervisor import Sampler
 
 
@@ -29,9 +29,10 @@ async def look_at_machine(state_path: Path) -> DeviceFacts:
         device = sampler.device()
     finally:
         await sampler.stop()
-    kept = RamBandwidth(state_path / "ram.json", is_quiet=lambda: False, is_idle=lambda: False)
+    kept = kept_bytes_per_s(state_path)
     return replace(
         device,
-        ram_bandwidth_bytes_per_s=kept.bytes_per_s,
+        ram_bandwidth_bytes_per_s=kept,
+        ram_bandwidth_source="measured" if kept else None,
         ram_bytes=device.ram_bytes or psutil.virtual_memory().total,
     )

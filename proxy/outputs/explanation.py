@@ -64,6 +64,8 @@ def _rest(record: Record) -> Iterator[RenderableType]:
             yield hanging(f"{mark}:", rest, "dim")
     if record.get("cleared"):
         yield hanging("Ruled out:", ", ".join(_ruled_out(record)), "dim")
+    if record.get("unused"):
+        yield hanging("Present, without measurable cost:", ", ".join(record["unused"]), "dim")
     for hidden in record.get("not_visible", ()):
         said = f"{hidden['fact']} ({hidden['how_to_enable']})"
         yield hanging("Not visible:", said, "dim")

@@ -54,9 +54,15 @@ def previous(request_id: str, diagnosis: Diagnosis) -> str:
 
 
 def hint(diagnosis: Diagnosis) -> str:
-    """Return one sentence on what to do: the first cause's remedy, or that no cause fits."""
+    """Return one sentence on what to do: the first cause's remedy, or that no cause fits.
+
+    Where most of the loss is unexplained, that comes first.
+    """
     for finding in _named(diagnosis).values():
-        return finding.remedy
+        before = (
+            f"{diagnosis.reason[0].upper()}{diagnosis.reason[1:]}; " if diagnosis.reason else ""
+        )
+        return f"{before}{finding.remedy}"
     ruled_out = len(diagnosis.cleared)
     return f"Slow, and no known cause fits ({ruled_out} ruled out); see slowtok explain"
 

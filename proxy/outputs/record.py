@@ -95,6 +95,8 @@ def _timing(case: Case) -> dict[str, Any]:
     ):
         if seconds is not None:
             timing[name] = rounded(seconds * _MS)
+    if phases.queue_estimated:
+        timing["queue_source"] = "estimate"
     if "prefill_ms" in timing or "decode_ms" in timing:
         timing["source"] = phases.source
     return timing
@@ -133,6 +135,8 @@ def _add_judgement(record: dict[str, Any], case: Case, diagnosis: Diagnosis) -> 
     if budget:
         record["budget_ms_per_token"] = {k: rounded(v) for k, v in budget.items()}
     record["cleared"] = list(diagnosis.cleared)
+    if diagnosis.unused:
+        record["unused"] = list(diagnosis.unused)
     record["not_visible"] = _not_visible(case, diagnosis)
     if diagnosis.failed:
         record["failed"] = dict(diagnosis.failed)
@@ -177,7 +181,12 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
         informational=finding.informational or None,
         summary=finding.summary,
         evidence=[
-            _some(name=e.name, value=rounded(e.value), unit=e.unit, limit=e.limit)
+            _some(
+                name=e.name,
+                value=rounded(e.value),
+                unit=e.unit,
+                limit=None if e.limit is None else rounded(e.limit),
+            )
             for e in finding.evidence
         ],
         remedy=finding.remedy,

@@ -56,15 +56,42 @@ class Place(NamedTuple):
 
 def decode_setup(case: Case) -> Setup:
     """Return the setup of a decode."""
-    sequences = sequences_of(case.neighbours.decode_mean)
+    sequences = sequences_of(others_at_decode(case))
     return setup_at("decode", place_of(case), octave_of(case.envelope.context_tokens), sequences)
 
 
 def prefill_setup(case: Case) -> Setup:
     """Return the setup of a prefill."""
-    sequences = sequences_of(case.neighbours.in_flight_at_send)
+    sequences = sequences_of(_others_at_prefill(case))
     tokens = octave_of(case.timeline.tokens.processed)
     return setup_at("prefill", place_of(case), tokens, sequences)
+
+
+def others_at_decode(case: Case) -> float:
+    """Return how many others decoded beside a request, on the mean.
+
+    Where no look at the engine fell into its decode, the counters around it still tell of others.
+    """
+    neighbours = case.neighbours
+    if neighbours.counted:
+        return neighbours.decode_mean
+    return max(neighbours.decode_mean, _others_around(case))
+
+
+def _others_at_prefill(case: Case) -> float:
+    """Return how many others were at the engine when a prompt was to be read, or read."""
+    neighbours = case.neighbours
+    waiting, prefill = neighbours.waiting, neighbours.prefill
+    own = max(neighbours.in_flight_at_send, waiting.served_first)
+    seen = max(waiting.others_mean or 0.0, prefill.others_mean or 0.0)
+    return max(own, seen, _others_around(case))
+
+
+def _others_around(case: Case) -> float:
+    activity = case.activity
+    if activity is None or activity.alone is not False:
+        return 0.0
+    return max((activity.running_max or 1) - 1, 0)
 
 
 def is_alone(setup: Setup) -> bool:

@@ -191,6 +191,7 @@ class Loop:
             lines = self._gpus.sample(dear=counters, servers=servers, extras=extras)
         else:
             lines = self._gpus.sample_idle(servers)
+        self._machine.doubt(lines)
         news = self._gpus.news()
         if news is not None:  # there may be GPUs now that there were not, or the other way round
             lines = [news, *lines]

@@ -2,9 +2,12 @@
 
 Strategy: the kernel enforces the quota of every group from the process's own up to the root, so
 the tightest one on that way counts, and its throttling counters are the ones to read. Where no
-group on the way has a quota, nothing can throttle: that is a measured zero, not an unknown.
+group on the way has a quota, nothing can throttle: that is a measured zero, not an unknown. What
+cannot be looked at is unknown: a file that may not be read, and a group outside of what is mounted
+here, such as another container's; slowtok's own quota says nothing of the server's.
 """
 
+import os
 import time
 from typing import NamedTuple
 
@@ -69,6 +72,8 @@ def find_folders(membership: str, mounts: list[Mount]) -> tuple[int, list[str]] 
         elif not controllers:
             paths[2] = path
     version = min(paths, default=0)
+    if ".." in paths.get(version, "").split("/"):
+        return None  # outside of this cgroup namespace: nothing of it can be seen
     for mount in mounts:
         if mount.version == version and (version == 2 or "cpu" in mount.controllers):
             return version, _folders_up(paths[version], mount)
@@ -80,8 +85,6 @@ def _folders_up(path: str, mount: Mount) -> list[str]:
     if path == root or path.startswith(root + "/"):
         path = path[len(root) :]
     parts = [part for part in path.split("/") if part]
-    if ".." in parts:  # outside of this cgroup namespace: nothing of it can be seen
-        parts = []
     return ["/".join([mount.point, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
 
 
@@ -112,11 +115,25 @@ def parse_throttling(cpu_stat: bytes) -> Throttling | None:
 
 
 def read_quota(version: int, folder: str) -> float | None:
-    """Return the quota in cores that one group sets itself, or None."""
+    """Return the quota in cores that one group sets itself, or None where it sets none.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
     if version == 2:
-        return parse_quota_v2(read_whole(f"{folder}/cpu.max") or b"")
-    quota_us = read_whole(f"{folder}/cpu.cfs_quota_us") or b""
-    return parse_quota_v1(quota_us, read_whole(f"{folder}/cpu.cfs_period_us") or b"")
+        return parse_quota_v2(_setting(folder, "cpu.max"))
+    quota_us = _setting(folder, "cpu.cfs_quota_us")
+    return parse_quota_v1(quota_us, _setting(folder, "cpu.cfs_period_us"))
+
+
+def _setting(folder: str, name: str) -> bytes:
+    """Return a group's file; empty where the group has none of that name, as the uppermost one."""
+    try:
+        with open(f"{folder}/{name}", "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        os.listdir(folder)  # a group that is not there is another thing than one without a quota
+        return b""
 
 
 def find_quota(pid: int) -> tuple[bool, Quota | None]:
@@ -128,13 +145,24 @@ def find_quota(pid: int) -> tuple[bool, Quota | None]:
     found = find_folders(membership.decode(), parse_mounts(mounts.decode(errors="replace")))
     if found is None:
         return False, None
-    return True, find_tightest(*found)
+    return find_tightest(*found)
 
 
-def find_tightest(version: int, folders: list[str]) -> Quota | None:
-    """Return the smallest quota that any of the groups sets, or None when none does."""
-    quotas = [(read_quota(version, folder), folder) for folder in folders]
-    return min((Quota(cores, name) for cores, name in quotas if cores is not None), default=None)
+def find_tightest(version: int, folders: list[str]) -> tuple[bool, Quota | None]:
+    """Return whether all groups could be looked at, and the smallest quota that any of them sets.
+
+    One that is found counts, whatever the others set: it is the most that the process has.
+    """
+    quotas, is_whole = [], True
+    for folder in folders:
+        try:
+            cores = read_quota(version, folder)
+        except OSError:
+            is_whole = False
+            continue
+        if cores is not None:
+            quotas.append(Quota(cores, folder))
+    return is_whole, min(quotas, default=None)
 
 
 class CgroupReader:

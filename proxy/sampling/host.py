@@ -6,14 +6,17 @@ keeps what is needed to form rates. A file that is not there leaves its fields N
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from slowtok.proxy.sampling.procfs import ProcFiles, Rate
+from slowtok.proxy.sampling.procfs import ProcFiles, Rate, read_whole
 
 Fields = dict[str, float | int | None]
 """Values by the name of their field in `HostSample`."""
 
 CPU_FOLDER = "/sys/devices/system/cpu"
+PERFORMANCE_CORES = "/sys/devices/cpu_core/cpus"
+"""Intel's hybrid processors: the logical cores that are no efficiency cores."""
 
 
 class CoreTicks(NamedTuple):
@@ -95,6 +98,38 @@ def count_physical_cores(sibling_lists: list[bytes]) -> int | None:
     return len({siblings.strip() for siblings in sibling_lists}) or None
 
 
+EFFICIENCY_RATIO = 0.8
+"""A core whose capacity or highest clock is below this share of the best core's is an efficiency
+core: those of Intel reach 0.73 to 0.78, those of ARM 0.3 to 0.72; favoured cores lie within 0.9.
+No published source for the limit."""
+
+
+def parse_cpu_list(text: bytes) -> set[int]:
+    """Read a list of cores such as `0-7,16`."""
+    cores: set[int] = set()
+    for part in text.strip().split(b","):
+        first, _, last = part.partition(b"-")
+        if first.isdigit():
+            cores.update(range(int(first), int(last if last.isdigit() else first) + 1))
+    return cores
+
+
+def count_performance_cores(
+    siblings: Mapping[int, bytes], told: set[int] | None, strengths: Mapping[int, int]
+) -> int | None:
+    """Count the physical cores that are no efficiency cores; None where all are alike.
+
+    `siblings` has each logical core's list of siblings, `told` the logical cores that the kernel
+    calls performance cores, `strengths` each one's capacity or highest clock.
+    """
+    if told is None and len(strengths) == len(siblings):
+        most = max(strengths.values(), default=0)
+        told = {core for core, value in strengths.items() if value >= EFFICIENCY_RATIO * most}
+    chosen = [text for core, text in siblings.items() if told is None or core in told]
+    count, all_cores = (count_physical_cores(some) for some in (chosen, list(siblings.values())))
+    return None if count == all_cores else count
+
+
 class HostReader:
     """Reads the machine's part of a host sample."""
 
@@ -159,15 +194,25 @@ class HostReader:
 def read_host_facts(files: ProcFiles) -> dict[str, Any]:
     """Return the cores and the RAM of this machine, by the names of their `DeviceFacts` fields."""
     logical = sorted(parse_cpu_ticks(files.read("/proc/stat") or b""))
-    paths = [f"{CPU_FOLDER}/cpu{core}/topology/thread_siblings_list" for core in logical]
-    siblings = [text for text in map(files.read, paths) if text]
-    for path in paths:
-        files.drop(path)
+    siblings = _of_each(logical, "topology/thread_siblings_list")
+    strengths = _of_each(logical, "cpu_capacity") or _of_each(logical, "cpufreq/cpuinfo_max_freq")
+    told = read_whole(PERFORMANCE_CORES)
     # Microsoft's kernel for WSL says so in its name (microsoft/WSL2-Linux-Kernel)
     in_windows = b"microsoft" in (files.read("/proc/sys/kernel/osrelease") or b"").lower()
     return {
         "os": "wsl" if in_windows else "linux",
-        "cpu_physical_cores": count_physical_cores(siblings),
+        "cpu_physical_cores": count_physical_cores(list(siblings.values())),
+        "cpu_performance_cores": count_performance_cores(
+            siblings,
+            parse_cpu_list(told) if told else None,
+            {core: int(text) for core, text in strengths.items() if text.strip().isdigit()},
+        ),
         "cpu_logical_cores": len(logical) or None,
         "ram_bytes": parse_kib(files.read("/proc/meminfo") or b"", b"MemTotal"),
     }
+
+
+def _of_each(cores: list[int], name: str) -> dict[int, bytes]:
+    """Return a file of each core that has it."""
+    texts = {core: read_whole(f"{CPU_FOLDER}/cpu{core}/{name}") for core in cores}
+    return {core: text for core, text in texts.items() if text}

@@ -33,6 +33,10 @@ class PortPart(Protocol):
     def pids(self) -> list[int]:
         """The server's processes; empty when there is none to be seen."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether no other process of this machine can be the server's."""
+
     def read(self, *, dear: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
 
@@ -72,6 +76,13 @@ class Machine:
     def server_pids(self) -> set[int]:
         """Return every process of every watched server."""
         return {pid for port in self._ports.values() for pid in port.pids}
+
+    def doubt(self, lines: list[Line]) -> None:
+        """Take back that a process on a GPU is no server's, where not all servers are known."""
+        if all(port.is_known for port in self._ports.values()):
+            return
+        for process in (p for line in lines for p in line.get("processes") or ()):
+            process["is_server"] = process["is_server"] or None
 
     def news(self) -> Line | None:
         """Return the line about the host, if a condition has changed."""

@@ -2,7 +2,8 @@
 
 Strategy: when a GPU is lost everything is shut down, reported, and tried again after a pause that
 doubles from 5 to 60 s; a GPU that fails alone is left out while the others go on. A GPU is known
-by its UUID: it keeps its index through all of this, wherever NVML lists it afterwards.
+by its UUID: it keeps its index through all of this, wherever NVML lists it afterwards. While NVML
+does not answer, the kernel's driver says which GPUs there are.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slowtok.proxy.sampling.extras import ALL, Extras
+from slowtok.proxy.sampling.nvidia_kernel import listed_gpus
 from slowtok.proxy.sampling.nvml_calls import LOST, Device, GpuLost, Values
 from slowtok.proxy.sampling.nvml_counters import LOOK_S
 from slowtok.proxy.sampling.nvml_events import Xids
@@ -113,7 +115,7 @@ class Devices:
             self._nvml.nvmlInit()
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
-            self.facts = None
+            self.facts = listed_gpus()
             self.reason = _why(error)
             if error.value != LIBRARY_NOT_FOUND:  # a library does not appear by itself
                 self._pause(now_s)

@@ -1,10 +1,14 @@
-"""What does not change about one NVIDIA GPU, asked once when it is opened."""
+"""What does not change about one NVIDIA GPU, asked when it is opened.
+
+What failed then in a way that may pass is asked again; limits that software may move, too.
+"""
 
 from typing import Any
 
 from slowtok.proxy.sampling.nvml_calls import (
     CLOCK_MEMORY,
     CLOCK_SM,
+    UNKNOWN,
     UNSUPPORTED,
     Device,
     Values,
@@ -26,6 +30,7 @@ ARCHITECTURES = {
 """NVML_DEVICE_ARCH_* of nvml.h, CUDA 13.4."""
 
 VGPU_GUEST = 2
+MEMORY_SLICES = 8
 SLOWDOWN = 1
 """nvmlTemperatureThresholds_t: where the hardware begins to slow down, in degrees Celsius."""
 
@@ -66,12 +71,49 @@ def read_facts(device: Device, driver: str | None) -> Values:
     return facts
 
 
+CALLS = {
+    "uuid": "nvmlDeviceGetUUID",
+    "name": "nvmlDeviceGetName",
+    "architecture": "nvmlDeviceGetArchitecture",
+    "pci_bus_id": "nvmlDeviceGetPciInfo",
+    "virtual": "nvmlDeviceGetVirtualizationMode",
+    "slowdown_temperature_c": f"nvmlDeviceGetTemperatureThreshold {SLOWDOWN}",
+    "max_sm_clock_mhz": f"nvmlDeviceGetMaxClockInfo {CLOCK_SM}",
+    "max_memory_clock_mhz": f"nvmlDeviceGetMaxClockInfo {CLOCK_MEMORY}",
+    "bus_width_bits": "nvmlDeviceGetMemoryBusWidth",
+    "total_bytes": MEMORY,
+    "max_pcie_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "max_pcie_width": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+"""The call that gives a fact, as `Device` remembers it."""
+
+
+def read_again(device: Device, facts: Values) -> Values:
+    """Return the facts with the limits as they are now, and with what is told this time.
+
+    An unknown error that came too often is tried again as well; what is not supported or not
+    permitted stays so. The facts are the same object where nothing is new.
+    """
+    failed = [
+        CALLS[name] for name in CALLS if facts.get(name, "") is None and device.errors[CALLS[name]]
+    ]
+    for call in failed:
+        if device.absent.get(call) == UNKNOWN:
+            del device.absent[call]
+    found = read_facts(device, facts["driver"]) if failed else _limit_facts(device)
+    news = {n: value for n, value in found.items() if value is not None and value != facts.get(n)}
+    return facts | news if news else facts
+
+
 def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:
     """Return the facts of a MIG slice: its own where it has some, else those of its GPU.
 
-    What share of the bandwidth is its own the driver does not say, nor may it be computed.
+    Of the bandwidth it has the share that its memory slices are: each is an eighth of the memory,
+    with its own controllers (NVIDIA's MIG user guide).
     """
     memory = ask_memory(device)
+    peak, whole = gpu["bandwidth_bytes_per_s"], gpu["total_bytes"]
+    slices = round(MEMORY_SLICES * memory.total / whole) if memory and whole else 0
     return gpu | {
         "index": device.index,
         "uuid": uuid,
@@ -79,7 +121,7 @@ def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:
         "partition_of": gpu["uuid"],
         "total_bytes": memory.total if memory and memory.total else None,
         "bus_width_bits": None,
-        "bandwidth_bytes_per_s": None,
+        "bandwidth_bytes_per_s": peak * slices / MEMORY_SLICES if peak and slices else None,
         "unified_memory": False,
     }
 

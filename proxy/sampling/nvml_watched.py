@@ -19,6 +19,7 @@ from slowtok.proxy.sampling.nvml_counters import (
     read_energy,
 )
 from slowtok.proxy.sampling.nvml_events import Xids
+from slowtok.proxy.sampling.nvml_facts import read_again
 from slowtok.proxy.sampling.nvml_health import Health
 from slowtok.proxy.sampling.nvml_mid import read_link, read_power_limit
 from slowtok.proxy.sampling.nvml_parts import Part, find_slices
@@ -42,6 +43,9 @@ LEVEL_READINGS: tuple[Reading, ...] = (
 
 DEAR_TICK_S = 1.0
 
+FACTS_S = 15.0
+"""How often limits and facts that failed are asked for again; that takes a millisecond."""
+
 
 class Watched:
     """One GPU and its parts. `facts` of the parts are replaced, never changed."""
@@ -61,6 +65,7 @@ class Watched:
         self._traffic: PcieTraffic | None = None
         self._is_burst = self._is_counting = False
         self._absent_seen = -1
+        self._facts_at_s = time.monotonic() + FACTS_S
         self._ruled_out = [rule_out(part.facts, is_wsl=is_wsl) for part in parts]
         for read in (nvml_fast.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
             self._add(read)
@@ -111,6 +116,7 @@ class Watched:
         line |= self._count_traffic(extras)
         if dear:
             self._read_levels()
+            self._refresh_facts()
             if extras.energy:
                 line |= read_energy(self.device)
             self._check_slices()
@@ -126,6 +132,19 @@ class Watched:
         """
         line = self._begin()
         return [line | part.read_idle(servers) for part in self.parts]
+
+    def _refresh_facts(self) -> None:
+        """Put what changed, and what is told only now, into the facts of a whole GPU.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        now_s = time.monotonic()
+        if now_s < self._facts_at_s:
+            return
+        self._facts_at_s = now_s + FACTS_S
+        if self._is_whole:
+            self.parts[0].facts = read_again(self.device, self.parts[0].facts)
 
     def refresh_absent(self) -> None:
         """Put what turned out not to be there into the facts."""

@@ -27,6 +27,8 @@ SHARE = 0.002
 
 MOST_CHARS = 64
 
+OWN_NAMES = frozenset({"slowtok", "slowtok.exe"})
+
 
 class Process(NamedTuple):
     """One process; `identity` tells it from a later one with its pid."""
@@ -67,8 +69,22 @@ def _from_psutil() -> Iterable[Process]:
 
 
 def own_family(processes: Iterable[Process], own: int) -> set[int]:
-    """Return the pids of slowtok itself: the process `own` and its children."""
-    return {p.pid for p in processes if own in (p.pid, p.parent)}
+    """Return the pids of slowtok: the process `own`, all that descend from it, and others' slowtok.
+
+    Of another slowtok only what goes by its name: it may have begun an engine, as the demo does.
+    """
+    children: dict[int, list[int]] = {}
+    family = {own}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+        if process.name in OWN_NAMES:
+            family.add(process.pid)
+    descent = [own]
+    for pid in descent:  # grows while it is walked
+        new = [child for child in children.get(pid, ()) if child not in descent]
+        descent += new
+        family.update(new)
+    return family
 
 
 def cores_used(

@@ -6,7 +6,13 @@ from typing import Any
 from slowtok.proxy.sampling.cgroup import CgroupReader
 from slowtok.proxy.sampling.host import Fields
 from slowtok.proxy.sampling.identity import describe
-from slowtok.proxy.sampling.listener import Listener, Socket, find_listener, find_sockets
+from slowtok.proxy.sampling.listener import (
+    Listener,
+    Socket,
+    find_listener,
+    find_sockets,
+    is_elsewhere,
+)
 from slowtok.proxy.sampling.process import TreeReader
 from slowtok.proxy.sampling.procfs import ProcFiles
 
@@ -40,6 +46,11 @@ class PortReader:
         """The server's processes, its root first; empty when there is none to be seen."""
         return list(self._tree.members) if self._tree else []
 
+    @property
+    def is_known(self) -> bool:
+        """Whether no other process of this machine can be the server's."""
+        return self._tree is not None or is_elsewhere(self._found)
+
     def read(self, *, dear: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
         if dear:
@@ -72,7 +83,7 @@ class PortReader:
 
     def _search(self, sockets: tuple[Socket, ...], now_s: float) -> None:
         self._search_at_s = now_s + SEARCH_AGAIN_S
-        self._sockets, self._found = sockets, find_listener(sockets)
+        self._sockets, self._found = sockets, find_listener(sockets, self._port)
         self._tree = self._cgroup = None
         if isinstance(self._found, Listener):
             pid = self._found.pid

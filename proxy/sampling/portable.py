@@ -12,8 +12,9 @@ import psutil
 from slowtok.proxy.sampling.conditions import Conditions
 from slowtok.proxy.sampling.host import CoreTicks, Fields, cpu_usage
 from slowtok.proxy.sampling.identity import MOST_CHARS, select_variables
-from slowtok.proxy.sampling.listener import FORWARDERS, NO_LISTENER, NO_PERMISSION
+from slowtok.proxy.sampling.listener import NO_LISTENER, NO_PERMISSION, is_elsewhere
 from slowtok.proxy.sampling.procfs import Rate, total
+from slowtok.proxy.sampling.programs import forwarder
 from slowtok.proxy.sampling.redaction import redact_arguments
 
 Line = dict[str, Any]
@@ -67,6 +68,11 @@ class PortablePort:
         """The server's processes, its root first; empty when there is none to be seen."""
         return [member.pid for member in self._members]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether no other process of this machine can be the server's."""
+        return self._root is not None or is_elsewhere(self._reason)
+
     def read(self, *, dear: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
         try:
@@ -81,7 +87,7 @@ class PortablePort:
         if self._root is None and now_s >= self._search_at_s:
             self._search_at_s = now_s + SEARCH_AGAIN_S
             found = find_root(self._port)
-            self._reason = found if isinstance(found, str) else FORWARDERS.get(found.name())
+            self._reason = found if isinstance(found, str) else _forwarder(found)
             self._root = found if isinstance(found, psutil.Process) and not self._reason else None
         if self._root is not None:
             self._root.status()  # raises when it has ended
@@ -90,8 +96,12 @@ class PortablePort:
     def _read_members(self) -> Fields:
         uses = [self._read_one(member) for member in self._members]
         threads = [threads for _, threads in uses if threads is not None]
+        busy_cores = [cores for cores, _ in uses if cores is not None]
         return {
             "server_cpu_cores": total([cores for cores, _ in uses]),
+            "server_processes": len(uses),
+            "server_main_process_cores": uses[0][0],
+            "server_busiest_process_cores": max(busy_cores, default=None),
             "server_threads": sum(threads) if threads else None,
         }
 
@@ -115,6 +125,14 @@ class PortablePort:
         children = [_describe(member) for member in self._members[1:]]
         line = {"kind": "process", "port": self._port, "children": children}
         return {**line, **_describe(self._root), **_describe_root(self._root)}
+
+
+def _forwarder(process: psutil.Process) -> str | None:
+    try:
+        argv = process.cmdline()
+    except (psutil.Error, OSError):
+        argv = []
+    return forwarder(process.name(), argv)
 
 
 def _describe(process: psutil.Process) -> Line:

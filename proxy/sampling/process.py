@@ -17,10 +17,19 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 BUSY_RATIO = 0.5
 """A thread that ran for half of the time counts as busy. No published source."""
 
+WORKING_RATIO = 0.1
+"""A thread that wants a core for half of the time and has one for so much takes part in the work; a
+helper that hardly runs holds nobody up, however long it waits. No published source."""
+
 MANY_THREADS = 64
 """Above this the threads are looked at once a second only: reading one costs about 2 us, and
 vLLM has some hundreds."""
 
+LOOK_AT_ALL_S = 2.0
+LOOK_AGAIN_S = 5.0
+"""How often all processes are asked for their parents, about 10 us each: where the kernel keeps no
+lists of children, and where they are empty, as those of a server without any, but also of some
+kernels that only have the files (gVisor)."""
 
 MEMORY_LINES = {"anon": b"RssAnon", "file": b"RssFile"}
 
@@ -55,9 +64,9 @@ def parse_stat(text: bytes) -> ProcessStat | None:
     )
 
 
-def read_stat(pid: int) -> ProcessStat | None:
+def read_stat(pid: int, proc: str = "/proc") -> ProcessStat | None:
     """Return a process's stat, or None when there is no such process."""
-    return parse_stat(read_whole(f"/proc/{pid}/stat") or b"")
+    return parse_stat(read_whole(f"{proc}/{pid}/stat") or b"")
 
 
 def parse_read_bytes(io: bytes) -> int | None:
@@ -77,6 +86,7 @@ class ThreadUse(NamedTuple):
 
     busy: int
     run_delay_cores: float
+    worst_delay_ratio: float
 
 
 class ThreadReader:
@@ -124,14 +134,19 @@ def thread_use(
     """Compare two looks at (nanoseconds on a core, nanoseconds waiting) of each thread."""
     if elapsed_s <= 0:
         return None
-    busy = 0
-    waited_ns = 0
+    busy = waited_ns = worst_ns = 0
     for thread, (ran_ns, delay_ns) in now.items():
         # a thread that was not there at the last look began after it, at zero
         ran_before_ns, delay_before_ns = before.get(thread, (0, 0))
-        busy += (ran_ns - ran_before_ns) >= BUSY_RATIO * elapsed_s * 1e9
-        waited_ns += max(delay_ns - delay_before_ns, 0)
-    return ThreadUse(busy, waited_ns / 1e9 / elapsed_s)
+        own_ran_ns, own_waited_ns = ran_ns - ran_before_ns, max(delay_ns - delay_before_ns, 0)
+        busy += own_ran_ns >= BUSY_RATIO * elapsed_s * 1e9
+        waited_ns += own_waited_ns
+        if own_ran_ns >= WORKING_RATIO * elapsed_s * 1e9 and (
+            own_ran_ns + own_waited_ns >= BUSY_RATIO * elapsed_s * 1e9
+        ):
+            worst_ns = max(worst_ns, own_waited_ns)
+    worst_ratio = min(worst_ns / 1e9 / elapsed_s, 1.0)
+    return ThreadUse(busy, waited_ns / 1e9 / elapsed_s, worst_ratio)
 
 
 class ProcessReader:
@@ -150,9 +165,11 @@ class ProcessReader:
     def read(self, *, dear: bool) -> bool:
         """Take a reading; False when the process has ended (its pid may be another's now).
 
-        `dear` also looks at its memory.
+        `dear` also looks at its memory, and whether it is still listed: an open file of a /proc
+        that is not the kernel's own (lxcfs, gVisor) may outlive its process.
         """
-        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"")
+        is_listed = not dear or os.path.isdir(self._folder)
+        stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"") if is_listed else None
         at_s = time.monotonic()
         if stat is None or stat.started_ticks != self._started_ticks:
             self._files.drop_below(self._folder)
@@ -171,25 +188,45 @@ class ProcessReader:
         return True
 
 
-def find_tree(files: ProcFiles, root: int) -> list[int]:
-    """Return a process and all that descend from it, parents first."""
+def find_tree(files: ProcFiles, root: int, proc: str = "/proc") -> list[int] | None:
+    """Return a process and all that descend from it, parents first.
+
+    None where the kernel does not list children by their parents (CONFIG_PROC_CHILDREN).
+    """
     tree, seen = [root], {root}
     for pid in tree:  # grows while it is walked
-        for child in _children(files, pid):
+        children = _children(files, pid, proc)
+        if children is None:
+            return None
+        for child in children:
             if child not in seen:
                 seen.add(child)
                 tree.append(child)
     return tree
 
 
-def _children(files: ProcFiles, pid: int) -> list[int]:
+def _children(files: ProcFiles, pid: int, proc: str) -> list[int] | None:
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        threads = os.listdir(f"{proc}/{pid}/task")
     except OSError:
-        return []
+        return []  # it has ended
     # the kernel lists a child under the thread that made it
-    lists = (files.read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
-    return [int(child) for text in lists if text for child in text.split()]
+    lists = [files.read(f"{proc}/{pid}/task/{thread}/children") for thread in threads]
+    known = [text for text in lists if text is not None]
+    return [int(child) for text in known for child in text.split()] if known else None
+
+
+def tree_by_parents(root: int, proc: str = "/proc") -> list[int]:
+    """Return the same from what each process of the machine says of its parent: that is dearer."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(proc):
+        stat = read_stat(int(name), proc) if name.isdigit() else None
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(int(name))
+    tree = [root]
+    for pid in tree:  # grows while it is walked
+        tree += [child for child in children.get(pid, ()) if child not in tree]
+    return tree
 
 
 class TreeReader:
@@ -199,6 +236,7 @@ class TreeReader:
         self._files = files
         self._root = root
         self._allowed_cores: int | None = None
+        self._looked_at_all_s = -LOOK_AGAIN_S
         self.members = {root: ProcessReader(files, root, started_ticks)}
 
     def read(self, *, dear: bool) -> Fields | None:
@@ -215,7 +253,7 @@ class TreeReader:
         return self._sums() | {"server_threads": threads} | self._thread_fields(threads, dear)
 
     def _find_members(self) -> None:
-        for pid in find_tree(self._files, self._root):
+        for pid in self._tree():
             stat = None if pid in self.members else read_stat(pid)
             if stat is not None:
                 self.members[pid] = ProcessReader(self._files, pid, stat.started_ticks)
@@ -224,14 +262,29 @@ class TreeReader:
         except OSError:
             self._allowed_cores = None
 
+    def _tree(self) -> list[int]:
+        """Return the pids of the tree; those known by now where it is not time to look at all."""
+        listed = find_tree(self._files, self._root)
+        if listed is not None and len(listed) > 1:
+            return listed
+        now_s = time.monotonic()
+        if now_s - self._looked_at_all_s < (LOOK_AT_ALL_S if listed is None else LOOK_AGAIN_S):
+            return list(self.members)
+        self._looked_at_all_s = now_s
+        return tree_by_parents(self._root)
+
     def _sums(self) -> Fields:
         def column(name: str) -> list[float | None]:
             return [member.rates[name] for member in self.members.values()]
 
         # processes of one tree map the same files: summing would count those pages twice
         file_bytes = [value for value in column("file") if value is not None]
+        busy_cores = [value for value in column("cpu") if value is not None]
         return {
             "server_cpu_cores": total(column("cpu")),
+            "server_processes": len(self.members),
+            "server_busiest_process_cores": max(busy_cores, default=None),
+            "server_main_process_cores": self.members[self._root].rates["cpu"],
             "server_anon_bytes": total(column("anon")),
             "server_file_bytes": max(file_bytes, default=None),
             "server_major_faults_per_s": total(column("faults")),
@@ -249,4 +302,5 @@ class TreeReader:
         return {
             "server_busy_threads": sum(use.busy for use in known),
             "server_run_delay_cores": sum(use.run_delay_cores for use in known),
+            "server_worst_delay_ratio": max(use.worst_delay_ratio for use in known),
         }

@@ -1,6 +1,6 @@
 """What an engine's counters gained around a request. Pure: the scrapes come from elsewhere."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -30,6 +30,14 @@ class ActivityLog:
     def note(self, scrape: Scrape) -> None:
         """Keep one scrape; they come in the order in which they were asked."""
         self._scrapes.append(scrape)
+
+    def window(self, from_s: float, to_s: float) -> list[Scrape]:
+        """Return the scrapes asked in a window, with the last one before it, oldest first."""
+        first = bisect_right(
+            self._scrapes, from_s + BEGIN_SLACK_S, key=lambda scrape: scrape.asked_at_s
+        )
+        past = bisect_right(self._scrapes, to_s, key=lambda scrape: scrape.asked_at_s)
+        return list(islice(self._scrapes, max(first - 1, 0), past))
 
     def between(
         self, begin_s: float, end_s: float, first_token_s: float | None = None

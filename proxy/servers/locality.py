@@ -1,4 +1,10 @@
-"""Whether an upstream runs on this machine: only then do its samples and hardware count."""
+"""Whether an upstream runs on this machine: only then do its samples and hardware count.
+
+An address of this machine is not enough: what listens there may only pass bytes on. Behind a tunnel
+the engine is on another machine; behind a reverse proxy or a gateway it is wherever that says, so
+nothing of this machine is held against it. A container or a virtual machine for containers uses
+this machine's hardware, also where its processes are not to be seen.
+"""
 
 import asyncio
 import ipaddress
@@ -7,6 +13,12 @@ from collections.abc import Collection
 
 import psutil
 from yarl import URL
+
+from slowtok.proxy.sampling.programs import REACH
+from slowtok.proxy.sampling.wire import ProcessFacts
+
+FARTHER = ("elsewhere", "unknown")
+"""Reach of forwarders behind which this machine's hardware may not be the engine's."""
 
 
 async def is_local(url: str) -> bool | None:
@@ -23,6 +35,12 @@ async def is_local(url: str) -> bool | None:
     except OSError:
         return None
     return any(is_own(str(address[0]), own) for *_, address in found)
+
+
+def is_here(address_local: bool | None, process: ProcessFacts | None) -> bool | None:
+    """Return whether the engine itself runs here, by its address and by who listens there."""
+    forwards = process is not None and REACH.get(process.unmapped or "") in FARTHER
+    return False if forwards else address_local
 
 
 def is_own(host: str, own: Collection[str]) -> bool | None:

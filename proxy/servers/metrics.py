@@ -40,10 +40,15 @@ class Counters:
 
 
 GAUGES: Mapping[str, tuple[str, ...]] = {
-    "running": ("vllm:num_requests_running", "llamacpp:requests_processing"),
-    "waiting": ("vllm:num_requests_waiting", "llamacpp:requests_deferred"),
+    "running": (
+        "vllm:num_requests_running", "llamacpp:requests_processing", "sglang:num_running_reqs",
+    ),
+    "waiting": (
+        "vllm:num_requests_waiting", "llamacpp:requests_deferred", "sglang:num_queue_reqs",
+    ),
     "kv_used_ratio": (
         "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio",
+        "sglang:token_usage",
     ),
     "started_unix_s": ("process_start_time_seconds",),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Asks one engine's `/metrics`: when a request begins, when one ends, now and then between.
 
-Neither vLLM nor llama-server wakes a sleeping model for it. llama-server starts two averages anew
+No engine wakes a sleeping model for it. llama-server starts two averages anew
 with each scrape, whoever asks: it is asked at the edges of requests alone. One that answers without
 counters, or not at all, is left alone until it is found again.
 """
@@ -15,7 +15,10 @@ from slowtok.proxy.servers.activity import ActivityLog, Scrape
 from slowtok.proxy.servers.metrics import Counters, read_counters
 from slowtok.proxy.servers.reply import get
 
-KINDS = frozenset({"vllm", "llama-server"})
+KINDS = frozenset({"vllm", "llama-server", "sglang"})
+GAUGED = frozenset({"vllm", "sglang"})
+"""Engines whose gauges are read while a request is there; a llama-server shows its slots."""
+
 POLL_S = 1.0
 TIMEOUT_S = 1.0
 # Writing a page takes a vLLM's one event loop some milliseconds: however many requests begin and

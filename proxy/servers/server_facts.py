@@ -13,11 +13,13 @@ from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
 from slowtok.proxy.servers import vllm
 from slowtok.proxy.servers.facts import Flags, Identity, Kind, Loaded, Probe
 from slowtok.proxy.servers.llama_flags import parse_flags, with_defaults
+from slowtok.proxy.servers.locality import is_here
 from slowtok.proxy.servers.ollama_runner import find_runner, runner_flags
 
 T = TypeVar("T")
 
 UNMAPPED_REMOTE = "the engine runs on another machine"
+UNMAPPED_BEHIND = "{} listens at its port, and the engine is somewhere behind it"
 RUN_BY_LLAMA_CPP: frozenset[Kind] = frozenset({"llama-server", "ollama"})
 UNIFIED_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"  # counts with any value (ggml-cuda.cu)
 
@@ -32,7 +34,10 @@ def server_facts(
     local: bool | None = None,
     model: str | None = None,
 ) -> ServerFacts:
-    """Return what is known of the engine as it serves `model` (None: the only one it has)."""
+    """Return what is known of the engine as it serves `model` (None: the only one it has).
+
+    `local` says whether its address is this machine's.
+    """
     loaded = loaded_model(probe, model)
     flags = _flags(identity, probe, process, model)
     asked = flags or Flags()
@@ -43,7 +48,7 @@ def server_facts(
         name=name,
         url=url,
         version=probe.version or identity.version,
-        local=local,
+        local=is_here(local, process),
         pid=None if process is None else process.pid,
         unmapped=_unmapped(process, local),
         context_tokens=context_tokens,
@@ -161,6 +166,8 @@ def _own_flags(kind: Kind, process: ProcessFacts) -> Flags | None:
 def _unmapped(process: ProcessFacts | None, local: bool | None) -> str | None:
     if local is False:
         return UNMAPPED_REMOTE
+    if is_here(local, process) is False and process is not None:
+        return UNMAPPED_BEHIND.format(process.unmapped)
     return None if process is None else process.unmapped
 
 

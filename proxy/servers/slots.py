@@ -17,10 +17,18 @@ KEEP = 1200  # of ten minutes
 
 
 class BusySlots(NamedTuple):
-    """How many slots worked at `at_s`."""
+    """How many of the slots worked at `at_s`, and the tasks of those by how far they were.
+
+    A task is `unstarted` until something of its prompt was computed: until its first batch is done.
+    None where the slots do not tell how far they are.
+    """
 
     at_s: float
     busy: int
+    slots: int | None = None
+    unstarted: frozenset[int] | None = None
+    reading: frozenset[int] | None = None
+    answering: frozenset[int] | None = None
 
 
 class WorkingSlot(NamedTuple):
@@ -51,9 +59,16 @@ class SlotLog:
     def __init__(self) -> None:
         self._looks: Ring[BusySlots] = Ring(most=KEEP)
 
-    def note(self, at_s: float, busy: int) -> None:
+    def note(self, at_s: float, look: SlotsLook) -> None:
         """Keep one look."""
-        self._looks.add(BusySlots(at_s, busy))
+        if look.working is None:
+            self._looks.add(BusySlots(at_s, look.busy, look.slots))
+            return
+        answering = frozenset(slot.task for slot in look.working if slot.decoded_tokens)
+        begun = frozenset(slot.task for slot in look.working if slot.computed_tokens)
+        every = frozenset(slot.task for slot in look.working)
+        unstarted, reading = every - begun - answering, begun - answering
+        self._looks.add(BusySlots(at_s, look.busy, look.slots, unstarted, reading, answering))
 
     def window(self, from_s: float, to_s: float) -> tuple[BusySlots, ...]:
         """Return the looks inside a window, oldest first."""

@@ -94,6 +94,32 @@ def estimate(
     )
 
 
+def with_queue(
+    phases: Phases, timeline: Timeline, least_s: float, most_s: float, *, prefill_tps: float | None
+) -> Phases:
+    """Split the wait for the first token where gauges tell that a request waited to be let in.
+
+    What its prompt is expected to take, at `prefill_tps`, was its prefill, and the rest its queue,
+    within the least and the most that the gauges leave room for. Nothing may be concluded from the
+    prefill, which is left open.
+    """
+    ttft_s = _difference(timeline.first_token_at_s, timeline.sent_at_s)
+    if ttft_s is None:
+        return phases
+    processed = timeline.tokens.processed
+    queue_s = least_s
+    if prefill_tps and processed is not None:
+        queue_s = min(max(ttft_s - processed / prefill_tps, least_s), most_s)
+    return replace(
+        phases,
+        queue_s=queue_s,
+        queue_estimated=True,
+        prefill_s=None,
+        prefill_tps=None,
+        prefill_from_at_s=None,
+    )
+
+
 def _word(
     said: EngineTimings | None, counted: EngineTimings | None
 ) -> tuple[EngineTimings, Source]:

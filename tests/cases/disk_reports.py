@@ -69,6 +69,7 @@ def _disk_7b() -> Report:
         case=case,
         slow=True,
         allowed=("storage-paging",),
+        needs="what the server reads from the disk, which macOS does not tell",
         inferred={
             "baseline": "the same setup gave 0.6 s a token before",
             "model": "the 4-bit file of that time",

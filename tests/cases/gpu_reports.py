@@ -186,6 +186,7 @@ def _gb10_hidden_state() -> Report:
         url="https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/1",
         says="a decode step takes 94 ms where it takes 63 otherwise; nvidia-smi shows nothing",
         case=case,
+        needs="nothing that this machine tells: unexplained is the answer",
         slow=True,
         inferred={
             "phases.decode_tps": "one token a step",

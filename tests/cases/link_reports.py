@@ -113,6 +113,7 @@ def _riser_by_tensor() -> Report:
         says="tensor split gains 29 % with a card on PCIe 2.0 x1, 48 and 68 % on better links",
         slow=None,
         verdicts=("slow", "normal"),
+        needs="what goes over the link, and its own past on a better one",
         inferred=_RISER_INFERRED,
     )
 
@@ -153,6 +154,7 @@ def _x1_riser() -> Report:
         case=case,
         slow=True,
         allowed=("pcie-link",),
+        needs="what goes over the link: AMD's driver does not tell",
         inferred={"baseline": "the same card in a full slot"},
     )
 

@@ -42,6 +42,7 @@ USUAL = {
 
 BITS = {  # per weight, all tensors together: sizes of published files over their parameters
     "Q3_K_M": 3.91,
+    "IQ4_XS": 4.25,
     "Q4_0": 4.55,
     "Q4_K_S": 4.58,
     "Q4_K_M": 4.85,
@@ -49,6 +50,7 @@ BITS = {  # per weight, all tensors together: sizes of published files over thei
     "Q5_K_M": 5.7,
     "Q8_0": 8.5,
     "F16": 16.0,
+    "BF16": 16.0,
     "FP8": 8.0,
     "NVFP4": 4.5,
     "INT4": 4.25,
@@ -62,7 +64,8 @@ class Report:
 
     `slow` None: the report does not tell beyond doubt. `primary` are the causes of which one has
     to come first; none: nothing has to be named. `allowed` may be named, too. `verdicts` are the
-    right ones.
+    right ones. `later` is the cause that has no name yet: nothing has to be named until it has.
+    `needs` is what would have had to be seen to name it.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Report:
     allowed: tuple[str, ...] = ()
     verdicts: tuple[str, ...] = ("slow",)
     inferred: Mapping[str, str] = field(default_factory=dict)
+    later: str | None = None
+    needs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

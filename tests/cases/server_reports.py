@@ -52,6 +52,7 @@ def _old_build() -> Report:
         says="16 tokens/s, 98 % busy at 270 of 575 W; a newer build gives 40 at 460 W; clocks, "
         "links and version not told",
         case=case,
+        needs="clocks and link, to rule them out, and the build",
         slow=True,
         allowed=("slow-kernel",),
         inferred={"device.gpus": "575 W is that card's limit"},
@@ -72,6 +73,7 @@ def _slow_core() -> Report:
         says="300 ms a request with one CPU, 100 with another; GPU 70 % busy; neither model nor "
         "tokens told",
         case=case,
+        needs="the model and the tokens; the server's busy thread",
         slow=None,
         allowed=("host-bound",),
         verdicts=("unknown",),
@@ -142,6 +144,7 @@ def _json_mode() -> Report:
         url="https://github.com/ollama/ollama/issues/4680",
         says="6 tokens/s with format=json, 22-25 without; how busy the GPU was is not told",
         case=case,
+        needs="how busy the GPU and the server's threads were",
         slow=True,
         allowed=("host-bound",),
         inferred={
@@ -204,6 +207,7 @@ def _sticky_regression() -> Report:
         url="https://github.com/ollama/ollama/issues/7717",
         says="79 tokens/s for a short prompt where 128 were, after a long one; card not told",
         case=case,
+        needs="the card, and that a build before had no such ceiling",
         slow=True,
         allowed=("slow-kernel",),
         inferred={"baseline": "the first pass of the same run"},
@@ -225,6 +229,7 @@ def _cpu_while_ps_says_gpu() -> Report:
         says="Ollama says 100 % GPU, its memory is empty and the CPU is at 600 %; neither model, "
         "card nor rate told",
         case=case,
+        needs="the model, the card and the rate",
         slow=None,
         allowed=("cpu-fallback",),
         verdicts=("unknown", "slow"),

@@ -53,6 +53,7 @@ def _kv_full() -> Report:
         says="8 at 240 tokens/s together until the KV cache is full, then far less; neither card, "
         "model, preemptions nor the rate after it told",
         case=case,
+        needs="the engine's count of preemptions",
         slow=True,
         allowed=("kv-preemption", "batch-shared"),
         inferred={
@@ -170,6 +171,7 @@ def _no_drafter() -> Report:
         url="https://github.com/noonghunna/club-3090/blob/master/docs/FAQ.md",
         says="25 tokens/s where 125 are usual: the drafter was never downloaded",
         case=case,
+        needs="the engine's count of drafts: none",
         slow=True,
         allowed=("draft-rejected",),
         verdicts=("slow", "unknown"),

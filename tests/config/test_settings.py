@@ -16,6 +16,7 @@ from slowtok.config.settings import Settings, SettingsError, load
 ROOT = Path(__file__).resolve().parents[2]
 HOST_PORT = "expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141"
 INTEGER = "expected a whole number"
+GB_PER_S = "expected GB/s, like 51.2; 0 has it measured"
 TWICE = "two are called x:1; give each its own name, NAME=URL"
 DEFAULTS = (ROOT / "config" / "defaults.toml").read_text(encoding="utf-8")
 
@@ -111,6 +112,25 @@ def test_switch_in_the_environment(text: str, value: bool) -> None:
             {},
             "log_backups = -1",
             "log_backups = -1 (from my.toml): expected at least 0",
+        ),
+        (
+            {"ram_bandwidth": "fast"},
+            {},
+            "",
+            "ram_bandwidth = 'fast' (from arguments): expected a number",
+        ),
+        (
+            {},
+            {"SLOWTOK_RAM_BANDWIDTH": "51200000000"},
+            "",
+            "SLOWTOK_RAM_BANDWIDTH = '51200000000' (from environment): " + GB_PER_S,
+        ),
+        ({}, {}, "ram_bandwidth = -5", "ram_bandwidth = -5 (from my.toml): " + GB_PER_S),
+        (
+            {"ram_bandwidth": "nan"},
+            {},
+            "",
+            "ram_bandwidth = 'nan' (from arguments): expected a number",
         ),
         ({}, {}, "colour = 1", "colour = 1 (from my.toml): unknown key"),
         ({}, {}, '"a\\nb" = 1', "a?b = 1 (from my.toml): unknown key"),
@@ -247,3 +267,18 @@ def test_what_kubernetes_sets_for_a_service_of_this_name_is_no_setting() -> None
     environ = {"SLOWTOK_SERVICE_HOST": "10.0.0.1", "SLOWTOK_PORT_4141_TCP": "tcp://10.0.0.1:4141"}
 
     assert load({}, environ) == load({}, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "toml", "bytes_per_s"),
+    [
+        ({}, "", None),
+        ({"SLOWTOK_RAM_BANDWIDTH": "51.2"}, "", 51.2e9),
+        ({"SLOWTOK_RAM_BANDWIDTH": "0"}, "ram_bandwidth = 80", None),
+        ({}, "ram_bandwidth = 80", 80e9),
+    ],
+)
+def test_ram_bandwidth_is_in_gb_per_s_and_none_where_it_is_to_be_measured(
+    environ: dict[str, str], toml: str, bytes_per_s: float | None
+) -> None:
+    assert load({}, environ, toml).ram_bytes_per_s == bytes_per_s

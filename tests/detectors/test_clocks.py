@@ -152,7 +152,7 @@ def test_more_than_the_clocks_may_cost_is_not_charged_to_them() -> None:
     found = loss(at_clock(900, times=2.4), every)
 
     assert found is not None
-    assert found.lost_s == pytest.approx(found.duration_s * (1 - 1 / (0.3 + 0.7 * 1905 / 900)))
+    assert found.lost_s == pytest.approx(found.duration_s * (1 - 1 / (0.3 + 0.7 * 1995 / 900)))
 
 
 def test_where_clocks_are_not_told_there_is_only_what_was_lost() -> None:

@@ -7,11 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.cases import FIRING, case, cpu_quota_of_one_core, healthy, with_phases, with_timeline
-from slowtok.detectors.case import Baseline, Case, Phase
+from fakes.cases import (
+    FIRING,
+    case,
+    cpu_quota_of_one_core,
+    healthy,
+    with_envelope,
+    with_phases,
+    with_timeline,
+)
+from slowtok.detectors.case import Baseline, Case, Phase, Range
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnose import MAX_CONTRIBUTING, diagnose
-from slowtok.detectors.finding import Diagnosis, Finding, Missing
+from slowtok.detectors.finding import UNNAMED, Diagnosis, Finding, Missing
 from slowtok.detectors.roots import roots_of
 
 DECODE_S = 10.0
@@ -37,6 +45,7 @@ def says(
     phase: Phase = "decode",
     confidence: float = 0.9,
     informational: bool = False,
+    proof_s: float = 0.0,
 ) -> Says:
     finding = Finding(
         phase=phase,
@@ -46,6 +55,7 @@ def says(
         remedy="Mend it.",
         evidence=(),
         informational=informational,
+        proof_s=proof_s,
     )
     return Says(f"slowtok.detectors.x.{cause.replace('-', '_')}", lambda: finding)
 
@@ -98,6 +108,90 @@ def test_cause_whose_slowdown_is_far_from_the_observed_is_not_named(predicted_s:
     observed_s = 5.0  # 2 times slower; predicted 6.7 and 1.05 times
 
     assert judged(slow_decode(observed_s), says("other", predicted_s)).findings == {}
+
+
+def test_a_cause_that_brings_the_rate_back_into_the_band_explains_enough() -> None:
+    """35 of 49 tokens/s expected are in the band: what lowers 35 to 25 is the cause."""
+    lowered = with_envelope(
+        with_phases(case(), decode_s=DECODE_S, decode_tps=25.0),
+        decode=Range(low=34.0, high=60.0),
+        expected_tps=49.0,
+    )
+    diagnosis = judged(lowered, says("power-cap", DECODE_S * (1 - 25 / 35)))
+
+    assert list(diagnosis.findings) == ["power-cap"]
+    assert diagnosis.reason == ""
+
+
+HEALTHY_HERE = Baseline(
+    count=3, decode_tps=150.0, decode_p10_tps=149.0, usual_decode_tps=150.0, healthy_here=3
+)
+
+
+@pytest.mark.parametrize("cause", ["slow-kernel", "partial-offload", "threads-misconfigured"])
+def test_what_stands_cannot_begin_in_an_engine_that_was_healthy(cause: str) -> None:
+    fell = replace(slow_decode(6.0), baseline=HEALTHY_HERE)
+    diagnosis = judged(fell, says(cause, 6.0))
+
+    assert diagnosis.verdict == "slow"
+    assert diagnosis.findings == {}
+    assert diagnosis.cleared == (cause,)
+    assert list(judged(slow_decode(6.0), says(cause, 6.0)).findings) == [cause]
+
+
+def test_what_can_begin_is_named_in_an_engine_that_was_healthy() -> None:
+    fell = replace(slow_decode(6.0), baseline=HEALTHY_HERE)
+
+    assert list(judged(fell, says("gpu-shared", 6.0)).findings) == ["gpu-shared"]
+
+
+def test_what_stands_explains_the_standing_part_and_what_begins_the_new_one() -> None:
+    """A standing offload gives 50 of 151 tokens/s; beside a compile job it gives 20."""
+    slow = with_phases(case(), decode_s=DECODE_S, decode_tps=20.0)
+    slow = replace(slow, baseline=Baseline(usual_decode_tps=50.0))
+    diagnosis = judged(slow, says("partial-offload", 9.0), says("host-contention", 6.0))
+
+    assert list(diagnosis.findings) == ["host-contention", "partial-offload"]
+    standing_s = DECODE_S * 20.0 * (1 / 50 - 1 / 151)
+    assert diagnosis.findings["partial-offload"].lost_s == pytest.approx(standing_s, rel=0.05)
+    assert diagnosis.findings["host-contention"].lost_s == pytest.approx(6.0)
+
+
+def test_proof_never_vanishes_and_what_is_left_comes_first_in_words() -> None:
+    diagnosis = judged(slow_decode(9.0), says("storage-paging", 1.0, proof_s=1.0))
+
+    assert list(diagnosis.findings) == ["storage-paging"]
+    assert diagnosis.reason.startswith("mostly unexplained: what is named accounts for 1.0 of the")
+    assert judged(slow_decode(9.0), says("storage-paging", 1.0)).findings == {}
+
+
+def test_what_is_counted_makes_a_phase_slow_without_a_band() -> None:
+    unknown = with_envelope(
+        with_phases(case(), decode_s=DECODE_S, decode_tps=20.0),
+        decode=None,
+        expected_tps=None,
+        ceiling_tps=None,
+        because=("no table has it",),
+    )
+    counted = says("host-contention", 4.0, proof_s=4.0)
+
+    assert judged(unknown).verdict == "unknown"
+    assert judged(unknown, says("host-contention", 4.0)).verdict == "unknown"
+    assert judged(unknown, says("host-contention", 2.0, proof_s=2.0)).verdict == "unknown"
+    assert judged(unknown, counted).verdict == "slow"
+    assert list(judged(unknown, counted).findings) == ["host-contention"]
+    as_ever = replace(unknown, baseline=Baseline(count=3, decode_tps=21.0, decode_p10_tps=20.0))
+    assert judged(as_ever, counted).verdict == "normal"
+
+
+def test_what_is_present_without_cost_is_not_ruled_out() -> None:
+    diagnosis = judged(
+        healthy(), says("power-cap", 2.0), Says("a.thermal_throttle", lambda: UNNAMED)
+    )
+
+    assert diagnosis.findings == {}
+    assert diagnosis.unused == ("thermal-throttle", "power-cap")
+    assert diagnosis.cleared == ()
 
 
 def test_a_cause_that_is_doubted_makes_nothing_slow() -> None:

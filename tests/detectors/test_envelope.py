@@ -48,7 +48,7 @@ def test_drafts_give_several_tokens_for_one_read_of_the_weights() -> None:
     drafting = expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, speculative=True), 100)
 
     assert band(drafting).low == band(plain).low
-    assert band(drafting).high == pytest.approx(3 * band(plain).high)
+    assert band(drafting).high == pytest.approx(3 * 0.93 * (plain.ceiling_tps or 0))
     assert drafting.expected_tps == plain.expected_tps
     assert drafting.ceiling_tps is None
     assert "without, and there is no ceiling" in drafting.because[0]
@@ -105,26 +105,79 @@ def test_an_engine_elsewhere_has_no_band() -> None:
     unjudged(expect(LLAMA_3_8B, RTX_4090, replace(LLAMA_CPP, local=False), 100), "another machine")
 
 
-def test_a_card_without_a_bandwidth_has_no_band() -> None:
-    unjudged(expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 4090", None), LLAMA_CPP, 9), "bandwidth")
+def test_a_card_without_a_bandwidth_has_that_of_its_name() -> None:
+    told = expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 9)
+    named = expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 4090", None), LLAMA_CPP, 9)
+    assert band(named).low == pytest.approx(band(told).low, rel=0.01)
+    assert any("by its name" in note for note in named.because)
+    unjudged(expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 6090", None), LLAMA_CPP, 9), "bandwidth")
 
 
-def test_ram_that_was_not_measured_has_no_band() -> None:
-    unjudged(expect(LLAMA_3_8B, DeviceFacts(gpus=()), LLAMA_CPP, 100), "RAM")
+def test_ram_that_was_not_measured_has_a_wide_band_and_no_ceiling() -> None:
+    cores = DeviceFacts(gpus=(), cpu_physical_cores=8)
+    envelope = expect(LLAMA_3_8B, cores, LLAMA_CPP, 100)
+    for usual_tps in (2.2, 6.7, 11.0):  # old laptops, desktops of today, fast DDR5
+        assert band(envelope).low < usual_tps < band(envelope).high
+    assert envelope.ceiling_tps is None
+    assert "not known" in envelope.because[0]
+    assert "--ram-bandwidth" in envelope.because[0]
+
+
+def test_ram_that_was_measured_is_no_ceiling_and_one_that_was_given_is() -> None:
+    seen = replace(TWO_CORES, ram_bandwidth_source="measured")
+    given = replace(TWO_CORES, ram_bandwidth_source="given")
+    for source, device in (("measured", seen), ("given", given)):
+        envelope = expect(SMOLLM2, device, LLAMA_CPP, 64)
+        assert (envelope.ceiling_tps is None) == (source == "measured")
+    assert band(expect(SMOLLM2, seen, LLAMA_CPP, 64)).low == (
+        band(expect(SMOLLM2, given, LLAMA_CPP, 64)).low
+    )
 
 
 def test_a_card_that_is_not_among_those_seen_has_no_band() -> None:
     unjudged(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 9, gpu_indices=(3,)), "not among")
 
 
-def test_a_card_nobody_measured_has_a_ceiling_but_no_band() -> None:
-    envelope = expect(LLAMA_3_8B, card("NVIDIA GeForce RTX 6090", 3000), LLAMA_CPP, 0)
-    unjudged(envelope, "RTX 6090")
-    assert envelope.ceiling_tps == pytest.approx(3000 / 4.62)
+@pytest.mark.parametrize(
+    ("name", "facts", "gb_s", "healthy_tps"),
+    [
+        ("NVIDIA GeForce RTX 6090", {"architecture": "Rubin", "bus_width_bits": 512}, 3000, 330),
+        ("NVIDIA RTXA5000-24Q", {"architecture": "Ampere", "bus_width_bits": 384}, 768, 90),
+        ("GRID P40-24Q", {"architecture": "Pascal", "bus_width_bits": 384}, 347, 37),
+        ("NVIDIA X900", {"architecture": "Hopper"}, 3350, 250),  # HBM by its architecture
+        ("NVIDIA Something", {}, 500, 70),
+        ("AMD Radeon 780M", {"vendor": "amd", "unified_memory": True}, 90, 12),
+    ],
+)
+def test_a_card_that_no_table_has_is_held_to_a_wide_band_by_what_its_driver_tells(
+    name: str, facts: dict[str, object], gb_s: float, healthy_tps: float
+) -> None:
+    [gpu] = card(name, gb_s).gpus or ()
+    device = DeviceFacts(gpus=(replace(gpu, **facts),))  # type: ignore[arg-type]
+    envelope = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
+    assert band(envelope).low < healthy_tps < band(envelope).high
+    assert band(envelope).low > healthy_tps / 3  # three times as slow is seen
+    assert any("not in the tables" in n and "slowtok bench" in n for n in envelope.because)
+    assert envelope.ceiling_tps == pytest.approx(gb_s / 4.63, rel=0.01)
 
 
-# GPUs: predicted rate and high edge worked by hand, at short context and at 32 K, from another fit
-# of the same form to 583 collapsed rows of 74 GPUs. The edges are bandwidth alone and must agree;
+def test_a_virtual_gpu_whose_driver_tells_no_bandwidth_has_that_of_its_card() -> None:
+    whole = expect(LLAMA_3_8B, card("NVIDIA RTX A5000", 768), LLAMA_CPP, 100)
+    part = expect(LLAMA_3_8B, card("GRID A5000-8Q", None), LLAMA_CPP, 100)
+    assert part.ceiling_tps == whole.ceiling_tps
+    assert band(part).low < band(whole).low
+
+
+def test_graphics_of_a_processor_read_the_machines_ram() -> None:
+    [gpu] = card("AMD Radeon 780M", None).gpus or ()
+    device = DeviceFacts(gpus=(replace(gpu, unified_memory=True),))
+    envelope = expect(LLAMA_3_8B, device, LLAMA_CPP, 100)
+    assert band(envelope).low < 8 < band(envelope).high
+    assert envelope.ceiling_tps is None
+
+
+# GPUs: predicted rate and 0.93 of the ceiling worked by hand, at short context and at 32 K, from
+# another fit of the same form to 583 collapsed rows of 74 GPUs. What is bandwidth alone must agree;
 # the predictions are those of two samples of what is published, and lie near each other.
 
 WORKED = [
@@ -150,7 +203,8 @@ def test_the_worked_envelopes(
     for context, (predicted, high) in ((0, short), (32768, deep)):
         envelope = expect(facts, device, LLAMA_CPP, context)
         assert envelope.expected_tps == pytest.approx(predicted, rel=0.17)
-        assert band(envelope).high == pytest.approx(high, rel=0.04)
+        assert envelope.ceiling_tps == pytest.approx(high / 0.93, rel=0.04)
+        assert band(envelope).high <= high * 1.04
 
 
 @pytest.mark.parametrize(
@@ -211,11 +265,23 @@ def test_old_builds_take_longer_for_each_layer() -> None:
     assert old < new
 
 
-@pytest.mark.parametrize("facts", [{"partition_of": "GPU-1"}, {"mig": True}])
-def test_a_slice_of_a_gpu_has_no_band(facts: dict[str, str]) -> None:
+def test_a_gpu_that_is_cut_into_slices_has_no_band_until_it_is_known_which() -> None:
     [gpu] = H100.gpus or ()
-    device = DeviceFacts(gpus=(replace(gpu, **facts),))  # type: ignore[arg-type]
+    device = DeviceFacts(gpus=(replace(gpu, mig=True),))
     unjudged(expect(LLAMA_3_8B, device, LLAMA_CPP, 100), "MIG")
+
+
+def test_a_slice_of_a_gpu_has_its_share_of_the_bandwidth_and_a_wide_band() -> None:
+    [gpu] = H100.gpus or ()
+    name, peak = "NVIDIA H100 80GB HBM3 MIG 3g.40gb", (gpu.bandwidth_bytes_per_s or 0) / 2
+    part = replace(gpu, name=name, mig=True, partition_of="GPU-1", bandwidth_bytes_per_s=peak)
+    whole, half = (
+        expect(LLAMA_3_8B, DeviceFacts(gpus=(each,)), LLAMA_CPP, 100) for each in (gpu, part)
+    )
+    assert half.ceiling_tps == pytest.approx((whole.ceiling_tps or 0) / 2)
+    assert any("MIG slice" in note for note in half.because)
+    untold = replace(part, bandwidth_bytes_per_s=None)
+    unjudged(expect(LLAMA_3_8B, DeviceFacts(gpus=(untold,)), LLAMA_CPP, 100), "MIG")
 
 
 def test_exl3_has_a_ceiling_but_no_band() -> None:
@@ -245,9 +311,36 @@ def test_a_sliding_window_stops_growing() -> None:
 
 def test_an_engine_outside_the_fit_gets_a_wider_band() -> None:
     llama = band(expect(LLAMA_3_8B, RTX_4090, LLAMA_CPP, 100))
-    vllm = band(expect(LLAMA_3_8B, RTX_4090, ServerFacts(kind="vllm"), 100))
-    assert vllm.low < 0.75 * llama.low
-    assert vllm.high == llama.high
+    other = expect(LLAMA_3_8B, RTX_4090, ServerFacts(kind="ik_llama"), 100)
+    assert band(other).low < 0.75 * llama.low
+    assert band(other).high > llama.high
+    assert any("slowtok bench" in note for note in other.because)
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "facts", "measured_tps"),
+    [
+        # Llama-3-8B at 16 bits, one stream; fit/data/engine_rates.csv
+        (RTX_4090, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 57.0),
+        (H100, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 128.0),
+    ],
+)
+def test_vllm_is_held_to_what_it_gave_elsewhere(
+    device: DeviceFacts, version: str, facts: ModelFacts, measured_tps: float
+) -> None:
+    envelope = expect(facts, device, ServerFacts(kind="vllm", version=version), 435)
+    assert band(envelope).low < measured_tps < band(envelope).high
+    assert band(envelope).low > 0.5 * measured_tps  # half of it is slow
+    assert any("slowtok bench" in note for note in envelope.because)
+
+
+def test_an_old_vllm_is_slower_and_eager_mode_is_no_excuse() -> None:
+    old, new, eager = (
+        expect(LLAMA_3_8B, RTX_4090, ServerFacts(kind="vllm", version=v, eager=e), 100)
+        for v, e in (("0.6.3", None), ("0.11.0", None), ("0.11.0", True))
+    )
+    assert (old.expected_tps or 0) < (new.expected_tps or 0)
+    assert eager == new
 
 
 # CPU.
@@ -289,7 +382,12 @@ def test_published_cpu_rates_are_inside(
 
 
 def test_an_engine_told_to_use_no_gpu_is_held_to_ram() -> None:
-    device = replace(RTX_4090, cpu_physical_cores=16, ram_bandwidth_bytes_per_s=60e9)
+    device = replace(
+        RTX_4090,
+        cpu_physical_cores=16,
+        ram_bandwidth_bytes_per_s=60e9,
+        ram_bandwidth_source="given",
+    )
     told = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=0), 100)
     free = expect(LLAMA_3_8B, device, replace(LLAMA_CPP, gpu_layers=-1), 100)
     assert band(told).high < 13 < band(free).low
@@ -343,8 +441,8 @@ def test_the_middle_lies_inside_and_the_ceiling_above(
 ) -> None:
     envelope = expect(facts, device, LLAMA_CPP, context)
     assert envelope.expected_tps is not None
-    assert envelope.ceiling_tps is not None
-    assert band(envelope).low < envelope.expected_tps < band(envelope).high < envelope.ceiling_tps
+    assert band(envelope).low < envelope.expected_tps < band(envelope).high
+    assert envelope.ceiling_tps is None or band(envelope).high < envelope.ceiling_tps
 
 
 @given(facts=MODELS, device=DEVICES, context=CONTEXTS, times=st.floats(1, 10))
@@ -360,5 +458,5 @@ def test_more_weights_are_never_faster(
 def test_the_basis_is_one_readable_sentence() -> None:
     envelope = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 2048)
     assert envelope.basis == (
-        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.45-0.93"
+        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.45-0.81"
     )

@@ -27,12 +27,24 @@ FIRST = expect(LLAMA_3_8B, RTX_3090, ServerFacts(kind="llama-server"), 100)
     "baseline",
     [
         Baseline(),
-        Baseline(count=REFINE_AFTER - 1, decode_tps=140.0),
         Baseline(count=50, decode_tps=None),
+        Baseline(count=REFINE_AFTER - 1, decode_tps=140.0, peers=2),
     ],
 )
-def test_a_short_history_narrows_nothing(baseline: Baseline) -> None:
+def test_without_a_history_nothing_is_narrowed(baseline: Baseline) -> None:
     assert refine(FIRST, baseline) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("count", "low_ratio"), [(1, 0.70), (2, 0.70), (3, 0.75), (4, 0.75), (5, 0.85), (50, 0.85)]
+)
+def test_the_low_edge_rises_with_what_is_known(count: int, low_ratio: float) -> None:
+    usual_tps = FIRST.decode.high if FIRST.decode else 0.0
+    refined = refine(FIRST, Baseline(count=count, decode_tps=usual_tps))
+
+    assert refined.decode is not None
+    assert refined.decode.low == pytest.approx(low_ratio * usual_tps)
+    assert refined.expected_tps == usual_tps
 
 
 def test_no_band_is_not_made_of_a_history() -> None:

@@ -1,6 +1,7 @@
 """The verdict's arithmetic: the gate of a decode, the losses of the other phases."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,7 +59,13 @@ def no_band(before: Case) -> Case:
         pytest.param(decoded(LOW_TPS), id="on the low edge"),
         pytest.param(decoded(150.0, tokens=3, decode_s=0.02), id="short, but clearly inside"),
         pytest.param(decoded(500.0), id="at the ceiling"),
-        pytest.param(decoded(77.0, baseline=learned(200.0, count=4)), id="too little was learned"),
+        pytest.param(decoded(77.0, baseline=learned(200.0, count=0)), id="nothing was learned"),
+        pytest.param(
+            decoded(77.0, baseline=learned(109.0, count=1)), id="0.70 of one healthy request"
+        ),
+        pytest.param(
+            decoded(77.0, baseline=learned(102.0, count=3)), id="0.75 of three healthy requests"
+        ),
         pytest.param(decoded(86.0, baseline=learned(100.0)), id="0.86 of its own past"),
         pytest.param(
             decoded(77.0, baseline=learned(100.0, p10=80.0)), id="within the noise of its own past"
@@ -92,7 +99,7 @@ def test_a_small_model_on_a_cpu_may_pass_the_ceiling_of_the_memory() -> None:
             "faster than the memory allows: speculation, or a fact is wrong",
         ),
         (no_band(decoded(5.0)), "no geometry"),
-        (no_band(decoded(5.0, baseline=learned(10.0, count=4))), "no geometry"),
+        (no_band(decoded(5.0, baseline=learned(10.0, count=0))), "no geometry"),
         (
             with_envelope(decoded(5.0), decode=None, because=()),
             "no expectation for this model on this hardware",
@@ -123,6 +130,22 @@ def test_cannot_be_judged(unclear: Case, reason: str) -> None:
         ),
         pytest.param(
             no_band(decoded(8.4, baseline=learned(10.0))), 5.0 * 0.16, id="no band, below its past"
+        ),
+        pytest.param(
+            decoded(76.5, baseline=learned(110.0, count=1)),
+            5.0 * (1 - 76.5 / 110),
+            id="below 0.70 of one healthy request",
+        ),
+        pytest.param(
+            decoded(77.0, baseline=learned(104.0, count=3)),
+            5.0 * (1 - 77 / 104),
+            id="below 0.75 of three healthy requests",
+        ),
+        pytest.param(
+            decoded(4.6, tokens=16, decode_s=3.3), 3.3 * (1 - 4.6 / 151), id="short, far outside"
+        ),
+        pytest.param(
+            decoded(0.5, tokens=8, decode_s=16.8), 16.8 * (1 - 0.5 / 151), id="very short, absurd"
         ),
         pytest.param(
             decoded(70.0, baseline=learned(50.0)),
@@ -214,7 +237,7 @@ def test_a_wait_is_slow_when_it_is_felt_and_at_least_a_tenth(
 ) -> None:
     waited = with_phases(healthy(), total_s=total_s, **{f"{phase}_s": wait_s})
 
-    assert lost(waited) == (PhaseLoss(phase=phase, lost_s=wait_s, slow=slow),)
+    assert lost(waited) == (PhaseLoss(phase=phase, lost_s=wait_s, slow=slow, least_lost_s=wait_s),)
 
 
 def test_without_an_expectation_prefill_is_slow_only_by_what_a_finding_shows() -> None:
@@ -222,7 +245,7 @@ def test_without_an_expectation_prefill_is_slow_only_by_what_a_finding_shows() -
 
     assert lost(slow) == ()
     assert lost(slow, found("prefill", 20.0)) == (
-        PhaseLoss(phase="prefill", lost_s=20.0, slow=True),
+        PhaseLoss(phase="prefill", lost_s=20.0, slow=True, least_lost_s=20.0),
     )
 
 
@@ -298,7 +321,7 @@ def test_no_loss_is_negative_and_a_decode_loses_less_than_it_took(
     expected: float | None,
     baseline: Baseline,
     status: int | None,
-    waits: dict[str, float | None],
+    waits: dict[str, Any],
 ) -> None:
     phases = Phases(source="engine", total_s=1e6, decode_tps=tps, decode_s=decode_s, **waits)
     band = None if low is None else Range(low=low, high=2 * low)
@@ -350,10 +373,10 @@ def test_a_wait_that_can_be_judged(told: Case) -> None:
     assert unexplained_wait(told) is None
 
 
-def test_a_big_model_faster_than_ram_runs_on_a_gpu_that_is_not_seen() -> None:
+def test_what_was_measured_of_the_ram_is_no_ceiling() -> None:
     fast = with_envelope(decoded(500.1), read_bytes=5e9)
 
-    assert judge_decode(fast).reason.endswith("a GPU that is not visible here")
+    assert judge_decode(fast).slow is False
 
 
 def test_a_baseline_outside_the_band_does_not_count() -> None:

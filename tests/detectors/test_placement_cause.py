@@ -55,7 +55,7 @@ def test_the_root_leads_and_the_split_costs_nothing_more(root: Root) -> None:
     assert diagnosis.verdict == "slow"
     assert list(diagnosis.findings) == [root, "partial-offload"]
     assert diagnosis.findings["partial-offload"].lost_s == 0
-    assert diagnosis.budget_ms_per_token["unexplained"] < 0.1 * sum(
+    assert diagnosis.budget_ms_per_token["unexplained"] < 0.2 * sum(
         diagnosis.budget_ms_per_token.values()
     )
 
@@ -67,6 +67,7 @@ def test_a_root_that_the_engines_margin_makes_likely_is_believed_less() -> None:
         case,
         model=replace(case.model, file_bytes=size, read_bytes=size),
         server=replace(case.server, gpu_layers=-1, context_tokens=1024),
+        gpu=tuple(replace(s, processes=memory_cases.card(20_000).processes) for s in case.gpu),
     )
     cause = cause_of_split(tight, "model-too-big")
 

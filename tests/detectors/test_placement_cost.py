@@ -7,7 +7,7 @@ import pytest
 from fakes.cases import with_device, with_host
 from fakes.gpu_cases import GIB, SERVER, gpu_case, with_readings
 from fakes.memory_cases import SPLIT_HOST, card, model_too_big, partial_offload
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.placement import placement
 from slowtok.detectors.placement_cost import (
     confidence,
@@ -34,7 +34,7 @@ def test_the_published_rate_of_a_split_lies_in_the_range() -> None:
     [
         (75.0, 0.895),  # in the range: all beyond the whole GPU's 7.9 ms
         (20.0, 0.857),  # quicker than RAM can be read: no less than that
-        (750.0, 0.94),  # slower than RAM explains: no more than that
+        (750.0, 0.144),  # slower than RAM explains: no more than that of each token
     ],
 )
 def test_the_loss_is_what_bytes_can_explain(ms_per_token: float, lost_ratio: float) -> None:
@@ -48,6 +48,31 @@ def test_the_loss_is_what_bytes_can_explain(ms_per_token: float, lost_ratio: flo
 
     assert lost_s(case, placement(case)) == pytest.approx(
         lost_ratio * (case.phases.decode_s or 0), rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("usual_tps", "lost_ratio"),
+    [
+        (None, 0.72),  # all that RAM explains of 150 ms
+        (1000 / 75, 0.45),  # 75 ms are usual since it was loaded: the rest began now
+        (1000 / 8, 0.0),  # with the very same split it was as quick as on the GPU
+    ],
+)
+def test_a_split_that_stands_explains_what_is_usual(
+    usual_tps: float | None, lost_ratio: float
+) -> None:
+    case = gpu_case(
+        ms_per_token=150.0,
+        completion=400,
+        server=replace(SERVER, gpu_layers=20),
+        gpu=card(4_000),
+        host=SPLIT_HOST,
+    )
+    case = replace(case, baseline=Baseline(usual_decode_tps=usual_tps))
+
+    assert lost_s(case, placement(case)) == pytest.approx(
+        lost_ratio * (case.phases.decode_s or 0), abs=0.8
     )
 
 

@@ -19,12 +19,15 @@ from fakes.memory_cases import (
 )
 from slowtok.detectors.case import Case
 from slowtok.detectors.machine import GpuProcess
+from slowtok.detectors.memory import partial_offload as partial_offload_detector
 from slowtok.detectors.placement import placement
 from slowtok.detectors.placement_cures import (
     experts_in_ram,
+    fewest_expert_layers,
     layers_that_fit,
     load_again,
     more_layers,
+    sensible_context,
     smaller_context,
     smaller_kv,
     smaller_weights,
@@ -56,7 +59,46 @@ def test_the_context_fits_and_leaves_what_the_engine_leaves() -> None:
     assert reason.used_tokens is not None
     assert reason.used_tokens <= tokens
     assert needed_bytes(case, placement(case), tokens) + GIB <= reason.room_bytes
-    assert needed_bytes(case, placement(case), tokens + 1024) + GIB > reason.room_bytes
+    larger = sensible_context(tokens + 1) or 2 * tokens
+    assert needed_bytes(case, placement(case), larger * 3 // 2) + GIB > reason.room_bytes
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (1_500, 0),
+        (3_500, 2_048),
+        (7_000, 6_144),
+        (16_998, 16_384),
+        (25_000, 24_576),
+        (140_000, 131_072),
+    ],
+)
+def test_a_context_is_of_a_size_that_people_set(most: int, said: int) -> None:
+    assert sensible_context(most) == said
+
+
+def test_fewer_layers_keep_their_experts_where_more_do_than_have_to() -> None:
+    case = gpu_case(
+        model=MIXTRAL,
+        server=replace(SERVER, gpu_layers=99, cpu_moe_layers=30),
+        gpu=card(4_000),
+        host=SPLIT_HOST,
+    )
+    finding = partial_offload_detector.detect(case)
+    fewest = fewest_expert_layers(case, reason_of(case))
+
+    assert finding is not None
+    assert fewest is not None
+    assert 0 < fewest < 30
+    assert finding.remedy == f"Start llama-server with --n-cpu-moe {fewest}."
+
+
+def test_an_engine_is_not_to_be_installed_again_where_others_hold_the_memory() -> None:
+    hog = GpuProcess(pid=9, name="python3", memory_bytes=22 * GIB)
+    case = gpu_case(server=ollama(8192, loaded=5.6, on_gpu=0.0), gpu=card(0, hog), host=SPLIT_HOST)
+
+    assert use_the_gpu(case) == "Cure what keeps it off the GPU first (vram-held-by-others)."
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from fakes.memory_cases import SPLIT_HOST, card, ollama
 from slowtok.detectors.case import Case, History, ModelLoad
 from slowtok.detectors.catalog import CATALOG, cause_of
 from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.footprint import LEAST_OVERHEAD_BYTES, footprint
+from slowtok.detectors.machine import GpuProcess
 from slowtok.detectors.placement import placement
 from slowtok.detectors.placement_why import (
     better_load_bytes,
@@ -130,3 +132,116 @@ def test_a_better_load(now_gib: float | None, before_gib: float, *, better: bool
 )
 def test_who_decides(kind: str, layers: int | None, *, itself: bool) -> None:
     assert decides_itself(replace(SERVER, kind=kind, gpu_layers=layers)) is itself
+
+
+def experts_kept(layers: int, *, card_gib: int = 16) -> Case:
+    """A mixture of experts of 17 GiB on a card with less, told to keep some experts in RAM."""
+    model = ModelFacts(
+        name="qwen3:30b-a3b",
+        file_bytes=18_560_000_000,
+        read_bytes=1_920_000_000,
+        layers=48,
+        experts=128,
+        experts_used=8,
+        kv_bytes_per_token=98_304.0,
+    )
+    return gpu_case(
+        ms_per_token=60.0,
+        completion=300,
+        model=model,
+        server=replace(SERVER, gpu_layers=99, cpu_moe_layers=layers),
+        gpu=card(4_000, total=card_gib * GIB),
+        host=SPLIT_HOST,
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "root"),
+    [
+        pytest.param(experts_kept(44), "told", id="2 GiB too many do not explain 15 in RAM"),
+        pytest.param(experts_kept(6), "model-too-big", id="2 GiB too many, and 2 in RAM"),
+        pytest.param(experts_kept(44, card_gib=8), "model-too-big", id="10 of 15 do not fit"),
+    ],
+)
+def test_a_root_explains_most_of_what_is_missing(case: Case, root: str) -> None:
+    assert why(case, placement(case)).root == root
+
+
+@pytest.mark.parametrize(
+    ("others_gib", "layers", "root"),
+    [
+        pytest.param(0, 99, "told", id="a third would have found room"),
+        pytest.param(0, -1, "told", id="whoever decides"),
+        pytest.param(6, 99, "model-too-big", id="what is left is too small for any of it"),
+    ],
+)
+def test_where_nothing_is_on_a_gpu_with_room_its_size_is_not_why(
+    others_gib: int, layers: int, root: str
+) -> None:
+    other = GpuProcess(pid=9, name="game", memory_bytes=others_gib * GIB)
+    model = replace(LLAMA_8B, file_bytes=20 * GIB, read_bytes=20 * GIB)
+    case = gpu_case(
+        ms_per_token=300.0,
+        completion=100,
+        model=model,
+        server=replace(SERVER, gpu_layers=layers, context_tokens=2048),
+        gpu=card(0, other, total=8 * GIB),
+        host=SPLIT_HOST,
+    )
+
+    assert why(case, placement(case)).root == root
+
+
+@pytest.mark.parametrize(("slots", "root"), [(None, "context-oversized"), (1, "model-too-big")])
+def test_what_buffers_cannot_be_is_the_cache_of_slots_that_nobody_told(
+    slots: int | None, root: str
+) -> None:
+    """20 GiB by engine and driver, of which 8 GiB of weights and 1 of cache are known."""
+    case = gpu_case(
+        ms_per_token=100.0,
+        completion=300,
+        model=replace(LLAMA_8B, file_bytes=8 * GIB, read_bytes=8 * GIB),
+        server=replace(ollama(8192, loaded=20.0, on_gpu=14.0), slots=slots),
+        gpu=card(14_600, total=16 * GIB),
+        host=SPLIT_HOST,
+    )
+
+    assert why(case, placement(case)).root == root
+
+
+def test_each_gpu_of_a_split_has_its_own_context_and_buffers() -> None:
+    one = footprint(LLAMA_8B, SERVER)
+    two = footprint(LLAMA_8B, SERVER, gpus=2)
+
+    assert one is not None
+    assert two is not None
+    assert two.least_bytes - one.least_bytes == LEAST_OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "holder", "root"),
+    [
+        pytest.param("ollama", None, "reload-degradation", id="on nobody's name"),
+        pytest.param("ollama", "ollama", "reload-degradation", id="Ollama's own runner of before"),
+        pytest.param("ollama", "python3", "vram-held-by-others", id="another program"),
+        pytest.param("llama-server", "ollama", "vram-held-by-others", id="another engine"),
+    ],
+)
+def test_memory_that_only_the_engine_itself_can_hold_is_a_worse_load(
+    kind: str, holder: str | None, root: str
+) -> None:
+    case = memory_cases.reload_degradation()
+    stale = GpuProcess(pid=9, name=holder, memory_bytes=18 * GIB)
+    now, before = case.history.loads
+    full = card(5_200, *([stale] if holder else []), busy_ratio=0.2, free_bytes=200 * 2**20)
+    if holder is None:
+        full = replace(full, reserved_bytes=300 * 2**20)
+    load = replace(now, others_bytes=18 * GIB)
+    case = replace(
+        case,
+        server=replace(case.server, kind=kind, gpu_layers=-1),
+        gpu=tuple(replace(full, at_s=s.at_s, index=s.index) for s in case.gpu),
+        history=History(loads=(load, before)),
+    )
+
+    assert why(case, placement(case)).root == root

@@ -106,6 +106,7 @@ def case(
             previous_age_s=40.0,
         ),
         host=_samples(decode_to),
+        neighbours=Neighbours(counted=True),
         server=ServerFacts(
             kind="llama-server",
             url="http://127.0.0.1:8080",

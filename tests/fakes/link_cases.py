@@ -171,7 +171,8 @@ def multi_gpu_split() -> Case:
 def by_rows() -> Case:
     """Rows on two cards, slower than one card after the other (as ggml-org/llama.cpp#4747)."""
     rows = replace(BY_LAYERS, split_mode="row")
-    return pair(rows, {"busy_ratio": 0.5}, {"busy_ratio": 0.5}, ms_per_token=20.0)
+    waiting = {"busy_ratio": 0.5, "power_w": 250.0}
+    return pair(rows, waiting, waiting, ms_per_token=20.0)
 
 
 def riser(**readings: Any) -> Case:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 # Listens, spins in as many threads as asked for (hashing lets go of the interpreter's lock), and
 # ends when its stdin closes, so that it never outlives a test.
 SERVER = """
-import hashlib, socket, subprocess, sys, threading
-listener = socket.create_server(("127.0.0.1", 0))
+import hashlib, os, socket, subprocess, sys, threading
+listener = socket.create_server(("127.0.0.1", int(os.environ.get("LISTEN_AT", 0))))
 block = bytes(1 << 20)
 def spin():
     while True:
@@ -31,12 +31,13 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def running(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+def running(*arguments: str, env: dict[str, str] | None = None, port: int = 0) -> Iterator[Server]:
+    """Run a server; its arguments say nothing of `port` (0: any that is free) unless told to."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=env,
+        env={**(os.environ if env is None else env), "LISTEN_AT": str(port)},
     )
     assert process.stdin is not None
     assert process.stdout is not None

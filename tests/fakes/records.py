@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fakes.cases import FIRING, serving, with_gpu, with_host, with_timeline
+from fakes.cases import FIRING, serving, with_gpu, with_host, with_phases, with_timeline
 from slowtok.detectors.case import Case, Range, Tokens
 from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.machine import GpuProcess, GpuSample
@@ -26,6 +26,7 @@ def full_case() -> Case:
     server = replace(hosted.server, name="main", version="b1-0")
     tokens = Tokens(prompt=240, cached=170, completion=450, drafted=20, accepted=9)
     timed = with_timeline(hosted, tokens=tokens, parse_errors=1)
+    timed = with_phases(timed, queue_estimated=True)
     return replace(timed, envelope=expected, server=server)
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fit.bands import (
+    APPLE,
     GDDR,
     above_high_edge,
     covered,
     detected,
     detected_by_setup,
+    edges,
     groups_of,
-    low_ratios,
     widths,
 )
 from fit.folds import HeldOut, hold_out, kinds_of, residuals_out, unified_of, without
@@ -81,10 +82,11 @@ def test_the_constants_in_force_are_what_the_fit_gives(found: Parameters) -> Non
     assert known.old_build_layer_s == pytest.approx(found.old_build_layer_us * 1e-6, rel=0.01)
 
 
-def test_the_low_edges_in_force_follow_the_rule(held: HeldOut, held_every: HeldOut) -> None:
-    low = low_ratios(held, held_every)
+def test_the_edges_in_force_follow_the_rule(held: HeldOut, held_every: HeldOut) -> None:
+    found = edges(held, held_every)
     for row, group in zip(held.rows, groups_of(held.rows), strict=True):
-        assert row.spec.decode.low_ratio == pytest.approx(low[group])
+        in_force = (row.spec.decode.low_ratio, row.spec.decode.high_ratio)
+        assert in_force == pytest.approx(found[group])
 
 
 def test_the_fit_and_the_product_say_the_same(few: list[Row], found: Parameters) -> None:
@@ -103,14 +105,15 @@ def test_the_fit_is_the_same_each_time(few: list[Row], found: Parameters) -> Non
 def test_held_out_rows_are_predicted_and_covered(
     held: HeldOut, held_every: HeldOut, fold: str
 ) -> None:
-    low = low_ratios(held, held_every)
+    found = edges(held, held_every)
     gddr = groups_of(held.rows) == GDDR
     assert median_error(held.residuals[fold]) <= 0.09
     assert covered(held, held, held_every, fold).mean() >= 0.95
-    assert np.median(widths(held, low, fold)) <= 2.3
-    assert np.median(widths(held, low, fold)[gddr]) <= 2.0
+    assert np.median(widths(held, found, fold)) <= 2.3
+    assert np.median(widths(held, found, fold)[gddr]) <= 1.8
+    assert covered(held, held, held_every, fold)[groups_of(held.rows) == APPLE].mean() >= 0.93
     assert not above_high_edge(held_every.rows).any()
-    assert detected(held, low, fold, 2.0).mean() >= 0.95
+    assert detected(held, found, fold, 2.0).mean() >= 0.95
 
 
 def test_one_healthy_row_finds_half_as_slow_again(few: list[Row]) -> None:

@@ -1,6 +1,7 @@
 """The proxy's own pages."""
 
 import json
+import time
 
 import pytest
 
@@ -9,7 +10,7 @@ from fakes.proxy import Served
 from fakes.upstream import MODEL, Upstream
 from fakes.wire import reply
 from slowtok.proxy import app
-from slowtok.proxy.ram import BESIDE_OTHERS
+from slowtok.proxy.ram import BESIDE_OTHERS, Kept
 
 
 async def ask(client: Client, target: str, method: str = "GET") -> tuple[int, dict[str, object]]:
@@ -59,7 +60,8 @@ async def test_a_fit_that_cannot_be_told_costs_only_itself(
 
 
 async def test_ram_measured_beside_others_is_said(proxy: Served) -> None:
-    proxy.proxy.ram.is_beside_others = True
+    beside = Kept(bytes_per_s=1e10, measured_unix_s=time.time(), windows=0)
+    proxy.proxy.ram._kept = beside
     status = await proxy.own("/slowtok/status")
 
     assert status["machine"]["ram_bandwidth_how"] == BESIDE_OTHERS

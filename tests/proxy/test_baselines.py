@@ -17,8 +17,10 @@ from fakes.cases import (
     with_timeline,
     with_tokens,
 )
+from fakes.clock_cases import counting
+from fakes.gpu_cases import gpu_case, with_readings
 from fakes.learning import at, kept_at, learn, version
-from slowtok.detectors.case import Baseline, Case, Neighbours, Range
+from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, Range
 from slowtok.detectors.engine import ServerFacts
 from slowtok.detectors.envelope import REFINE_AFTER
 from slowtok.detectors.machine import GpuFacts
@@ -56,7 +58,6 @@ def prefilled(tps: float, *, processed: int = 600, before: Case | None = None) -
         pytest.param(with_phases(healthy(), decode_s=0.99), id="short"),
         pytest.param(with_tokens(healthy(), completion=31), id="few tokens"),
         pytest.param(shared(150.0), id="shared"),
-        pytest.param(with_envelope(healthy(), decode=None), id="no expectation"),
     ],
 )
 def test_no_baseline_is_learned(before: Case, baselines: Baselines) -> None:
@@ -68,7 +69,8 @@ def test_no_baseline_is_learned(before: Case, baselines: Baselines) -> None:
 def test_a_machine_that_was_always_slow_has_no_baseline_but_a_past(baselines: Baselines) -> None:
     learn(baselines, *[at(40.0, days_ago=3)] * 9)
 
-    assert baselines.find(at(40.0)) == Baseline()
+    found = baselines.find(at(40.0))
+    assert found == Baseline(usual_decode_tps=40.0, healthy_here=0)
     assert baselines.earlier(at(40.0)).week_ago_decode_tps == 40.0
     assert baselines.earlier(at(40.0)).best_decode_tps is None
     (row,) = baselines.summary()
@@ -80,7 +82,8 @@ def test_median_and_noise_of_healthy_requests(baselines: Baselines) -> None:
     rates = (150.0, 90.0, 140.0, 160.0, 145.0, 155.0, 148.0, 152.0, 149.0, 151.0, 147.0)
     assert all(learn(baselines, *map(at, rates)))
 
-    assert baselines.find(healthy()) == Baseline(count=11, decode_tps=149.0, decode_p10_tps=140.0)
+    found = replace(baselines.find(healthy()), usual_decode_tps=None, healthy_here=0)
+    assert found == Baseline(count=11, decode_tps=149.0, decode_p10_tps=140.0)
 
 
 def test_what_was_said_before_is_not_said_again_once_more_is_learned(baselines: Baselines) -> None:
@@ -105,13 +108,53 @@ def test_rates_become_those_of_last_week_by_time_alone(baselines: Baselines) -> 
 def test_only_the_last_ones_count(baselines: Baselines) -> None:
     learn(baselines, *[at(80.0, days_ago=1)] * KEEP, *[at(150.0)] * KEEP)
 
-    assert baselines.find(healthy()) == Baseline(count=KEEP, decode_tps=150.0, decode_p10_tps=150.0)
+    found = replace(baselines.find(healthy()), usual_decode_tps=None, healthy_here=0)
+    assert found == Baseline(count=KEEP, decode_tps=150.0, decode_p10_tps=150.0)
 
 
 def test_slow_ones_do_not_push_healthy_ones_out(baselines: Baselines) -> None:
     learn(baselines, *[at(150.0)] * 5, *[at(20.0)] * 500)
 
-    assert baselines.find(healthy()) == Baseline(count=5, decode_tps=150.0, decode_p10_tps=150.0)
+    assert baselines.find(healthy()) == Baseline(
+        count=5,
+        decode_tps=150.0,
+        decode_p10_tps=150.0,
+        usual_decode_tps=20.0,  # whatever the verdict: the slow ones are what is usual now
+    )
+
+
+def test_a_setup_that_nothing_is_expected_of_learns_from_its_own_past(baselines: Baselines) -> None:
+    """A card that no table lists: nine healthy requests, and then a drop to a tenth."""
+    unlisted = with_envelope(at(93.5), decode=None, expected_tps=None, because=("not known",))
+    assert all(learn(baselines, *[unlisted] * 9))
+
+    found = baselines.find(unlisted)
+    assert (found.count, found.decode_tps) == (9, 93.5)
+
+
+def test_a_request_with_heat_counted_teaches_no_health(baselines: Baselines) -> None:
+    hot = with_readings(gpu_case(), throttled_sw_thermal_ns=counting(0.05))
+    assert learn(baselines, hot) == [False]
+    assert learn(baselines, gpu_case()) == [True]
+
+
+def test_what_is_usual_is_of_the_very_process_and_load(baselines: Baselines) -> None:
+    learn(baselines, *[at(150.0)] * 3)
+
+    assert baselines.find(healthy()).usual_decode_tps == 150.0
+    assert baselines.find(healthy()).healthy_here == 3
+    again = with_server(healthy(), pid=4712)
+    assert baselines.find(again).usual_decode_tps is None
+    assert baselines.find(again).healthy_here == 0
+    loaded = replace(healthy(), history=History(loads=(ModelLoad(age_s=3.0),)))
+    assert baselines.find(loaded).healthy_here == 0
+
+
+def test_one_request_is_no_habit(baselines: Baselines) -> None:
+    learn(baselines, at(150.0))
+
+    assert baselines.find(healthy()).usual_decode_tps is None
+    assert baselines.find(healthy()).healthy_here == 1
 
 
 def test_a_request_that_shares_the_engine_is_held_against_one_alone(baselines: Baselines) -> None:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from slowtok.detectors.case import Neighbours, Phases
+from slowtok.proxy.crowds import Look, Stay
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.neighbours import (
     Stays,
     count_neighbours,
     in_flight_at,
-    with_slots,
+    with_looks,
 )
-from slowtok.proxy.servers.slots import SlotLog
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 
@@ -148,11 +148,8 @@ def test_decode_that_is_not_known_has_no_neighbours(phases: Phases) -> None:
     assert (met.decode_mean, met.decode_max) == (0.0, 0)
 
 
-def looks(*seen: tuple[float, int]) -> SlotLog:
-    log = SlotLog()
-    for at_s, busy in seen:
-        log.note(at_s, busy)
-    return log
+def looks(*seen: tuple[float, int]) -> list[Look]:
+    return [Look(at_s, busy) for at_s, busy in seen]
 
 
 BUSY = looks((15.0, 4), (21.0, 3), (25.0, 2), (29.0, 1), (31.0, 4))
@@ -160,16 +157,17 @@ ONE_LOOK = looks((25.0, 4))
 
 
 def test_slots_show_neighbours_that_went_past_the_proxy() -> None:
-    found = with_slots(Neighbours(decode_mean=0.2, decode_max=1), MINE, BUSY, slots=4, mine=1)
+    found = with_looks(Neighbours(decode_mean=0.2, decode_max=1), MINE, BUSY, slots=4, mine=1)
 
     assert found.decode_mean == pytest.approx(1.0)
     assert found.decode_max == 2
+    assert found.counted
 
 
 def test_slots_show_that_a_neighbour_only_waited() -> None:
     alone = looks((21.0, 1), (25.0, 1))
 
-    found = with_slots(Neighbours(decode_mean=1.0, decode_max=1), MINE, alone, slots=1, mine=1)
+    found = with_looks(Neighbours(decode_mean=1.0, decode_max=1), MINE, alone, slots=1, mine=1)
 
     assert (found.decode_mean, found.decode_max) == (0.0, 0)
 
@@ -177,7 +175,7 @@ def test_slots_show_that_a_neighbour_only_waited() -> None:
 def test_the_slots_of_my_own_choices_are_no_neighbours() -> None:
     both = looks((21.0, 2), (25.0, 2))
 
-    assert with_slots(Neighbours(), MINE, both, slots=2, mine=2).decode_mean == 0.0
+    assert with_looks(Neighbours(), MINE, both, slots=2, mine=2).decode_mean == 0.0
 
 
 @pytest.mark.parametrize(("slots", "mean"), [(None, 2.5), (4, 2.5), (2, 1.0), (1, 0.0)])
@@ -186,11 +184,11 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
 ) -> None:
     guessed = Neighbours(decode_mean=2.5, decode_max=3)
 
-    assert with_slots(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean
+    assert with_looks(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean
 
 
 def test_there_from_its_sending_until_its_end() -> None:
-    met = [(1.0, 2.0, 5.0)]
+    met = [Stay(1.0, 2.0, 5.0)]
 
     assert [in_flight_at(at_s, met) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
 
@@ -212,7 +210,7 @@ def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
     for other in (before, beside, elsewhere, mine):
         stays.note(other, NOW_S)
 
-    assert stays.beside(mine, (), NOW_S) == [(2.0, 2.0, 11.0)]
+    assert stays.beside(mine, (), NOW_S) == [Stay(2.0, 2.0, 11.0, "2")]
 
 
 def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
@@ -221,7 +219,7 @@ def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
     stays.note(ended(1, 2.0, 60.0), 60.0)
     stays.note(ended(2, 1.0, 9.0), 61.0)  # read to its end long after its last byte had come
 
-    assert stays.beside(mine, (), NOW_S) == [(2.0, 2.0, 60.0)]
+    assert stays.beside(mine, (), NOW_S) == [Stay(2.0, 2.0, 60.0, "1")]
 
 
 def test_a_request_is_no_neighbour_of_its_own() -> None:

@@ -26,7 +26,8 @@ export async function renderRequest(place, id, source, isStill) {
     section("Over time", lanes),
     section("The request", requestFacts(record)),
     expectation(record),
-    section("Looked at and ruled out", cleared(record)),
+    section("Looked at and ruled out", chips(record.cleared)),
+    record.unused?.length ? section("Present, without measurable cost", chips(record.unused)) : null,
     section("Not visible", hidden(record)),
     (record.gpu ?? []).map((gpu) => section(`GPU ${gpu.index}: ${gpu.name ?? "no name"}`, gpuFacts(gpu))),
     el("p", {}, el("a", { href: `requests/${id}` }, "This record as JSON"), " · ", el("a", { href: `requests/${id}/samples` }, "its samples as JSON")),
@@ -165,8 +166,7 @@ function expectation(record) {
   );
 }
 
-function cleared(record) {
-  const causes = record.cleared ?? [];
+function chips(causes = []) {
   if (!causes.length) return el("p", { class: "muted" }, "Nothing.");
   return el("ul", { class: "chips" }, causes.map((cause) => el("li", {}, cause)));
 }

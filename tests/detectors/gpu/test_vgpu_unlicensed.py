@@ -6,7 +6,7 @@ from fakes.cases import cpu_fallback, healthy, with_phases, with_server
 from fakes.clock_cases import slower_from
 from fakes.clock_cases import vgpu_unlicensed as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
-from slowtok.detectors.case import Case
+from slowtok.detectors.case import Case, Envelope
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu import vgpu_unlicensed
 
@@ -45,7 +45,7 @@ MISSING = [
     pytest.param(virtual(80, licensed=None), "licence of the vGPU", id="licence not told"),
     pytest.param(with_phases(firing(), decode_s=None), "decode time", id="no decode time"),
     pytest.param(
-        replace(firing(), envelope=replace(firing().envelope, expected_tps=None)),
+        replace(firing(), envelope=Envelope(because=("the card is not known",))),
         "decode rate expected of this GPU",
         id="no expectation",
     ),

@@ -8,6 +8,7 @@ from fakes.cases import (
     healthy,
     host_contention,
     threads_misconfigured,
+    with_gpu,
     with_host,
     with_phases,
 )
@@ -100,3 +101,25 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         cpu_quota.detect(case)
 
     assert missing.value.fact == fact
+
+
+def test_what_the_kernel_counts_as_stopped_is_proof() -> None:
+    finding = cpu_quota.detect(cpu_quota_of_one_core())
+
+    assert finding is not None
+    assert 0.3 * 9.052 < finding.proof_s <= finding.lost_s
+
+
+def test_a_few_stops_are_no_proof() -> None:
+    finding = cpu_quota.detect(with_host(firing(), server_throttled_s_per_s=0.1))
+
+    assert finding is not None
+    assert finding.proof_s == 0.0
+
+
+def test_beside_a_gpu_fewer_threads_are_no_remedy() -> None:
+    beside = with_gpu(with_host(firing(), server_cpu_cores=0.5))
+    finding = cpu_quota.detect(beside)
+
+    assert finding is not None
+    assert "thread" not in finding.remedy

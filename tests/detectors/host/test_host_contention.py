@@ -41,6 +41,29 @@ QUIET = [
         with_host(healthy(), server_cpu_cores=1.0, server_run_delay_cores=0.5, cpu_busy_cores=1.05),
         id="others use less than background noise",
     ),
+    pytest.param(
+        with_host(healthy(), cpu_steal_cores=0.08, cpu_busy_cores=2.06),
+        id="a little steal of one core",
+    ),
+    pytest.param(
+        with_gpu(with_host(healthy(), cpu_steal_cores=0.5, server_cpu_cores=1.0)),
+        id="steal on a machine whose GPU decodes",
+    ),
+    pytest.param(
+        with_host(
+            healthy(),
+            cpu_cores=16,
+            cpu_busy_cores=15.8,
+            server_run_delay_cores=0.02,
+            server_worst_delay_ratio=0.01,
+            psi_cpu_some_ratio=0.6,
+        ),
+        id="a compile job on idle cores, where its own processes wait",
+    ),
+    pytest.param(
+        with_host(healthy(), server_run_delay_cores=0.6, server_worst_delay_ratio=0.0),
+        id="helper threads that hardly run wait, nobody took a core",
+    ),
 ]
 FIRING = [
     pytest.param(
@@ -217,3 +240,99 @@ def test_nobody_is_named_where_nobody_was_seen(case: Case) -> None:
 def test_naming_them_changes_no_verdict() -> None:
     assert detected(looked((ONE,))).lost_s == detected(firing()).lost_s
     assert detected(looked((ONE,))).confidence == detected(firing()).confidence
+
+
+def stolen(**host: float) -> Case:
+    """Two threads on two cores of a virtual machine, whose hypervisor keeps 36 % to itself."""
+    fields = {"cpu_steal_cores": 0.72, "server_cpu_cores": 1.26, "server_run_delay_cores": 0.02}
+    return with_host(case(ms_per_token=20.0), **(fields | host))
+
+
+def test_what_the_hypervisor_takes_is_proof_and_nobody_is_told_to_stop_anything() -> None:
+    finding = detected(stolen())
+
+    assert finding.phase == "decode"
+    assert finding.proof_s == pytest.approx(0.36 * 8.98, rel=0.03)
+    assert finding.lost_s >= finding.proof_s
+    assert "36 % of the time that its cores wanted to run" in finding.summary
+    assert finding.evidence[0].name == "taken by the hypervisor (steal)"
+    assert "dedicated cores" in finding.remedy
+    assert "Stop" not in finding.remedy
+    assert "--threads" not in finding.remedy
+
+
+def test_stolen_cores_are_not_used_by_others() -> None:
+    finding = detected(stolen())
+
+    assert not any(e.name == "CPU used by others" for e in finding.evidence)
+
+
+def test_what_takes_more_comes_first_and_the_other_is_evidence() -> None:
+    both = stolen(cpu_steal_cores=0.2, server_cpu_cores=0.9, server_run_delay_cores=0.9)
+    finding = detected(both)
+
+    assert "other processes used" in finding.summary
+    assert finding.remedy.startswith("Stop")
+    assert [e.name for e in finding.evidence][-2:] == [
+        "taken by the hypervisor (steal)",
+        "cores taken by the hypervisor",
+    ]
+
+
+def one_neighbour(**host: float) -> Case:
+    """Eight threads on eight cores, one busy loop: seven of them wait for the one that waits."""
+    fields = {
+        "cpu_cores": 8,
+        "cpu_busy_cores": 8.0,
+        "server_cpu_cores": 7.5,
+        "server_run_delay_cores": 0.5,
+        "server_worst_delay_ratio": 0.45,
+    }
+    return with_host(with_server(case(ms_per_token=20.0), threads=8), **(fields | host))
+
+
+def test_a_team_of_threads_loses_what_one_of_them_waited() -> None:
+    finding = detected(one_neighbour())
+
+    assert finding.proof_s == pytest.approx(0.45 * 8.98, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            with_gpu(one_neighbour(server_cpu_cores=1.0, cpu_busy_cores=1.6)),
+            id="a GPU decodes: one thread waits for it",
+        ),
+        pytest.param(
+            one_neighbour(server_worst_delay_ratio=0.07), id="too little of the phase for a proof"
+        ),
+    ],
+)
+def test_what_need_not_hold_decode_up_proves_nothing(case: Case) -> None:
+    assert detected(case).proof_s == 0.0
+
+
+def test_threads_are_counted_as_every_remedy_counts_them() -> None:
+    """One number in one record: not one for the neighbours and another for the cores."""
+    crowded = with_device(
+        with_server(
+            one_neighbour(cpu_cores=16, cpu_busy_cores=8.6, server_allowed_cores=32), threads=16
+        ),
+        cpu_physical_cores=24,
+        cpu_performance_cores=8,
+        cpu_logical_cores=32,
+    )
+
+    assert "--threads 8" in detected(crowded).remedy
+    assert "--threads 15" not in detected(crowded).remedy
+
+
+def test_samples_of_a_small_part_of_decode_rule_nothing_out() -> None:
+    seen = healthy()
+    part = replace(seen, host=seen.host_during("decode")[:1])
+
+    with pytest.raises(Missing) as missing:
+        host_contention.detect(part)
+
+    assert missing.value.fact == "host samples during decode"

@@ -107,7 +107,7 @@ FIRING = [
         id="ollama#3301: 23 of 33 layers, 15 tokens/s",
     ),
     pytest.param(
-        context_oversized(), 26.2, "33 %", "context-oversized", id="clicky-windows#18: 35 % / 65 %"
+        context_oversized(), 22.2, "33 %", "context-oversized", id="clicky-windows#18: 35 % / 65 %"
     ),
     pytest.param(
         # required 23.5 GiB by Ollama's own estimate, 18,505 MiB in use, 6 GiB stay free
@@ -132,7 +132,7 @@ FIRING = [
     pytest.param(
         mixture(cpu_moe_layers=999),
         43.89 * 0.914,
-        "told to keep experts in RAM although all of it would fit",
+        "told to keep all experts in RAM although all of it would fit",
         "without --n-cpu-moe",
         id="experts kept in RAM",
     ),
@@ -287,3 +287,19 @@ def test_the_loss_is_told_from_bytes_and_not_from_what_is_left_over() -> None:
 
     assert finding is not None
     assert finding.lost_s < 0.97 * 299.25  # it alone would not have made it ninety times slower
+
+
+def test_a_command_line_alone_rules_nothing_out_while_the_cpu_computes() -> None:
+    """-ngl 99 and the driver's list is not to be read (WSL): the GPU waits, eight threads work."""
+    case = gpu_case(
+        ms_per_token=75.0,
+        completion=400,
+        server=replace(SERVER, gpu_layers=99),
+        gpu=card(4_000, busy_ratio=0.2, processes=None),
+        host=SPLIT_HOST,
+    )
+
+    with pytest.raises(Missing) as missing:
+        partial_offload.detect(case)
+    assert missing.value.fact == "GPU memory of the server"
+    assert partial_offload.detect(with_host(case, server_cpu_cores=0.9)) is None

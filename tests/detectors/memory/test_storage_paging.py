@@ -108,3 +108,17 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         storage_paging.detect(case)
 
     assert missing.value.fact == fact
+
+
+def test_what_stood_still_for_pages_is_proof_without_an_expectation() -> None:
+    finding = storage_paging.detect(with_envelope(firing(), expected_tps=None))
+
+    assert finding is not None
+    assert finding.proof_s == pytest.approx(0.353 * 47.8, rel=0.05)
+    assert finding.lost_s >= finding.proof_s
+
+
+def test_a_stall_of_the_machine_is_no_proof_while_the_server_reads_nothing() -> None:
+    spiky = with_host(healthy(), psi_memory_full_ratio=0.6, psi_io_full_ratio=0.6)
+
+    assert storage_paging.detect(spiky) is None

@@ -37,7 +37,8 @@ def llama_29175(*, mean: float = 0.9, most: int = 1, **server: Any) -> Case:
     paused = with_timeline(quick, token_at_s=times)
     paused = with_phases(paused, decode_s=took_s, decode_tps=999 / took_s, decode_to_at_s=times[-1])
     paused = with_server(paused, slots=8, batch_tokens=4096, **server)
-    return replace(paused, neighbours=Neighbours(decode_mean=mean, decode_max=most))
+    neighbours = Neighbours(decode_mean=mean, decode_max=most, counted=True)
+    return replace(paused, neighbours=neighbours)
 
 
 QUIET = [
@@ -49,10 +50,13 @@ QUIET = [
     ),
     pytest.param(healthy(), id="alone"),
     pytest.param(
-        replace(firing(), neighbours=Neighbours(decode_mean=0.4, decode_max=2)),
+        replace(firing(), neighbours=Neighbours(decode_mean=0.4, decode_max=2, counted=True)),
         id="a neighbour for less than half of the decode",
     ),
-    pytest.param(queued(), id="others came first and were gone"),
+    pytest.param(
+        replace(queued(), neighbours=Neighbours(in_flight_at_send=3, counted=True)),
+        id="others came first and were gone",
+    ),
     pytest.param(host_contention(), id="another process, not another request"),
 ]
 FIRING = [
@@ -89,7 +93,7 @@ FIRING = [
     pytest.param(
         llama_29175(mean=0.49, kind="vllm"),
         8.0,
-        "--max-num-batched-tokens 1024 (4096 now)",
+        "--max-num-batched-tokens 1024 and --enable-chunked-prefill (4096 now)",
         id="another's prompt, for a moment",
     ),
     pytest.param(
@@ -97,6 +101,11 @@ FIRING = [
     ),
 ]
 MISSING = [
+    pytest.param(
+        replace(healthy(), neighbours=Neighbours()),
+        "other requests at the engine",
+        id="nobody through the proxy, and the engine was not looked at",
+    ),
     pytest.param(
         with_phases(llama_29175(mean=0.49), decode_tps=None), "decode rate", id="paused, no rate"
     ),

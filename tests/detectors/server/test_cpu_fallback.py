@@ -71,7 +71,47 @@ QUIET += [
     ),
     pytest.param(gpu_case(server=replace(SERVER, gpu_indices=())), id="the CPU does nothing"),
 ]
+AWAY = "NVIDIA driver and library versions differ (restart needed)"
+DRIVER_AWAY = replace(DEVICE, gpus_reason=AWAY)
+
+
+def driver_away(*, server: ServerFacts = SERVER, host: HostSample = SPLIT_HOST) -> Case:
+    """The same where the driver does not answer, so that there are no readings of the GPU."""
+    return replace(on_cpu(server=server, device=DRIVER_AWAY, host=host), gpu=())
+
+
+QUIET += [
+    pytest.param(
+        driver_away(host=replace(SPLIT_HOST, server_busy_threads=1)),
+        id="the driver is away, but the engine had started before and still has its GPU",
+    ),
+    pytest.param(
+        driver_away(server=replace(SERVER, gpu_layers=10)),
+        id="the driver is away, and a part was left to the CPU",
+    ),
+    pytest.param(
+        driver_away(server=ollama(8192, loaded=6.4, on_gpu=3.2)),
+        id="the driver is away, and the engine says that it has a part on the GPU",
+    ),
+    pytest.param(
+        driver_away(server=replace(SERVER, kind="vllm")),
+        id="the driver is away, and processes spin that wait for a GPU",
+    ),
+    pytest.param(
+        on_cpu(
+            server=ollama(8192, loaded=6.4, on_gpu=0.0),
+            gpu=card(6_500, busy_ratio=0.0),
+        ),
+        id="the engine says that nothing is there, and the driver that the model is",
+    ),
+]
 FIRING = [
+    pytest.param(
+        driver_away(),
+        29.85 * 0.947,
+        f"beside NVIDIA GeForce RTX 3090, whose driver does not answer ({AWAY})",
+        id="ollama#15918: the driver was updated, and the engine started after that",
+    ),
     pytest.param(
         on_cpu(server=ALL_BY_ITS_WORD, host=replace(SPLIT_HOST, server_busy_threads=6)),
         29.85 * 0.947,

@@ -7,9 +7,22 @@ from fakes.engine_cases import draft_rejected as firing
 from fakes.gpu_cases import SERVER, gpu_case
 from slowtok.detectors.case import Case
 from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.engine import EngineActivity
+from slowtok.detectors.engine import EngineActivity, ModelFacts
 from slowtok.detectors.finding import Missing
 from slowtok.detectors.server import draft_rejected
+
+QWEN_30B_A3B = ModelFacts(
+    name="qwen3:30b-a3b",
+    quantisation="Q4_K_M",
+    file_bytes=18_560_000_000,
+    read_bytes=1_920_000_000,
+    parameters=30_530_000_000,
+    layers=48,
+    experts=128,
+    experts_used=8,
+    kv_bytes_per_token=98_304.0,
+    bits_per_weight=4.86,
+)
 
 PLAIN_MS = 7.86  # what the healthy case's card gives for its model without drafts
 
@@ -21,7 +34,26 @@ def counted(*, alone: bool | None) -> Case:
     return replace(before, activity=activity)
 
 
+def of_experts(*, drafted: int, accepted: int, ms_per_token: float = 20.0) -> Case:
+    """A model with 128 experts of which a token reads 8, and four drafts a step."""
+    case = gpu_case(
+        ms_per_token=ms_per_token,
+        completion=214,
+        model=QWEN_30B_A3B,
+        server=replace(SERVER, speculative=True),
+    )
+    return with_tokens(case, drafted=drafted, accepted=accepted)
+
+
 QUIET = [
+    pytest.param(
+        with_tokens(firing(ms_per_token=20.0), drafted=320, accepted=134, completion=214),
+        id="42 % taken of a dense model, whose checks cost too little to lose by",
+    ),
+    pytest.param(
+        of_experts(drafted=320, accepted=134, ms_per_token=5.0),
+        id="the same with experts, and quicker than without",
+    ),
     pytest.param(healthy(), id="healthy on a CPU"),
     pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(
@@ -55,6 +87,27 @@ FIRING = [
     ),
     pytest.param(
         with_server(firing(), speculative=None), 1.42, 0.93, "without drafts", id="flag not seen"
+    ),
+    pytest.param(
+        firing(drafted=3472, accepted=12),
+        1.42,
+        0.93,
+        "only 12 (0 %)",
+        id="12 of 3,472: looked up in the text, they cost less than drafts of a model",
+    ),
+    pytest.param(
+        firing(drafted=300, accepted=62, ms_per_token=13.0),
+        0.22,
+        0.56,
+        "(21 %)",
+        id="drafts of the usual cost would have paid",
+    ),
+    pytest.param(
+        of_experts(drafted=320, accepted=134),
+        0.88,
+        0.56,
+        "(42 %)",
+        id="42 % taken of a model with experts: a step reads many more of them",
     ),
     pytest.param(counted(alone=True), 1.42, 0.86, "num_speculative_tokens to 2", id="by counters"),
     pytest.param(

@@ -5,7 +5,7 @@ import pytest
 
 from fakes.cases import healthy, with_host, with_phases, with_server
 from fakes.clock_cases import gpu_fault
-from fakes.engine_cases import eager
+from fakes.engine_cases import VLLM, eager
 from fakes.engine_cases import host_bound as firing
 from fakes.gpu_cases import DEVICE, HEALTHY_MS, RTX_3090, gpu_case, with_readings
 from fakes.link_cases import multi_gpu_split
@@ -26,6 +26,20 @@ def two_gpus(**readings: Any) -> Case:
     cards = (RTX_3090, replace(RTX_3090, index=1, uuid="GPU-1"))
     two = replace(before, gpu=both, device=replace(DEVICE, gpus=cards))
     return with_server(two, gpu_indices=(0, 1), split_mode="layer")
+
+
+def vllm_processes(*, main: float, busiest: float) -> Case:
+    """Several processes: an API server, an EngineCore and a worker, 2.2 cores together."""
+    slow = gpu_case(
+        ms_per_token=3 * HEALTHY_MS, completion=300, server=replace(VLLM, tensor_parallel=1)
+    )
+    return with_host(
+        with_readings(slow, busy_ratio=0.65),
+        server_cpu_cores=2.2,
+        server_processes=3,
+        server_main_process_cores=main,
+        server_busiest_process_cores=busiest,
+    )
 
 
 SLOW = gpu_case(ms_per_token=3 * HEALTHY_MS, completion=300)
@@ -51,6 +65,13 @@ QUIET = [
     pytest.param(firing(kv_on_gpu=False), id="the KV cache is in RAM"),
     pytest.param(with_readings(firing(), vgpu_licensed=False), id="the driver brakes: no licence"),
     pytest.param(firing(local=False), id="another machine's engine"),
+    pytest.param(
+        vllm_processes(main=0.3, busiest=0.5), id="vLLM: none of its processes is at its limit"
+    ),
+    pytest.param(
+        with_readings(vllm_processes(main=0.3, busiest=1.0), busy_ratio=0.96),
+        id="vLLM: a worker spins while its GPU works",
+    ),
     pytest.param(two_gpus(busy_ratio=0.47), id="two GPUs that take turns (textgen#5435)"),
     pytest.param(
         with_host(with_readings(multi_gpu_split(), busy_ratio=0.8), server_cpu_cores=2.0),
@@ -101,6 +122,13 @@ FIRING = [
         id="only the engine's word (marin#9339)",
     ),
     pytest.param(eager(), 14.68, 0.97, "without --enforce-eager", id="launched one by one"),
+    pytest.param(
+        vllm_processes(main=0.98, busiest=0.98),
+        0.35 * 6.997,
+        0.82,
+        "busy only 65 %",
+        id="vLLM: its API server is at its limit beside an EngineCore that spins",
+    ),
 ]
 MISSING = [
     pytest.param(replace(firing(), host=()), "host samples during decode", id="no host samples"),

@@ -74,6 +74,11 @@ FIRING = [
     ),
 ]
 MISSING = [
+    pytest.param(
+        without_activity(with_server(firing(), kind="sglang")),
+        "preemptions counted by the engine",
+        id="an engine that may throw requests out, and does not tell",
+    ),
     pytest.param(without_activity(firing()), "preemptions counted by the engine", id="no counters"),
     pytest.param(firing(preemptions=None), "preemptions counted by the engine", id="not counted"),
     pytest.param(
@@ -104,6 +109,17 @@ def test_names_the_missing_fact(case: Case, fact: str) -> None:
         kv_preemption.detect(case)
 
     assert missing.value.fact == fact
+
+
+def test_stalls_prove_no_more_than_was_counted() -> None:
+    counted_twice, counted_once = (
+        kv_preemption.detect(firing(preemptions=count)) for count in (2, 1)
+    )
+
+    assert counted_twice is not None
+    assert counted_twice.proof_s == pytest.approx(counted_twice.lost_s)
+    assert counted_once is not None
+    assert counted_once.proof_s == pytest.approx(5.99, rel=0.01)
 
 
 def test_leads_the_diagnosis() -> None:

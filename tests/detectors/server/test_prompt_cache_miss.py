@@ -63,6 +63,15 @@ def untold(*, prefill_s: float, expected_tps: float, ms_per_token: float = 6.7) 
     return with_phases(slow, prefill_s=prefill_s, decode_tps=1000 / ms_per_token)
 
 
+def with_best_prefill(before: Case, tps: float) -> Case:
+    """A healthy past in which prompts were read at up to that rate."""
+    return with_envelope(
+        replace(before, history=replace(before.history, best_prefill_tps=tps)),
+        prefill=None,
+        expected_prefill_tps=None,
+    )
+
+
 QUIET = [
     pytest.param(
         untold(prefill_s=2.1, expected_tps=700.0),
@@ -165,6 +174,12 @@ FIRING = [
         counted(lost_by_engine(), cached=0, alone=True), 4.0 * 0.9, "no longer had", id="counters"
     ),
     pytest.param(
+        with_best_prefill(counted(lost_by_engine(), cached=0, alone=True), 400.0),
+        4.0 * 0.9,
+        "no longer had",
+        id="counters, at 700 tokens/s where 400 were the best so far",
+    ),
+    pytest.param(
         with_server(with_tokens(lost_by_engine(), cached=None), kind="vllm", prefix_caching=False),
         4.0 * 0.9,
         "prefix cache turned off",
@@ -196,6 +211,14 @@ MISSING = [
         counted(lost_by_engine(), cached=0, alone=False),
         "prompt tokens taken from the cache",
         id="counters of several requests",
+    ),
+    pytest.param(
+        with_phases(
+            with_best_prefill(counted(lost_by_engine(), cached=0, alone=True), 400.0),
+            prefill_s=0.8,
+        ),
+        "prompt tokens taken from the cache",
+        id="vllm-ascend#16639: a counter of zero, read 8 times faster than ever",
     ),
     pytest.param(with_tokens(firing(), prompt=None), "number of prompt tokens", id="no usage"),
     pytest.param(

@@ -139,9 +139,9 @@ FIRING = [
         replace(poor_code(dram_busy_ratio=None, memory_busy_ratio=0.2), history=KNOWN),
         "decode",
         6.97,
-        0.82,
+        0.65,
         "newer version",
-        id="memory idle by samples",
+        id="power far below its best; the memory's time in use is no evidence of its own",
     ),
 ]
 MISSING = [

@@ -41,7 +41,8 @@ def few_threads(**device: float | None) -> Case:
         cpu_busy_cores=1.0,
         server_busy_threads=1,
     )
-    machine = with_device(slow, cpu_physical_cores=8, cpu_logical_cores=16, **device)
+    facts = {"cpu_physical_cores": 8, "cpu_logical_cores": 16, **device}
+    machine = with_device(slow, **facts)
     return with_server(machine, threads=1)
 
 
@@ -59,6 +60,14 @@ QUIET = [
         id="few threads reach the RAM bandwidth: normal",
     ),
     pytest.param(with_server(few_threads(), threads=4), id="half of the cores"),
+    pytest.param(
+        with_host(few_threads(), cpu_busy_cores=7.5),
+        id="few threads, and others have the cores that they leave",
+    ),
+    pytest.param(
+        with_server(few_threads(cpu_performance_cores=4), threads=2),
+        id="half of the performance cores",
+    ),
     pytest.param(with_gpu(few_threads()), id="few threads beside a GPU that has the model"),
 ]
 FIRING = [
@@ -167,3 +176,19 @@ def test_few_threads_are_believed_where_they_have_no_rest(case: Case, confidence
 
     assert finding is not None
     assert finding.confidence == confidence
+
+
+def test_efficiency_cores_are_not_counted() -> None:
+    hybrid = few_threads(cpu_physical_cores=24, cpu_performance_cores=8, cpu_logical_cores=32)
+    finding = threads_misconfigured.detect(with_host(hybrid, server_allowed_cores=32))
+
+    assert finding is not None
+    assert "used 1 of 8 performance cores" in finding.summary
+    assert finding.remedy == "Start llama-server with --threads 8."
+
+
+def test_waits_for_each_other_are_proof() -> None:
+    finding = threads_misconfigured.detect(firing())
+
+    assert finding is not None
+    assert 0.5 * 11.845 < finding.proof_s <= finding.lost_s

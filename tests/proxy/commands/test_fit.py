@@ -58,6 +58,26 @@ def test_the_machine_that_is_here(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["vram_gib"]["available"] > 0
 
 
+def test_ram_bandwidth_that_was_given(tmp_path: Path) -> None:
+    named = ("--gpu", "cpu", "--json", "--state-dir", str(tmp_path))
+    slow, fast = (
+        json.loads(run("fit", *NUMBERS[:-2], *named, "--ram-bandwidth", given).stdout)
+        for given in ("20", "80")
+    )
+
+    assert fast["decode_tps"]["high"] > 2 * slow["decode_tps"]["high"]
+
+
+@pytest.mark.parametrize("command", ["fit", "serve", "doctor", "demo"])
+def test_ram_bandwidth_that_is_no_number_is_one_line(command: str) -> None:
+    done = run(command, "--ram-bandwidth", "fast")
+
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "slowtok: ram_bandwidth = 'fast' (from arguments): expected a number"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

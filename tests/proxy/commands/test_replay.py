@@ -257,3 +257,14 @@ def test_file_without_a_case_is_one_line(
     assert run_replay(load({}, {}), [str(foreign)], expect_again=False) == 1
     [said] = capsys.readouterr().err.splitlines()
     assert said.startswith(f"slowtok: {foreign}: there is no case in it (line 1: not JSON")
+
+
+def test_given_ram_bandwidth_makes_the_expectation_anew(tmp_path: Path) -> None:
+    path = tmp_path / "case.jsonl"
+    path.write_bytes(line("one"))
+
+    done = run("replay", str(path), "--json", "--ram-bandwidth", "1000")
+    record = json.loads(done.stdout)
+
+    assert record["replay"]["expected_again"] is True
+    assert "1000 GB/s" in record["expected"]["basis"]

@@ -54,7 +54,7 @@ FLAGS = {
     "threads": (on_cores(threads=32), "warn", "--threads 32 on 8 cores"),
     "threads logical": (on_cores(threads=16), "note", "--threads 16 on 8 cores"),
     "threads over the quota": (
-        on_cores(threads=8, host=host_samples(server_quota_cores=2.5)), "warn", "on 3 cores",
+        on_cores(threads=8, host=host_samples(server_quota_cores=2.5)), "warn", "on 2 cores",
     ),
     "threads left to an engine that sees no quota": (
         on_cores(threads=None, host=host_samples(server_quota_cores=2.5)), "warn", "quota of 2.5",
@@ -261,7 +261,13 @@ HOST = {
         on_cores(threads=4, host=host_samples(server_quota_cores=4.0)), "note", "quota of 4 cores",
     ),
     "cpu-use": (on_cores(host=host_samples(cpu_busy_cores=8.0)), "note", "8.0 of 16 cores busy"),
-    "cpu-use steal": (seen(host=host_samples(cpu_steal_cores=2.0)), "warn", "takes 2.0 away"),
+    "cpu-use steal": (
+        on_cores(host=host_samples(cpu_busy_cores=4.0, cpu_steal_cores=2.0)),
+        "warn", "withholds 2.0, 50% of what they want",
+    ),
+    "cpu-use steal beside a GPU": (
+        seen(host=host_samples(cpu_busy_cores=4.0, cpu_steal_cores=2.0)), "note", "withholds 2.0",
+    ),
     "memory-pressure": (seen(host=host_samples(psi_memory_full_ratio=0.3)), "warn", "memory 30%"),
     "memory-pressure swap": (
         seen(host=host_samples(swap_in_bytes_per_s=20e6)), "warn", "20.0 MB/s",

@@ -157,7 +157,11 @@ def test_the_gpus_that_are_here() -> None:
 
 def test_a_machine_without_a_gpu() -> None:
     here = DeviceFacts(
-        gpus=(), ram_bytes=16 << 30, ram_bandwidth_bytes_per_s=40e9, cpu_physical_cores=8
+        gpus=(),
+        ram_bytes=16 << 30,
+        ram_bandwidth_bytes_per_s=40e9,
+        ram_bandwidth_source="given",
+        cpu_physical_cores=8,
     )
     found = ask(present=here, **LLAMA)
     assert found["setup"].endswith("on the CPU")

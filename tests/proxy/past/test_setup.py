@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import healthy, with_envelope, with_server, with_tokens
-from slowtok.detectors.case import Neighbours
+from slowtok.detectors.case import Crowd, Neighbours
+from slowtok.detectors.engine import EngineActivity
 from slowtok.proxy.past.setup import decode_setup, is_alone, model_of, prefill_setup
 
 
@@ -54,3 +55,33 @@ def test_the_digest_names_a_model_whatever_it_is_called() -> None:
     assert model_of(replace(healthy(), model=replace(model, digest=None, file_bytes=None))) == (
         "smollm2"
     )
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "running_max", "sequences"),
+    [
+        pytest.param(Neighbours(), 21, "17-32", id="only the gauges around it show 20 others"),
+        pytest.param(Neighbours(counted=True), 21, "alone", id="looks in its decode showed nobody"),
+        pytest.param(Neighbours(decode_mean=20.0, counted=True), 1, "17-32", id="they showed 20"),
+        pytest.param(Neighbours(), 1, "alone", id="nobody anywhere"),
+    ],
+)
+def test_alone_is_also_by_the_engines_own_gauges(
+    neighbours: Neighbours, running_max: int, sequences: str
+) -> None:
+    activity = EngineActivity(span_s=9.0, alone=running_max == 1, running_max=running_max)
+    case = replace(healthy(), neighbours=neighbours, activity=activity)
+
+    assert decode_setup(case).sequences == sequences
+
+
+@pytest.mark.parametrize(
+    "neighbours",
+    [
+        pytest.param(Neighbours(waiting=Crowd(others_mean=3.0)), id="hidden ones while it waited"),
+        pytest.param(Neighbours(waiting=Crowd(served_first=3)), id="came in the same moment"),
+        pytest.param(Neighbours(prefill=Crowd(others_mean=3.0)), id="hidden ones beside it"),
+    ],
+)
+def test_a_prefill_beside_others_is_not_alone(neighbours: Neighbours) -> None:
+    assert prefill_setup(replace(healthy(), neighbours=neighbours)).sequences == "3-4"

@@ -73,9 +73,8 @@ def test_a_container_sees_its_own_group_as_the_mount() -> None:
 
 
 def test_a_group_outside_of_the_namespace_is_not_guessed_at() -> None:
-    found = find_folders("0::/../../other\n", parse_mounts(MOUNTS_V2))
-
-    assert found == (2, ["/sys/fs/cgroup"])
+    """The mount is slowtok's own container then, whose quota says nothing of another one's."""
+    assert find_folders("0::/../../other\n", parse_mounts(MOUNTS_V2)) is None
 
 
 def test_no_cgroup_at_all_is_unknown() -> None:
@@ -107,9 +106,25 @@ def test_the_tightest_group_on_the_way_up_counts(tmp_path: Path) -> None:
     (leaf.parent / "cpu.max").write_text("150000 100000\n")
     folders = [str(leaf), str(leaf.parent), str(tmp_path)]
 
-    assert find_tightest(2, folders) == Quota(1.5, str(leaf.parent))
-    assert find_tightest(2, folders[:1]) == Quota(4.0, str(leaf))
-    assert find_tightest(2, folders[2:]) is None
+    assert find_tightest(2, folders) == (True, Quota(1.5, str(leaf.parent)))
+    assert find_tightest(2, folders[:1]) == (True, Quota(4.0, str(leaf)))
+    assert find_tightest(2, folders[2:]) == (True, None)
+
+
+def test_a_group_that_cannot_be_looked_at_is_not_without_a_quota(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").mkdir()  # to read it fails, whoever reads
+    gone = tmp_path / "gone"
+
+    assert find_tightest(2, [str(tmp_path)]) == (False, None)
+    assert find_tightest(2, [str(gone)]) == (False, None)
+
+
+def test_a_quota_that_is_found_counts_though_not_all_groups_were_seen(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+
+    found = find_tightest(2, [str(tmp_path / "gone"), str(tmp_path)])
+
+    assert found == (False, Quota(0.5, str(tmp_path)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are no cgroups here")

@@ -111,6 +111,7 @@ class NoHost:
     """Nothing is read of the host or of a port."""
 
     pids: list[int] = []  # noqa: RUF012
+    is_known = True
 
     def __init__(self, port: int = 0) -> None:
         self.port = port

@@ -5,8 +5,10 @@ import pytest
 from slowtok.proxy.sampling.host import (
     CoreTicks,
     HostReader,
+    count_performance_cores,
     count_physical_cores,
     cpu_usage,
+    parse_cpu_list,
     parse_cpu_ticks,
     parse_field,
     parse_kib,
@@ -138,6 +140,45 @@ def test_stall_totals() -> None:
 def test_physical_cores_are_distinct_sibling_lists() -> None:
     assert count_physical_cores([b"0,4\n", b"1,5\n", b"0,4\n", b"1,5\n"]) == 2
     assert count_physical_cores([]) is None
+
+
+INTEL = {core: b"%d,%d\n" % (core // 2 * 2, core // 2 * 2 + 1) for core in range(4)} | {
+    core: b"%d\n" % core for core in range(4, 8)
+}
+"""Two performance cores of two hardware threads each, four efficiency cores."""
+
+
+@pytest.mark.parametrize(
+    ("siblings", "told", "strengths", "count"),
+    [
+        pytest.param(INTEL, {0, 1, 2, 3}, {}, 2, id="the kernel says which"),
+        pytest.param(
+            INTEL, None, {c: 5_000_000 if c < 4 else 3_800_000 for c in range(8)}, 2, id="by clock"
+        ),
+        pytest.param(
+            {c: b"%d\n" % c for c in range(6)},
+            None,
+            {0: 1024, 1: 1010, 2: 700, 3: 700, 4: 300, 5: 300},
+            2,
+            id="by capacity",
+        ),
+        pytest.param(
+            INTEL, None, {c: 5_700_000 if c else 6_000_000 for c in range(8)}, None, id="favoured"
+        ),
+        pytest.param(INTEL, None, {}, None, id="nothing tells"),
+        pytest.param(INTEL, None, {0: 5_000_000, 4: 3_000_000}, None, id="told of some alone"),
+        pytest.param({}, None, {}, None, id="no topology"),
+    ],
+)
+def test_performance_cores(
+    siblings: dict[int, bytes], told: set[int] | None, strengths: dict[int, int], count: int | None
+) -> None:
+    assert count_performance_cores(siblings, told, strengths) == count
+
+
+def test_a_list_of_cores() -> None:
+    assert parse_cpu_list(b"0-2,5\n") == {0, 1, 2, 5}
+    assert parse_cpu_list(b"\n") == set()
 
 
 def test_clock_is_that_of_the_busiest_core() -> None:

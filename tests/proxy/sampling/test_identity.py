@@ -60,7 +60,7 @@ def test_size_is_bounded() -> None:
 def test_a_real_server_describes_itself_without_its_secrets() -> None:
     env = os.environ | {"LLAMA_ARG_THREADS": "3", "LLAMA_ARG_API_KEY": "hidden"}
     with running("0", "alone", "--api-key", "hidden", env=env) as server:
-        found = find_listener(find_sockets(server.port))
+        found = find_listener(find_sockets(server.port), server.port)
         assert isinstance(found, Listener)
         line = describe(server.port, found, [found.pid])
 

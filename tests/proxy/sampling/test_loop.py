@@ -35,6 +35,7 @@ class Gpu:
 
 class Host:
     pids: list[int] = []  # noqa: RUF012
+    is_known = True
 
     def read(self, *, dear: bool) -> dict[str, float | int | None]:
         return {}
@@ -226,3 +227,19 @@ def test_slowed_sampling_still_has_all_counters_at_both_ends_of_a_request(stage:
     assert first["kind"] == last["kind"] == "dear"
     assert first["extras"].energy
     assert last["extras"].energy
+
+
+def test_while_a_server_is_not_known_no_process_on_a_gpu_is_surely_none() -> None:
+    known, unknown = Host(), Host()
+    unknown.is_known = False
+    ports = {8080: known, 11434: unknown}
+    machine = Machine(Host(), lambda port: ports[port])
+    machine.watch([8080])
+    listed = [{"pid": 7, "is_server": False}, {"pid": 8, "is_server": True}]
+    machine.doubt([{"processes": listed}, {"processes": None}, {}])
+    told = [process["is_server"] for process in listed]
+    machine.watch([8080, 11434])
+    machine.doubt([{"processes": listed}])
+
+    assert told == [False, True]
+    assert [process["is_server"] for process in listed] == [None, True]

@@ -384,3 +384,54 @@ def test_a_loss_between_samples_is_found_by_the_next(script: Script) -> None:
     assert gpus.reason is None
     assert gpus.sample(dear=False, servers=set()) == []
     assert gpus.reason == "GPU 0: GPU is lost"
+
+
+def test_facts_that_failed_once_are_asked_again(script: Script, clock: Clock) -> None:
+    script.gpu(0, {"MemoryBusWidth": "!999", "MaxClockInfo.1": None})
+    gpus = devices()
+    sample(gpus, dear=True)
+    (at_first,) = gpus.facts or []
+    script.gpu(0, {"MemoryBusWidth": 384, "MaxClockInfo.1": 3105})
+    clock.now_s += 14.0
+    sample(gpus, dear=True)
+    (too_soon,) = gpus.facts or []
+    clock.now_s += 2.0
+    sample(gpus, dear=True)
+    sample(gpus, dear=True)  # what one sample has found out is told with the next
+    (again,) = gpus.facts or []
+
+    assert (at_first["bus_width_bits"], at_first["bandwidth_bytes_per_s"]) == (None, None)
+    assert too_soon["bus_width_bits"] is None
+    assert (again["bus_width_bits"], again["bandwidth_bytes_per_s"]) == (384, 2 * 10501e6 * 48)
+    assert again["max_sm_clock_mhz"] is None  # not supported is no failure
+
+
+def test_an_unknown_error_that_came_too_often_is_tried_again(script: Script, clock: Clock) -> None:
+    script.gpu(0, {"MemoryBusWidth": "!999"})
+    gpus = devices()
+    for _ in range(9):
+        clock.now_s += 16.0
+        sample(gpus, dear=True)
+    script.gpu(0, {"MemoryBusWidth": 384})
+    clock.now_s += 16.0
+    sample(gpus, dear=True)
+    sample(gpus, dear=True)
+    (facts,) = gpus.facts or []
+
+    assert facts["bus_width_bits"] == 384
+
+
+def test_power_limits_that_software_moves_are_followed(script: Script, clock: Clock) -> None:
+    gpus = devices()
+    sample(gpus, dear=True)
+    (before,) = gpus.facts or []
+    script.gpu(0, {"PowerManagementDefaultLimit": 280_000})
+    clock.now_s += 16.0
+    sample(gpus, dear=True)
+    sample(gpus, dear=True)
+    (after,) = gpus.facts or []
+    clock.now_s += 16.0
+    sample(gpus, dear=True)
+
+    assert (before["default_power_limit_w"], after["default_power_limit_w"]) == (450.0, 280.0)
+    assert gpus.facts == [after]

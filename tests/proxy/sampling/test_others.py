@@ -119,12 +119,31 @@ def test_slowtok_is_not_among_the_others() -> None:
     assert own_family(processes, OWN) == {OWN, 101}
 
 
+def test_all_that_slowtok_started_is_slowtok_in_whatever_order_it_is_listed() -> None:
+    processes = [
+        process(103, "python3", 1.0, parent=102), process(102, "python3", 1.0, parent=101),
+        process(101, "python3", 1.0, parent=OWN), process(OWN, "slowtok", 1.0),
+    ]  # fmt: skip
+
+    assert own_family(processes, OWN) == {OWN, 101, 102, 103}
+
+
+def test_another_slowtok_is_no_culprit_but_what_it_began_may_be() -> None:
+    processes = [
+        process(OWN, "python3", 1.0), process(200, "slowtok", 1.0),
+        process(201, "stress-ng", 1.0, parent=200),
+    ]  # fmt: skip
+
+    assert own_family(processes, OWN) == {OWN, 200}
+
+
 class Busy:
     """A machine of two cores; its server uses what it is told."""
 
     def __init__(self, **fields: float) -> None:
         self._fields = fields
         self.pids = [8]
+        self.is_known = True
 
     def read(self, *, dear: bool) -> Fields:
         return dict(self._fields)

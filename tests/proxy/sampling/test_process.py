@@ -1,19 +1,23 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from fakes.listening_process import Server, open_descriptors, running
+from slowtok.proxy.sampling import process
 from slowtok.proxy.sampling.process import (
     ProcessStat,
     ThreadUse,
     TreeReader,
+    find_tree,
     parse_read_bytes,
     parse_schedstat,
     parse_stat,
     read_stat,
     thread_use,
+    tree_by_parents,
 )
 from slowtok.proxy.sampling.procfs import ProcFiles
 
@@ -57,7 +61,25 @@ def test_thread_use_counts_threads_that_ran_half_of_the_time() -> None:
     before = {"1": (0, 0), "2": (0, 0), "3": (10**9, 0)}
     now = {"1": (125 * 10**6, 0), "2": (124 * 10**6, 125 * 10**6), "3": (10**9, 0)}
 
-    assert thread_use(before, now, elapsed_s=0.25) == ThreadUse(busy=1, run_delay_cores=0.5)
+    assert thread_use(before, now, elapsed_s=0.25) == ThreadUse(
+        busy=1, run_delay_cores=0.5, worst_delay_ratio=0.5
+    )
+
+
+def test_the_worst_wait_is_that_of_a_thread_that_works() -> None:
+    before = {"worker": (0, 0), "held up": (0, 0), "helper": (0, 0), "seldom": (0, 0)}
+    ms = 10**6
+    now = {
+        "worker": (190 * ms, 10 * ms),
+        "held up": (120 * ms, 80 * ms),
+        "helper": (2 * ms, 198 * ms),
+        "seldom": (30 * ms, 20 * ms),
+    }
+
+    use = thread_use(before, now, elapsed_s=0.2)
+
+    assert use is not None
+    assert use.worst_delay_ratio == pytest.approx(0.4)
 
 
 def test_a_thread_that_ended_takes_nothing_away_and_a_new_one_began_at_zero() -> None:
@@ -139,6 +161,69 @@ def test_children_belong_to_the_server() -> None:
     assert members[0] == server.pid
     assert len(members) == 2
     assert fields["server_threads"] == 2
+
+
+@needs_proc
+def test_children_are_found_by_their_parents_where_the_kernel_keeps_no_lists(
+    tmp_path: Path,
+) -> None:
+    with running("0", "parent") as server:
+        by_lists = find_tree(ProcFiles(), server.pid)
+        by_parents = tree_by_parents(server.pid)
+    for pid, parent in ((700, 1), (701, 700), (702, 701), (800, 1)):
+        (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
+        fields = f"S {parent} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1 0 5 0 0"
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (vllm) {fields}\n")
+    listed = find_tree(ProcFiles(), 700, str(tmp_path))
+
+    assert by_lists == by_parents
+    assert len(by_parents) == 2
+    assert listed is None
+    assert tree_by_parents(700, str(tmp_path)) == [700, 701, 702]
+
+
+@needs_proc
+def test_a_child_that_comes_later_belongs_to_the_server_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "find_tree", lambda *_: None)  # as without CONFIG_PROC_CHILDREN
+    monkeypatch.setattr(process, "LOOK_AT_ALL_S", 0.0)
+    own = read_stat(os.getpid())
+    assert own is not None
+    tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
+    tree.read(dear=True)
+    before = set(tree.members)
+    with running("0", "parent") as server:
+        cheap = tree.read(dear=False)
+        tree.read(dear=True)
+        during = set(tree.members)
+    after = tree.read(dear=True)
+
+    assert cheap is not None
+    assert cheap["server_processes"] == len(before)
+    assert server.pid in during - before
+    assert len(during - before) == 2  # and its own child
+    assert after is not None
+    assert server.pid not in tree.members
+
+
+@needs_proc
+def test_the_cpu_of_the_listening_process_and_of_the_busiest_one(busy_server: Server) -> None:
+    own = read_stat(os.getpid())
+    assert own is not None
+    tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
+    first = tree.read(dear=True)
+    time.sleep(0.5)  # rates are measured over real time
+    fields = tree.read(dear=False)
+
+    assert first is not None
+    assert first["server_busiest_process_cores"] is None
+    cores = {pid: member.rates["cpu"] or 0.0 for pid, member in tree.members.items()}
+    assert fields is not None
+    assert fields["server_processes"] == len(cores) >= 2
+    assert fields["server_main_process_cores"] == cores[os.getpid()]
+    assert fields["server_busiest_process_cores"] == max(cores.values()) > 0
+    assert fields["server_cpu_cores"] == pytest.approx(sum(cores.values()))
 
 
 @needs_proc

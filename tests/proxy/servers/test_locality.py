@@ -1,6 +1,7 @@
 import pytest
 
-from slowtok.proxy.servers.locality import is_local, is_own, own_addresses
+from slowtok.proxy.sampling.wire import ProcessFacts
+from slowtok.proxy.servers.locality import is_here, is_local, is_own, own_addresses
 
 OWN = {"192.168.1.7", "fe80::1"}
 
@@ -31,3 +32,26 @@ async def test_urls() -> None:
     assert await is_local("http://203.0.113.9:8080") is False
     assert await is_local("http://no-such-name.invalid:8080") is None
     assert any(address.startswith("127.") for address in own_addresses())
+
+
+@pytest.mark.parametrize(
+    ("unmapped", "here"),
+    [
+        (None, True),
+        ("no permission", True),
+        ("docker-proxy", True),
+        ("wslrelay", True),
+        ("ssh", False),
+        ("kubectl", False),
+        ("nginx", False),
+        ("litellm", False),
+    ],
+)
+def test_an_engine_behind_a_tunnel_or_a_gateway_is_not_held_against_this_machine(
+    unmapped: str | None, *, here: bool
+) -> None:
+    assert is_here(True, ProcessFacts(port=8080, unmapped=unmapped)) is here
+
+
+def test_where_nobody_was_seen_to_listen_the_address_decides() -> None:
+    assert [is_here(said, None) for said in (True, False, None)] == [True, False, None]

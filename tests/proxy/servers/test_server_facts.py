@@ -41,6 +41,13 @@ def test_a_process_that_is_not_visible_says_why() -> None:
     assert facts.gpu_layers is None
 
 
+def test_an_engine_behind_a_gateway_is_somewhere_behind_it() -> None:
+    gateway = ProcessFacts(port=1, unmapped="litellm")
+    facts = server_facts(LLAMA_SERVER, ANSWERED, gateway, local=True)
+    assert facts.local is False
+    assert facts.unmapped == "litellm listens at its port, and the engine is somewhere behind it"
+
+
 def test_a_wrapper_that_takes_no_options_may_have_set_them_in_code() -> None:
     facts = server_facts(LLAMA_SERVER, ANSWERED, process("python engine.py model.gguf 8080"))
     assert facts.gpu_layers is None

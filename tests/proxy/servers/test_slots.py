@@ -73,7 +73,20 @@ def test_what_tells_nothing(reply: Reply | None) -> None:
 def test_window() -> None:
     log = SlotLog()
     for at_s, count in ((1.0, 1), (2.0, 3), (3.0, 2)):
-        log.note(at_s, count)
+        log.note(at_s, SlotsLook(4, count, None))
 
-    assert log.window(1.5, 3.0) == (BusySlots(2.0, 3), BusySlots(3.0, 2))
+    assert log.window(1.5, 3.0) == (BusySlots(2.0, 3, 4), BusySlots(3.0, 2, 4))
     assert log.window(4.0, 5.0) == ()
+
+
+def test_a_slot_reads_its_prompt_until_it_answers() -> None:
+    answering, reading, unstarted = (
+        WorkingSlot(task, computed, computed, decoded, None)
+        for task, computed, decoded in ((7, 40, 3), (8, 2048, 0), (9, 0, 0))
+    )
+    log = SlotLog()
+    log.note(1.0, SlotsLook(4, 3, (answering, reading, unstarted)))
+
+    assert log.window(0.0, 2.0) == (
+        BusySlots(1.0, 3, 4, frozenset({9}), frozenset({8}), frozenset({7})),
+    )

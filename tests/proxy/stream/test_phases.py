@@ -11,7 +11,7 @@ from fakes import recordings
 from slowtok.detectors.case import EngineTimings, Phases, Timeline, Tokens
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.phases import split
+from slowtok.proxy.stream.phases import split, with_queue
 
 TIMES = {  # the clock does not begin at zero, and zero on it is no special time
     "accepted_at_s": 0.0,
@@ -377,3 +377,21 @@ def test_tokens_that_come_all_at_once_do_not_tell_prefill_from_decode(
     assert (phases.prefill_s is not None, phases.decode_s is not None) == (known, known)
     assert phases.ttft_s == 7.0
     assert phases.decode_tps is None or engine_said
+
+
+@pytest.mark.parametrize(
+    ("prefill_tps", "queue_s"),
+    [
+        pytest.param(None, 2.0, id="nothing is known of the prompt: the least"),
+        pytest.param(200.0, 3.0, id="what the prompt does not explain"),
+        pytest.param(20_000.0, 3.5, id="at most until it was seen to be let in"),
+        pytest.param(10.0, 2.0, id="at least as long as it was seen to wait"),
+    ],
+)
+def test_a_wait_that_only_gauges_tell_of(prefill_tps: float | None, queue_s: float) -> None:
+    waited = stream(first_token_at_s=4.5, tokens=Tokens(prompt=200, completion=41))
+    found = with_queue(split(waited), waited, 2.0, 3.5, prefill_tps=prefill_tps)
+
+    assert found.queue_s == pytest.approx(queue_s)
+    assert found.queue_estimated
+    assert (found.prefill_s, found.prefill_from_at_s) == (None, None)

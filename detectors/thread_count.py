@@ -1,0 +1,82 @@
+"""How many CPU threads are worth asking for: one number for every remedy that names one.
+
+One thread for each physical core that computes at full speed and that the engine may use. Threads
+meet at barriers many times per token, so one on an efficiency core, or one that waits for a core,
+holds up all of them.
+
+Sources: ggml-org/llama.cpp#842, #767 (8 performance and 8 or 16 efficiency cores: slower with all
+of them than with the performance cores alone), #20020 (two threads for each core: 2.5 tokens/s
+where 9 are possible).
+"""
+
+import math
+
+from slowtok.detectors.case import Case
+from slowtok.detectors.finding import need
+from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.window import mean
+
+
+def physical_cores(device: DeviceFacts) -> int | None:
+    """Return the cores that compute at full speed; all physical ones where they are alike."""
+    return device.cpu_performance_cores or device.cpu_physical_cores
+
+
+def worth_threads(
+    device: DeviceFacts, *, allowed_cores: float | None, quota_cores: float | None
+) -> int | None:
+    """Return the number of threads to ask for, from 1; None where no core is known.
+
+    `allowed_cores` are those that the engine may run on, `quota_cores` what its cgroup may use.
+    """
+    limits = (physical_cores(device), allowed_cores, quota_cores)
+    known = [limit for limit in limits if limit]
+    if not known:
+        return device.cpu_logical_cores
+    return max(math.floor(min(known)), 1)
+
+
+def recommended_threads(case: Case) -> int | None:
+    """Return the number of threads to ask for on the machine of a case."""
+    return worth_threads(
+        case.device,
+        allowed_cores=mean(case.host, lambda s: s.server_allowed_cores),
+        quota_cores=mean(case.host, lambda s: s.server_quota_cores),
+    )
+
+
+def usable_cores(case: Case, physical: int | None) -> float:
+    """Return the cores that the engine could use in decode, of so many physical ones."""
+    samples = case.host_during("decode")
+    limits = (
+        logical_cores(case),
+        physical,
+        mean(samples, lambda s: s.server_quota_cores),
+    )
+    return min(limit for limit in limits if limit is not None)
+
+
+def logical_cores(case: Case) -> float:
+    """Return the hardware threads that the engine could run on in decode.
+
+    Raises:
+        Missing: nothing tells.
+    """
+    allowed = mean(case.host_during("decode"), lambda s: s.server_allowed_cores)
+    return need(allowed or case.device.cpu_logical_cores, "number of cores the server may use")
+
+
+def in_words(kind: str, threads: int) -> str:
+    """Return how an engine is told its number of threads, as the end of a sentence."""
+    plural = "s" if threads > 1 else ""
+    return {
+        "llama-server": f"start llama-server with --threads {threads}",
+        "ollama": f"set num_thread to {threads} (PARAMETER in the Modelfile, or in options)",
+        "vllm": f"set VLLM_CPU_OMP_THREADS_BIND to {threads} core{plural}",
+    }.get(kind, f"give the engine {threads} CPU thread{plural}")
+
+
+def ask_for(case: Case) -> str:
+    """Return the remedy that names the number of threads, as a sentence."""
+    said = in_words(case.server.kind, recommended_threads(case) or 1)
+    return f"{said[0].upper()}{said[1:]}."
