@@ -40,7 +40,7 @@ def quota_and_threads(dice: Random) -> tuple[World, Truth]:
 
 def miss_and_offload(dice: Random) -> tuple[World, Truth]:
     """A cache miss with layers on the CPU."""
-    world, truth = server_faults.prompt_cache_miss(dice)
+    world, truth = server_faults.prompt_cache_miss(dice, server_faults.LLAMAS)
     ratio = dice.uniform(0.4, 0.8)
     world = change(world, "placement", gpu_ratio=ratio, kv_gpu_ratio=ratio)
     world = change(world, "engine", gpu_layers=int(world.model.layers * ratio))

@@ -25,6 +25,7 @@ from simulator.world import (
 from slowtok.detectors.case import Phase
 
 COOL, COOL_C = 1.0, 26.0
+LITTLE_GAIN = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,17 @@ def without_fault(world: World) -> World:
         return twin
     apart = replace(twin, engine=replace(twin.engine, tensor_parallel=1, split_mode="layer"))
     return min(twin, apart, key=steady_token_s)
+
+
+def talks_for_nothing(world: World) -> bool:
+    """Whether GPUs that compute each layer together gain next to nothing over taking turns.
+
+    Then they lose nothing, and whoever bought them will call it slow nevertheless.
+    """
+    if not world.engine.computes_together or len(world.used_cards) < 2:
+        return False
+    apart = replace(world, engine=replace(world.engine, tensor_parallel=1, split_mode="layer"))
+    return steady_token_s(world) > steady_token_s(apart) / LITTLE_GAIN
 
 
 def steady_token_s(world: World, at_s: float = 9.0) -> float:

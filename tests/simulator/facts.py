@@ -219,14 +219,14 @@ def baseline(world: World, well_tps: float, same_tps: float, dice: Random) -> Ba
     if past.before == "nothing" or not past.count:
         return Baseline()
     usual_tps = (well_tps if past.before == "well" else same_tps) * dice.gauss(1, 0.025)
-    well = past.before == "well"
+    well, anew = past.before == "well", past.fresh or world.waits.load_s > 0
     return made(
         Baseline,
         count=past.count if well else 0,
         decode_tps=usual_tps if well else None,
         decode_p10_tps=usual_tps * dice.uniform(0.92, 0.985) if well else None,
-        usual_decode_tps=None if past.fresh else usual_tps,
-        healthy_here=past.count if well and not past.fresh else 0,
+        usual_decode_tps=None if anew else usual_tps,
+        healthy_here=past.count if well and not anew else 0,
     )
 
 

@@ -93,6 +93,7 @@ def reload_degradation(dice: Random) -> tuple[World, Truth]:
         "past",
         before="well",
         count=dice.choice((1, 3, 6, 20)),
+        fresh=True,
         loads_seen=True,
         loads=dice.randint(2, 5),
         earlier_gpu_gib=full,

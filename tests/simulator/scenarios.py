@@ -13,7 +13,7 @@ from typing import Literal
 
 from simulator import gpu_faults, memory_faults, outer_faults, server_faults
 from simulator.combined import COMBINED
-from simulator.cost import costs
+from simulator.cost import costs, talks_for_nothing
 from simulator.healthy import HEALTHY, LOOKS_LIKE
 from simulator.sight import seen
 from simulator.simulate import Scenario, Truth, simulate
@@ -99,6 +99,8 @@ def settle(truth: Truth, world: World) -> Truth:
         slow = True if truth.slow is None else None
         return replace(truth, slow=slow, cost=cost)
     if all(c.ratio < HARMLESS_SHARE or c.lost_s < UNNOTICED_S for c in found.values()):
+        if talks_for_nothing(world):
+            return replace(truth, slow=None, cost=cost)
         allowed = truth.allowed & INFORMATIONAL
         return replace(truth, slow=False, primary=frozenset(), allowed=allowed, cost=cost)
     return replace(truth, slow=None, cost=cost)

@@ -1,5 +1,6 @@
 """Faults and plain facts of the engine: where it computes, how, in which order, and how often."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -7,6 +8,7 @@ from simulator.cards import DATACENTER, GEFORCE
 from simulator.cost import steady_token_s
 from simulator.geometry import DENSE, MODELS
 from simulator.setups import (
+    ALL_KINDS,
     BIG_CARDS,
     MARGIN_GIB,
     conversation,
@@ -186,11 +188,11 @@ def model_load(dice: Random) -> tuple[World, Truth]:
     return world, _truth("model-load", phase="load", allowed=("queued",))
 
 
-def prompt_cache_miss(dice: Random) -> tuple[World, Truth]:
+def prompt_cache_miss(dice: Random, kinds: Sequence[Kind] = ALL_KINDS) -> tuple[World, Truth]:
     """A long prompt that was known was computed again: a changed beginning, or a lost slot."""
     cards = (*GEFORCE, *DATACENTER)
     for _ in range(300):
-        world = gpu_world(dice, cards=cards, models=DENSE[3:10])
+        world = gpu_world(dice, cards=cards, kinds=kinds, models=DENSE[3:10])
         world = change(world, "engine", context=32768)
         if need_gib(world) + MARGIN_GIB < room_gib(world):
             break
