@@ -21,7 +21,7 @@ from slowtok.detectors.machine import DeviceFacts, GpuFacts
 GPU_HIGH_RATIO = 0.93  # most ever seen without speculation: 0.896 of peak in 1,823 rows
 # Engines that no fit covers (ik_llama.cpp, exllamav3, MLC, servers of unknown make). The few rows
 # of them lie at 0.52 to 1.35 of what llama.cpp's constants give.
-OTHER_ENGINE_LOW_RATIO = 0.52
+OTHER_ENGINE_LOW_RATIO = 0.50
 # mlx-vlm, on the same Apple M3 Max and model, reaches 0.38 of the peak where llama.cpp reaches
 # 0.79, and reads its cache at 0.01 to 0.21 of the peak. The low edge has no published source.
 MLX_VLM_RATIO = 0.48

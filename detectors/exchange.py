@@ -90,10 +90,10 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
         Missing: the rate expected or how busy the GPUs are is not known.
     """
     lost_s = need(excess(case), "decode rate expected of this GPU")
-    if lost_s <= 0:
+    below_one = _below_one(case, indices)
+    if lost_s <= 0 and not below_one:  # its own past may be no better
         return None
     samples = decode_samples(case, indices)
-    below_one = _below_one(case, indices)
     signs = [
         *_lopsided(samples),
         *_low_power(case, samples),

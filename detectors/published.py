@@ -156,7 +156,7 @@ def _server(row: Mapping[str, object], placement: Placement) -> ServerFacts:
         eager=_text(row, "eager").lower() in {"1", "true"} or None,
         speculative=bool(_text(row, "spec"))
         or any(word in backend for word in SPECULATION_WORDS)
-        or any(word in model for word in SPECULATING_MODELS),
+        or ("spec" not in row and any(word in model for word in SPECULATING_MODELS)),
     )
 
 

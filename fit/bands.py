@@ -32,8 +32,8 @@ HIGH_QUANTILE = 0.975
 # that a rate of half the expected one lies below it, and single rows of a GPU that was left out are
 # held in 95 of 100.
 GDDR, APPLE, UNIFIED, OTHERS = "NVIDIA with GDDR", "Apple", "unified memory", "others"
-MOST_LOW_RATIO = {GDDR: 0.72, APPLE: 0.62, UNIFIED: 0.62, OTHERS: 0.60}
-LEAST_HIGH_RATIO = {GDDR: 1.28, APPLE: 1.40, UNIFIED: 1.40, OTHERS: 1.40}
+MOST_LOW_RATIO = {GDDR: 0.70, APPLE: 0.62, UNIFIED: 0.62, OTHERS: 0.60}
+LEAST_HIGH_RATIO = {GDDR: 1.25, APPLE: 1.40, UNIFIED: 1.40, OTHERS: 1.40}
 ANCHORED_LOW_RATIO = 0.80
 SLOWDOWNS = (1.0, 1.25, 1.5, 2.0, 3.0)
 

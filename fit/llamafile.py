@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fit.bands import EVERY_ROW_QUANTILE
 from fit.model import MAKERS, Array, Parameters, residuals, table
 from fit.rows import Row
 from slowtok.config.efficiency import LlamafileConstants
 
 STEP_US = 5.0
+LEAST_QUANTILE = 0.04
 MOST_QUANTILE = 0.995  # the band is wide anyway, and no run above it is slow
 MOST_US = 400.0
 
@@ -43,7 +43,7 @@ def _fit(p: Parameters, rows: Sequence[Row]) -> LlamafileFit:
 
     steps = np.arange(0.0, MOST_US, STEP_US)
     best = float(steps[int(np.argmin([np.median(np.abs(left(us))) for us in steps]))])
-    low, high = np.exp(np.quantile(left(best), [EVERY_ROW_QUANTILE, MOST_QUANTILE]))
+    low, high = np.exp(np.quantile(left(best), [LEAST_QUANTILE, MOST_QUANTILE]))
     own = LlamafileConstants(
         layer_s=best * 1e-6,
         low_ratio=math.floor(100 * low) / 100,

@@ -17,10 +17,14 @@ from slowtok.proxy.servers.facts import Identity, Kind, Probe
 from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.servers.locality import is_here
 from slowtok.proxy.servers.scraper import Scraper
-from slowtok.proxy.servers.server_facts import meant_by, server_facts
+from slowtok.proxy.servers.server_facts import loaded_model, meant_by, server_facts
 from slowtok.proxy.servers.slots import SlotLog
 
 MODELS = "/v1/models"  # where every engine lists its models
+
+RELOAD_S = 0.25
+"""A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
+milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
 
 Runs = tuple[int, float | None, tuple[int, ...]]
 """What runs behind a port: pid and start of the process, and the pids below it."""
@@ -140,6 +144,48 @@ class Engine:
         runs = runs_of(process)
         if runs is not None and self.looked.is_set() and runs != self.looked_at:
             self.wanted.set()
+
+    def note_reply(self, load_s: float | None, fingerprint: str | None) -> None:
+        """Want a look where a reply says that something else was loaded, or runs there.
+
+        `load_s` is how long the engine loaded its model for it.
+        """
+        if fingerprint is not None:
+            if self.fingerprints.setdefault(self.asked_model, fingerprint) != fingerprint:
+                self.wanted.set()
+            self.fingerprints = {self.asked_model: fingerprint}
+        if self.probe.loaded is None:
+            return
+        if not loaded_model(self.probe, self.asked_model):
+            self.wanted.set()  # it has just loaded what the last look did not see
+        elif (load_s or 0.0) > RELOAD_S:
+            self.wanted.set()  # the same model, perhaps with another context, placed otherwise
+
+    def is_another(self, before: Identity, ran: Runs | None) -> bool:
+        """Say whether it was started anew since a look that gave the other two.
+
+        By its process where it was seen both times, else by its version.
+        """
+        runs = self.looked_at
+        if ran is not None and runs is not None:
+            return ran[:2] != runs[:2]
+        return self.identity is not None and self.identity.version != before.version
+
+    def note_look_over(self) -> None:
+        """End a look: who waits for it goes on."""
+        self.is_looked_at = False
+        self.look_over.set()
+        self.look_over.clear()
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until a look that is wanted or under way is over; False when it is late."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.wanted.is_set() or self.is_looked_at:
+                    await self.look_over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     @property
     def kind(self) -> str:

@@ -18,18 +18,16 @@ from yarl import URL
 
 from slowtok.detectors.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
-from slowtok.proxy.engine import Engine, Runs, facts_at, runs_of
+from slowtok.proxy.engine import Engine, facts_at, runs_of
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import LISTS, ModelLists
 from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
-from slowtok.proxy.servers.facts import Identity
 from slowtok.proxy.servers.identify import identify
 from slowtok.proxy.servers.probe import slots_url
 from slowtok.proxy.servers.scraper import GAUGED, KINDS, Scraper
-from slowtok.proxy.servers.server_facts import loaded_model
 from slowtok.proxy.servers.slots import POLL_S, SlotsLook, look_at_slots
 
 __all__ = ["Engine", "Engines"]
@@ -45,9 +43,6 @@ USUAL_PORTS = {
 RETRY_S = 2.0  # while an engine does not answer
 REFRESH_S = 30.0  # while it does
 SLEEP_POLL_S = 1.0  # while it may put its model to sleep: /props answers without waking it
-RELOAD_S = 0.25
-"""A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
-milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
 FIRST_LOOK_S = 0.5  # a first request waits at most this long for the engine to be known
 
 ToldSlots = Callable[[str, str | None, SlotsLook], None]
@@ -239,28 +234,12 @@ class Engines:
         if engine.scraper is not None:
             engine.scraper.want()
         engine.note_runs(self._process(engine))
-        if fingerprint is not None:
-            if engine.fingerprints.setdefault(engine.asked_model, fingerprint) != fingerprint:
-                engine.wanted.set()
-            engine.fingerprints = {engine.asked_model: fingerprint}
-        held = engine.probe.loaded
-        if held is not None and not loaded_model(engine.probe, engine.asked_model):
-            engine.wanted.set()  # it has just loaded what the last look did not see
-        elif held is not None and (load_s or 0.0) > RELOAD_S:
-            engine.wanted.set()  # the same model, perhaps with another context, placed otherwise
+        engine.note_reply(load_s, fingerprint)
 
     async def settled(self, name: str | None, timeout_s: float) -> bool:
         """Wait until a look that is wanted or under way is over; False when it is late."""
         engine = self.find(name)
-        if engine is None:
-            return True
-        try:
-            async with asyncio.timeout(timeout_s):
-                while engine.wanted.is_set() or engine.is_looked_at:
-                    await engine.look_over.wait()
-        except TimeoutError:
-            return False
-        return True
+        return engine is None or await engine.settled(timeout_s)
 
     async def scraped(self, name: str | None, timeout_s: float) -> bool:
         """Wait until the scrapes begun so far are there; False when they are late."""
@@ -274,7 +253,11 @@ class Engines:
 
     def _spawn(self, engine: Engine) -> None:
         self._keep(asyncio.create_task(self._watch(engine)))
-        self._sampler.watch([e.port for e in self.all])
+        self._watch_ports()
+
+    def _watch_ports(self) -> None:
+        """Have the sampler follow who listens for engines whose address may be this machine's."""
+        self._sampler.watch([e.port for e in self.all if e.local is not False])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -380,11 +363,10 @@ class Engines:
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
             self._tell_of_failure(engine, error)
         finally:
-            engine.is_looked_at = False
-            engine.look_over.set()
-            engine.look_over.clear()
+            engine.note_look_over()
+            self._watch_ports()
         engine.looked.set()
-        if engine.identity is not None and (before is None or _is_another(engine, before, ran)):
+        if engine.identity is not None and (before is None or engine.is_another(before, ran)):
             self._note_found(engine)
         elif before is not None and engine.identity is None:
             self._note_lost(engine)
@@ -408,14 +390,3 @@ class Engines:
         self._tell(
             event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )
-
-
-def _is_another(engine: Engine, before: Identity, ran: Runs | None) -> bool:
-    """Say whether an engine was started anew since a look that gave the other two.
-
-    By its process where it was seen both times, else by its version.
-    """
-    runs = engine.looked_at
-    if ran is not None and runs is not None:
-        return ran[:2] != runs[:2]
-    return engine.identity is not None and engine.identity.version != before.version

@@ -77,6 +77,20 @@ def test_other_processes_on_all_cores(tmp_path: Path, ram_bytes_per_s: float) ->
     assert any(name.startswith("CPU used by python") for name in evidence), evidence
 
 
+def test_the_first_request_beside_one_busy_neighbour_with_no_figure_for_the_ram(
+    tmp_path: Path,
+) -> None:
+    with (
+        real_engine(threads=CORES, slots=1, context=4096) as engine,
+        busy_processes(1),
+        running_proxy(tmp_path, engine.url) as proxy,
+    ):
+        answer = proxy.ask(chat(tokens=150, stream=True))
+
+    assert answer.record["verdict"] == "slow", judged(answer)
+    assert answer.causes[0] == "host-contention"
+
+
 def test_a_quota_on_the_server(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with (
         setup(tmp_path, ram_bytes_per_s) as (engine, proxy),

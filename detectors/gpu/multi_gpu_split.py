@@ -61,9 +61,9 @@ def detect(case: Case) -> Finding | None:
 def _exchange(case: Case, waiting: Waiting) -> Finding:
     rate_tps, expected_tps = decode_tps(case), expected_decode_tps(case) or 0.0
     normal = waiting.below_one and judge_decode(case).slow is False
-    cost = (
-        "that is less than without sharing" if normal else "the exchange cost decode about {lost}"
-    )
+    cost = f" instead of about {expected_tps:.0f}; the exchange cost decode about {{lost}}."
+    if normal:
+        cost = ", less than without sharing."
     return Finding(
         phase="decode",
         confidence=weigh("inference", *waiting.channels, against=waiting.against),
@@ -71,8 +71,7 @@ def _exchange(case: Case, waiting: Waiting) -> Finding:
         informational=normal,
         summary=(
             f"{waiting.gpus} GPUs compute each layer together and waited for each other "
-            f"({'; '.join(waiting.signs)}): {rate_tps:.1f} tokens/s instead of about "
-            f"{expected_tps:.0f}; {cost}."
+            f"({'; '.join(waiting.signs)}): {rate_tps:.1f} tokens/s{cost}"
         ),
         remedy=_exchange_remedy(case, waiting.gpus),
         evidence=(

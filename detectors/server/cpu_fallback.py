@@ -45,11 +45,7 @@ MIN_BUSY_THREADS = 2
 MIN_BUSY_S = 2.0
 """Proposed, no published source: one busy thread also waits for a GPU that way."""
 
-RESTART = (
-    "Restart the machine, so that the GPU's driver and its library are of one version and loaded; "
-    "nvidia-smi must answer. Then restart the engine."
-)
-
+RESTART = "Restart the machine, so that the GPU's driver and its library are of one version."
 SPINNING = ("vllm", "sglang")
 
 SEEN_CONFIDENCE = 0.95
@@ -64,9 +60,7 @@ def detect(case: Case) -> Finding | None:
     """Fire when the CPU decodes beside a GPU that nobody asked it to leave alone."""
     if not case.device.gpus or case.server.gpu_layers == 0 or case.server.local is False:
         return None
-    is_away = _is_driver_away(case)
-    uses_none = _says_none(case)
-    busy_ratio = _busiest(case)
+    is_away, uses_none, busy_ratio = _is_driver_away(case), _says_none(case), _busiest(case)
     if is_away and _has_reasons_for_threads(case):
         return None
     if not uses_none and not is_away:
@@ -86,11 +80,11 @@ def _is_driver_away(case: Case) -> bool:
 
 def _has_reasons_for_threads(case: Case) -> bool:
     """Say whether threads may be busy although GPUs are used: some layers were left to the CPU."""
-    server, layers = case.server, case.model.layers
-    on_gpu, loaded = server.loaded_gpu_bytes, server.loaded_bytes
-    asked_for_part = 0 < (server.gpu_layers or 0) < (layers or 0) or bool(server.cpu_moe_layers)
-    says_part = bool(on_gpu and loaded) and (on_gpu or 0) < (loaded or 0)
-    return server.kind in SPINNING or asked_for_part or says_part
+    server = case.server
+    asked_for_part = 0 < (server.gpu_layers or 0) < (case.model.layers or 0)
+    says_part = 0 < (server.loaded_gpu_bytes or 0) < (server.loaded_bytes or 0)
+    is_split = asked_for_part or says_part or bool(server.cpu_moe_layers)
+    return is_split or server.kind in SPINNING
 
 
 def _says_none(case: Case) -> bool:

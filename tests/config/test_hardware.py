@@ -1,15 +1,24 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slowtok.config import hardware
 from slowtok.config.efficiency import constants
-from slowtok.config.hardware import card_called, cards, cards_with, find_card, find_gpu
+from slowtok.config.hardware import (
+    card_behind,
+    card_called,
+    cards,
+    cards_with,
+    find_card,
+    find_gpu,
+    gpu_like,
+)
 
 RAW = tomllib.loads(Path(hardware.__file__).with_name("hardware.toml").read_text(encoding="utf-8"))
-NOT_MEASURED = {"NVIDIA B200", "Tesla P100-PCIE-16GB", "Tesla P100-SXM2-16GB"}
+NOT_MEASURED = {"NVIDIA Jetson AGX Orin 64GB", "NVIDIA Jetson AGX Thor", "NVIDIA Thor"}
 
 
 @pytest.mark.parametrize(
@@ -29,11 +38,53 @@ def test_a_name_that_is_not_known_has_no_spec(name: str | None) -> None:
     assert find_gpu(name) is None
 
 
-def test_a_card_that_nvml_can_measure_gets_no_bandwidth_from_its_name() -> None:
-    for name in ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090 Laptop GPU"):
-        spec = find_gpu(name)
-        assert spec is not None
-        assert spec.bandwidth_bytes_per_s is None
+def test_a_card_has_the_bandwidth_of_its_name_where_its_driver_tells_none() -> None:
+    spec, laptop = (
+        find_gpu("NVIDIA GeForce RTX 4090"),
+        find_gpu("NVIDIA GeForce RTX 4090 Laptop GPU"),
+    )
+    assert spec is not None
+    assert laptop is not None
+    assert spec.bandwidth_bytes_per_s == pytest.approx(1008.1e9)
+    assert laptop.bandwidth_bytes_per_s == pytest.approx(576e9)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "memory"),
+    [
+        ({"architecture": "Ampere", "bus_width_bits": 384}, "nvidia-ampere", "gddr"),
+        ({"architecture": "Ampere", "bus_width_bits": 5120}, "nvidia-hbm", "hbm"),
+        ({"architecture": "Blackwell", "bus_width_bits": 8192}, "nvidia-hbm", "hbm"),
+        ({"architecture": "Blackwell", "bus_width_bits": 512}, "nvidia-ada", "gddr"),
+        ({"architecture": "Hopper"}, "nvidia-hbm", "hbm"),
+        ({"architecture": "Blackwell", "unified": True}, "generic", "unified"),
+        ({"architecture": "Feynman", "bus_width_bits": 384}, "generic", "gddr"),
+        ({}, "generic", "gddr"),
+    ],
+)
+def test_a_name_that_no_table_has_is_of_the_kind_its_driver_tells(
+    facts: dict[str, Any], kind: str, memory: str
+) -> None:
+    spec = gpu_like("NVIDIA Unheard Of", **facts)
+    assert (spec.kind, spec.memory, spec.listed) == (kind, memory, False)
+    assert spec.decode.low_ratio == 0.5
+    assert spec.card is None
+
+
+@pytest.mark.parametrize(
+    ("profile", "card"),
+    [
+        ("GRID A5000-8Q", "NVIDIA RTX A5000"),
+        ("NVIDIA RTXA5000-24Q", "NVIDIA RTX A5000"),
+        ("GRID P40-24Q", "Tesla P40"),
+        ("NVIDIA A40-48Q", "NVIDIA A40"),
+        ("NVIDIA L40S-4C", "NVIDIA L40S"),
+    ],
+)
+def test_a_profile_of_a_virtual_gpu_names_its_card(profile: str, card: str) -> None:
+    found = card_behind(profile)
+    assert found is not None
+    assert found.name == card
 
 
 def test_a_chip_sold_with_two_memory_widths_needs_its_full_name() -> None:

@@ -321,8 +321,8 @@ def test_an_engine_outside_the_fit_gets_a_wider_band() -> None:
     ("device", "version", "facts", "measured_tps"),
     [
         # Llama-3-8B at 16 bits, one stream; fit/data/engine_rates.csv
-        (RTX_4090, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 57.0),
-        (H100, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 128.0),
+        (RTX_4090, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 49.7),
+        (H100, "0.7.3", model(15.01, 32, 128, bits_per_weight=16), 129.2),
     ],
 )
 def test_vllm_is_held_to_what_it_gave_elsewhere(
@@ -330,7 +330,7 @@ def test_vllm_is_held_to_what_it_gave_elsewhere(
 ) -> None:
     envelope = expect(facts, device, ServerFacts(kind="vllm", version=version), 435)
     assert band(envelope).low < measured_tps < band(envelope).high
-    assert band(envelope).low > 0.5 * measured_tps  # half of it is slow
+    assert band(envelope).low > 0.45 * measured_tps  # less than half of it is slow
     assert any("slowtok bench" in note for note in envelope.because)
 
 
@@ -458,5 +458,5 @@ def test_more_weights_are_never_faster(
 def test_the_basis_is_one_readable_sentence() -> None:
     envelope = expect(LLAMA_3_8B, RTX_3090, LLAMA_CPP, 2048)
     assert envelope.basis == (
-        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.45-0.81"
+        "roofline, weights 4.30 GiB, KV 0.25 GiB at 2,048 tokens, 936 GB/s x 0.45-0.80"
     )

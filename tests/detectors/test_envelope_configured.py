@@ -59,7 +59,7 @@ def test_a_share_of_a_batch_moves_only_what_is_configured(
     assert shared.decode == alone.decode
     assert shared.as_configured is not None
     assert shared.as_configured.low < band(alone).low
-    assert shared.as_configured.high < band(alone).high
+    assert shared.as_configured.high < 0.93 * (alone.ceiling_tps or 0)
 
 
 def test_a_batch_on_a_cpu_shares_the_cores() -> None:
@@ -136,7 +136,7 @@ def test_tensor_parallel_gpus_are_held_to_what_they_give_together(
     assert band(envelope).low < measured_tps < band(envelope).high
     assert (envelope.expected_tps or 0) > (alone.expected_tps or 0)
     assert (envelope.expected_tps or 0) < count * (alone.expected_tps or 0)
-    assert any("few published" in note for note in envelope.because)
+    assert any("slowtok bench" in note for note in envelope.because)
 
 
 def test_layers_on_several_cards_give_what_one_gives() -> None:

@@ -60,10 +60,10 @@ def test_a_machine_that_was_always_slow_does_not_become_normal(usual_tps: float)
 
 
 def test_a_history_narrows_the_band_around_itself() -> None:
-    refined = refine(FIRST, Baseline(count=9, decode_tps=140.0))
-    assert band(refined).low == pytest.approx(119.0)
-    assert band(refined).high == pytest.approx(175.0)
-    assert refined.expected_tps == 140.0
+    refined = refine(FIRST, Baseline(count=9, decode_tps=120.0))
+    assert band(refined).low == pytest.approx(102.0)
+    assert band(refined).high == pytest.approx(150.0)
+    assert refined.expected_tps == 120.0
     assert refined.ceiling_tps == FIRST.ceiling_tps
     assert any("first principles" in note for note in refined.because)
 

@@ -136,3 +136,16 @@ async def test_a_look_that_does_not_end_is_not_waited_for(engine: Upstream, tmp_
 
         assert late == {"settled": False}
         assert await engines.settled("no such engine", 0.01)
+
+
+async def test_who_listens_here_is_nothing_to_an_engine_elsewhere(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[list[int]] = []
+    monkeypatch.setattr(Sampler, "watch", lambda _self, ports: watched.append(list(ports)))
+    async with looking(tmp_path, engine.url, "http://192.0.2.1:8080") as engines:
+        here, there = engines.all
+        there.local = False  # as its address tells at the first look
+        engines._watch_ports()
+
+        assert watched[-1] == [here.port]
