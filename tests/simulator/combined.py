@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from simulator import gpu_faults, memory_faults, outer_faults, server_faults
+from simulator.setups import standing
 from simulator.simulate import Truth
 from simulator.world import Level, World, change
 
@@ -44,7 +45,7 @@ def miss_and_offload(dice: Random) -> tuple[World, Truth]:
     ratio = dice.uniform(0.4, 0.8)
     world = change(world, "placement", gpu_ratio=ratio, kv_gpu_ratio=ratio)
     world = change(world, "engine", gpu_layers=int(world.model.layers * ratio))
-    return world, replace(_both(truth, "partial-offload"), phase="prefill")
+    return standing(world, dice), replace(_both(truth, "partial-offload"), phase="prefill")
 
 
 def starved_and_cool(dice: Random) -> tuple[World, Truth]:

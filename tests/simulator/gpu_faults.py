@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from simulator.cards import DATACENTER, GEFORCE, LAPTOPS, RADEON, UNIFIED, VGPUS
-from simulator.cost import steady_token_s
+from simulator.cost import steady_token_s, without_fault
 from simulator.physics import prefill_s
 from simulator.setups import ALL_CARDS, gpu_world, lasting, log_uniform, sized, standing
 from simulator.simulate import Truth
@@ -98,8 +98,13 @@ def pcie_link(dice: Random) -> tuple[World, Truth]:
     width = 1 if generation == world.cards[0].generation else dice.choice((1, 2, 4))
     world = change(world, "link", generation=generation, width=width)
     world = change(world, "link", replays=dice.choice((0, 0, 5000)))
+    # where the cards would be too slow together over a whole link as well, that is the root
+    whole = change(world, "link", generation=None, width=None)
+    by_link_s = steady_token_s(world) - steady_token_s(whole)
+    by_talk_s = steady_token_s(whole) - steady_token_s(without_fault(world))
+    also = ("multi-gpu-split",) if by_talk_s > by_link_s else ()
     return lasting(world, dice, (6, 25)), _truth(
-        "pcie-link", allowed=("multi-gpu-split", "slow-prefill")
+        "pcie-link", *also, allowed=("multi-gpu-split", "slow-prefill")
     )
 
 

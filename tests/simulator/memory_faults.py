@@ -216,7 +216,8 @@ def _because(world: World, others_gib: float) -> Truth:
     right: set[str] = set()
     if used > room - BORDER_GIB / 2:
         right.add("model-too-big")
-    if used <= room + BORDER_GIB / 2 and reserved > room - BORDER_GIB / 2:
+    mostly_reserve = used - room < (reserved - room) / 2  # a smaller one would cure most of it
+    if (used <= room + BORDER_GIB / 2 or mostly_reserve) and reserved > room - BORDER_GIB / 2:
         right.add("context-oversized")
     if used <= room and reserved <= room + BORDER_GIB / 2 and others_gib:
         right.add("vram-held-by-others")
