@@ -6,17 +6,33 @@ Sources: ggml-org/llama.cpp#28456 (q5_1: prefill 1,511 to 197 tokens/s), #28455 
 from slowtok.detectors.case import Case, Phase
 from slowtok.detectors.finding import Evidence, Finding, Missing, weigh
 from slowtok.detectors.gpu_code import kv_types, lacks_attention
+from slowtok.detectors.gpu_window import by_gpu, median, settled
 from slowtok.detectors.placement import off_gpu
 from slowtok.detectors.window import mean
 
 COMPUTING_CORES = 2.0
 """One thread waits for the GPU, whatever it does; more of them compute."""
 
+MAX_BUSY_RATIO = 0.85
+"""A GPU that is busy for less of the time waits for something. Heuristic: healthy decodes are 90 to
+99 % busy."""
+
 
 def may_be_on_cpu(case: Case, phase: Phase) -> bool:
-    """Say whether builds lack the code, and the server's threads compute or are not seen."""
+    """Say whether builds lack the code, and the server's threads compute or are not seen.
+
+    Few threads compute, too, where the GPU waits for them.
+    """
     cores = _cores(case, phase)
-    return lacks_attention(case) and (cores is None or cores >= COMPUTING_CORES)
+    computes = cores is None or cores >= COMPUTING_CORES or _gpu_waits(case, phase)
+    return lacks_attention(case) and computes
+
+
+def _gpu_waits(case: Case, phase: Phase) -> bool:
+    gpus = by_gpu(case.gpu_during(phase)).values()
+    busy = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    known = [ratio for ratio in busy if ratio is not None]
+    return bool(known) and sum(known) < MAX_BUSY_RATIO
 
 
 def attention_on_cpu(case: Case, phase: Phase, lost_s: float, rate: Evidence) -> Finding | None:
@@ -30,7 +46,8 @@ def attention_on_cpu(case: Case, phase: Phase, lost_s: float, rate: Evidence) ->
     key, value = kv_types(case.server)
     kind = key if key == value else f"{key} for keys and {value} for values"
     who = "the CPU probably" if cores is None else f"{cores:.1f} CPU cores"
-    seen = Evidence(name="CPU of the server", value=cores or 0, unit="cores", limit=COMPUTING_CORES)
+    limit = COMPUTING_CORES if (cores or 0) >= COMPUTING_CORES else None
+    seen = Evidence(name="CPU of the server", value=cores or 0, unit="cores", limit=limit)
     lost = Evidence(name=f"{phase} lost", value=lost_s, unit="s")
     return Finding(
         phase=phase,

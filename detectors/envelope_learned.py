@@ -31,19 +31,32 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
     if band is None or usual is None or low is None:
         return envelope
     first = f"first principles: {band.low:.3g}-{band.high:.3g} tokens/s"
-    if not band.low <= usual <= band.high:
+    if not is_possible(envelope, usual):
         note = (
             f"baseline of {usual:.3g} tokens/s ({_from(baseline)}) lies outside it and was not used"
         )
         return replace(envelope, because=(*envelope.because, first, note))
-    high = usual * REFINE_HIGH_RATIO if baseline.count >= REFINE_AFTER else band.high
+    high = usual * REFINE_HIGH_RATIO if baseline.count >= REFINE_AFTER else max(band.high, usual)
     note = f"narrowed to the median of {_from(baseline)}, {usual:.3g} tokens/s"
     return replace(
         envelope,
-        decode=Range(low=max(band.low, low), high=min(band.high, high)),
+        decode=Range(low=max(band.low, low), high=min(max(band.high, usual), high)),
         expected_tps=usual,
         because=(*envelope.because, first, note),
     )
+
+
+def is_possible(envelope: Envelope, usual_tps: float) -> bool:
+    """Say whether a learned rate agrees with first principles, where these say anything.
+
+    Below the band a machine was always slow; beyond physics it ran on what is not visible. Between
+    the empirical high edge and physics it is only faster than others.
+    """
+    band, ceiling = envelope.decode, envelope.ceiling_tps
+    if band is None:
+        return True
+    most_tps = band.high if ceiling is None else max(band.high, ceiling)
+    return band.low <= usual_tps <= most_tps
 
 
 def learned_low_tps(baseline: Baseline) -> float | None:

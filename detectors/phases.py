@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from slowtok.detectors.case import Baseline, Case, Phase
 from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
+from slowtok.detectors.envelope_learned import is_possible
 from slowtok.detectors.finding import Finding, PhaseLoss
 from slowtok.detectors.measured_loss import is_fairly_healthy, measured_loss
 from slowtok.detectors.once import once
@@ -93,14 +94,11 @@ def _by_rate(case: Case) -> DecodeJudgement:
     tokens = case.timeline.tokens.completion
     if is_error(case) or rate is None or decode_s is None or tokens is None:
         return _without_rate(case)
-    ceiling, low = case.envelope.ceiling_tps, _low_edge(case)
+    low = _low_edge(case)
     if low is None:
-        because = "; ".join(case.envelope.because)
-        return _cannot(because or "no expectation for this model on this hardware")
-    if ceiling is not None and rate > ceiling and case.device.gpus:
-        return _cannot(_TOO_FAST)  # RAM is no ceiling: what was measured of it is a lower bound
+        return _cannot(_why_no_expectation(case))
     if rate >= low:
-        return DecodeJudgement(slow=False, lost_s=0.0, reason="")
+        return _not_below(case, rate)
     if unclear := _says_too_little(case, tokens, decode_s, low):
         return _cannot(unclear)
     expected = max(expected_decode_tps(case) or low, low)  # a baseline may lie below the band
@@ -110,6 +108,22 @@ def _by_rate(case: Case) -> DecodeJudgement:
         reason="",
         least_lost_s=decode_s * (1 - rate / _certain_tps(case, rate, low, expected)),
     )
+
+
+def _not_below(case: Case, rate: float) -> DecodeJudgement:
+    """Judge a rate that is not below what it is held against."""
+    ceiling = case.envelope.ceiling_tps
+    if ceiling is not None and rate > ceiling and case.device.gpus:
+        return _cannot(_TOO_FAST)  # RAM is no ceiling: what was measured of it is a lower bound
+    if case.envelope.decode is None:
+        before = f"as fast as before ({case.baseline.decode_tps:.3g} tokens/s)"
+        return _cannot(f"{before}, but {_why_no_expectation(case)}")
+    return DecodeJudgement(slow=False, lost_s=0.0, reason="")
+
+
+def _why_no_expectation(case: Case) -> str:
+    because = "; ".join(case.envelope.because)
+    return because or "no expectation for this model on this hardware"
 
 
 def _certain_tps(case: Case, rate: float, low: float, expected: float) -> float:
@@ -264,7 +278,9 @@ def is_telling_prefill(case: Case) -> bool:
     if activity is not None:
         beside = beside or activity.alone is False or (activity.running_max or 0) > 1
     loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S
-    fresh = any(load.age_s < FRESH_LOAD_S for load in case.history.loads[:1])
+    # however much there is to warm up, a prefill that lasts longer than that is slow by itself
+    warms_up = (p.prefill_s or 0.0) < FRESH_LOAD_S
+    fresh = warms_up and any(load.age_s < FRESH_LOAD_S for load in case.history.loads[:1])
     return (p.prefill_s or 0.0) >= MIN_PREFILL_S and not (beside or loaded or fresh)
 
 
@@ -292,12 +308,12 @@ def expected_decode_tps(case: Case) -> float | None:
 
 def _learned(case: Case) -> Baseline | None:
     """Return the baseline, unless it says too little, or lies outside what physics expects."""
-    learned, band = case.baseline, case.envelope.decode
+    learned = case.baseline
     if learned.decode_tps is None or learned_low_tps(learned) is None:
         return None
     if speculates(case):
         return None  # other text gives other rates where tokens are drafted
-    if band is not None and not band.low <= learned.decode_tps <= band.high:
+    if not is_possible(case.envelope, learned.decode_tps):
         return None  # a machine that was always slow, or a GPU that is not visible
     return learned
 

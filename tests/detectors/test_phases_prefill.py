@@ -62,8 +62,8 @@ def beside(**activity: Any) -> EngineActivity:
         pytest.param(prefilled(400.0, source="estimate"), id="estimated"),
         pytest.param(prefilled(400.0, load_s=3.0), id="after a load"),
         pytest.param(
-            replace(prefilled(400.0), history=History(loads=(ModelLoad(age_s=4.0),))),
-            id="the first after a load that was seen",
+            replace(prefilled(400.0, tokens=3600), history=History(loads=(ModelLoad(age_s=4.0),))),
+            id="right after a load that was seen: it warms up",
         ),
         pytest.param(with_server(prefilled(400.0), slept=True), id="the engine was woken"),
         pytest.param(

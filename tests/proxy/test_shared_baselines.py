@@ -68,7 +68,11 @@ def test_without_a_store_nothing_changes(tmp_path: Path) -> None:
     learn(baselines, *[on("a")] * REFINE_AFTER)
 
     assert baselines.find(on("a")) == Baseline(
-        count=REFINE_AFTER, decode_tps=150.0, decode_p10_tps=150.0
+        count=REFINE_AFTER,
+        decode_tps=150.0,
+        decode_p10_tps=150.0,
+        usual_decode_tps=150.0,
+        healthy_here=REFINE_AFTER,
     )
     kept.close()
 
@@ -139,7 +143,11 @@ def test_own_measurements_win_once_there_are_enough(machine: Machine) -> None:
         learn(baselines, on("new", 140.0, days_ago=-number / 1000))
 
     assert baselines.find(on("new")) == Baseline(
-        count=REFINE_AFTER, decode_tps=140.0, decode_p10_tps=140.0
+        count=REFINE_AFTER,
+        decode_tps=140.0,
+        decode_p10_tps=140.0,
+        usual_decode_tps=140.0,
+        healthy_here=REFINE_AFTER,
     )
 
 
