@@ -34,7 +34,6 @@ _FAULTY = (
     server_faults.batch_shared, server_faults.behind_a_prompt, server_faults.kv_preemption,
     server_faults.model_load,
     server_faults.prompt_cache_miss, server_faults.slow_prefill, server_faults.draft_rejected,
-    server_faults.long_context,
     outer_faults.cpu_quota, outer_faults.host_contention, outer_faults.low_power_mode,
     outer_faults.slow_reader, outer_faults.slow_network, outer_faults.proxy_lag,
 )  # fmt: skip
