@@ -248,14 +248,15 @@ def _left_out(
 def _edges(
     rows: Sequence[ServingRow], left: Mapping[str, Array], group: tuple[str, bool]
 ) -> tuple[float, float]:
-    """Return the band of a group; from few sources it is that of all with as many GPUs."""
-    chosen = np.array([group_of(row) == group for row in rows])
-    if len({row.source for row in rows if group_of(row) == group}) < FEW_SOURCES:
-        chosen = np.array([(row.gpus > 1) == group[1] for row in rows])
+    """Return the band of a group; from few sources it holds that of all with as many GPUs too."""
     counts = Counter((row.source, row.gpu) for row in rows)
-    each = np.array([counts[row.source, row.gpu] ** -0.25 for row in rows])[chosen]
-    low = min(quantile(found[chosen], each, LOW_QUANTILE) for found in left.values())
-    high = max(quantile(found[chosen], each, HIGH_QUANTILE) for found in left.values())
+    each = np.array([counts[row.source, row.gpu] ** -0.25 for row in rows])
+    parts = [np.array([group_of(row) == group for row in rows])]
+    if len({row.source for row in rows if group_of(row) == group}) < FEW_SOURCES:
+        parts.append(np.array([(row.gpus > 1) == group[1] for row in rows]))
+    cuts = [(left[title][part], each[part]) for title in left for part in parts]
+    low = min(quantile(found, weight, LOW_QUANTILE) for found, weight in cuts)
+    high = max(quantile(found, weight, HIGH_QUANTILE) for found, weight in cuts)
     low, high = min(math.exp(low), MOST_LOW_RATIO), max(math.exp(high), LEAST_HIGH_RATIO)
     return math.floor(100 * low) / 100, math.ceil(100 * high) / 100
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from slowtok.detectors.case import Crowd
-from slowtok.proxy.servers.activity import Scrape
+from slowtok.proxy.servers.activity import BEGIN_SLACK_S, Scrape
 from slowtok.proxy.servers.slots import BusySlots
 
 Window = tuple[float, float]
@@ -142,7 +142,7 @@ def queue_bounds(sent_s: float, first_s: float, looks: Sequence[Look]) -> Window
     """
     until_s, most_s = None, first_s
     for look in looks:
-        is_before = look.at_s <= sent_s
+        is_before = look.at_s <= sent_s + BEGIN_SLACK_S
         if not (is_before or look.waiting) or not _others_while_waiting(look):
             most_s = look.at_s
             break

@@ -36,6 +36,14 @@ def test_recorded_llama_server_counts_prompts_without_their_cached_part() -> Non
     )  # fmt: skip
 
 
+def test_gauges_of_sglang() -> None:
+    counters = read(
+        "sglang:num_running_reqs 3", "sglang:num_queue_reqs 2", "sglang:token_usage 0.4"
+    )
+
+    assert (counters.running, counters.waiting, counters.kv_used_ratio) == (3, 2, 0.4)
+
+
 def test_an_older_llama_server_does_not_tell_whole_prompts() -> None:
     counters = read("llamacpp:prompt_tokens_total 10", "llamacpp:requests_processing 1")
 
