@@ -119,7 +119,7 @@ def _loaded(world: World) -> tuple[int | None, int | None]:
 def activity(world: World, trace: Trace) -> EngineActivity | None:
     """Return what the engine's counters gained meanwhile, for an engine that has any."""
     request, others = world.request, world.others
-    if not _has_gauges(world):
+    if not _has_gauges(world) or not world.engine.metrics:
         return None
     neighbours = round(others.neighbours.value)
     alone = neighbours == 0 and world.waits.in_flight == 0
@@ -187,9 +187,9 @@ def _crowd(world: World) -> dict[str, Any]:
 
 
 def _has_gauges(world: World) -> bool:
-    """Whether the engine tells how many it serves, and somebody asks it."""
-    silent = world.waits.remote or not world.sight.gauges or not world.engine.metrics
-    return world.engine.kind != "ollama" and not silent
+    """Whether the engine tells how many it serves: llama-server by its slots, without --metrics."""
+    told = world.engine.kind == "llama-server" or (world.engine.is_torch and world.engine.metrics)
+    return told and world.sight.gauges and not world.waits.remote
 
 
 def prompt(world: World) -> PromptPrefix | None:

@@ -34,7 +34,6 @@ _FAULTY = (
     server_faults.batch_shared, server_faults.behind_a_prompt, server_faults.kv_preemption,
     server_faults.model_load,
     server_faults.prompt_cache_miss, server_faults.slow_prefill, server_faults.draft_rejected,
-    server_faults.long_context,
     outer_faults.cpu_quota, outer_faults.host_contention, outer_faults.low_power_mode,
     outer_faults.slow_reader, outer_faults.slow_network, outer_faults.proxy_lag,
 )  # fmt: skip
@@ -92,9 +91,9 @@ def build(name: str, number: int) -> tuple[Scenario, Case]:
 def settle(truth: Truth, world: World) -> Truth:
     """Return the truth with whether the run was slow, by what its fault cost it."""
     found = costs(world)
-    worst = max(found.values(), key=lambda cost: cost.ratio if cost.lost_s >= UNNOTICED_S else 0.0)
-    cost = max(worst.ratio, 0.0)
-    if any(c.ratio >= SLOW_SHARE and c.lost_s >= FELT_S for c in found.values()):
+    felt = [c.ratio for c in found.values() if c.ratio >= SLOW_SHARE and c.lost_s >= FELT_S]
+    cost = max(felt or [c.ratio for c in found.values() if c.lost_s >= UNNOTICED_S], default=0.0)
+    if felt:
         # of a healthy run it would be the simulator's fault: neither verdict is held against it
         slow = True if truth.slow is None else None
         return replace(truth, slow=slow, cost=cost)

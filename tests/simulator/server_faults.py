@@ -6,7 +6,7 @@ from random import Random
 
 from simulator.cards import DATACENTER, GEFORCE
 from simulator.cost import steady_token_s
-from simulator.geometry import DENSE, MODELS
+from simulator.geometry import DENSE
 from simulator.setups import (
     ALL_KINDS,
     BIG_CARDS,
@@ -256,14 +256,3 @@ def draft_rejected(dice: Random) -> tuple[World, Truth]:
 def _without_good_past(world: World) -> World:
     """Other text gives other rates with drafts: what was well without them is another setup."""
     return world if world.past.before != "well" else change(world, "past", before="same")
-
-
-def long_context(dice: Random) -> tuple[World, Truth]:
-    """Normal, and worth a word: the cache is most of what is read."""
-    world = gpu_world(dice, cards=BIG_CARDS, models=(MODELS["Llama-3-8B"],), kinds=LLAMAS)
-    prompt = int(dice.uniform(20_000, 60_000))
-    world = change(world, "engine", context=prompt + 4000, slots=1)
-    world = change(
-        world, "request", prompt=prompt, cached=int(prompt * 0.98), common=0.98, previous_age_s=9.0
-    )
-    return lasting(world, dice), Truth(slow=False, allowed=frozenset({"long-context"}))
