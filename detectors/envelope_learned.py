@@ -50,13 +50,14 @@ def is_possible(envelope: Envelope, usual_tps: float) -> bool:
     """Say whether a learned rate agrees with first principles, where these say anything.
 
     Below the band a machine was always slow; beyond physics it ran on what is not visible. Between
-    the empirical high edge and physics it is only faster than others.
+    the empirical high edge and physics it is only faster than others, and where physics says
+    nothing (RAM of unknown speed), any higher rate is possible.
     """
     band, ceiling = envelope.decode, envelope.ceiling_tps
     if band is None:
         return True
-    most_tps = band.high if ceiling is None else max(band.high, ceiling)
-    return band.low <= usual_tps <= most_tps
+    is_too_fast = ceiling is not None and usual_tps > max(band.high, ceiling)
+    return band.low <= usual_tps and not is_too_fast
 
 
 def learned_low_tps(baseline: Baseline) -> float | None:
