@@ -9,7 +9,10 @@ from typing import NamedTuple
 from slowtok.detectors.engine import EngineActivity
 from slowtok.proxy.servers.metrics import Counters, gain
 
-BEGIN_SLACK_S = 0.01  # the scrape of a request's begin may be asked just after it was sent
+BEGIN_SLACK_S = 0.1
+"""The scrape of a request's begin may be asked just after it was sent, on a busy machine later. It
+holds nothing of that request as long as it is answered before the first token. Heuristic."""
+MET_SLACK_S = 0.01  # so soon after a request was sent its engine does not yet count it; heuristic
 KEEP = 1200  # four a second at most, for five minutes; one a second for twenty
 
 
@@ -106,7 +109,7 @@ def _alone(
 
 def _met(first: Scrape, begin_s: float | None) -> bool:
     """Say whether the engine was busy just before the request came."""
-    if begin_s is None or first.answered_at_s > begin_s + BEGIN_SLACK_S:
+    if begin_s is None or first.answered_at_s > begin_s + MET_SLACK_S:
         return False
     return bool(first.counters.running or first.counters.waiting)
 

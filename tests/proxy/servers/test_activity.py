@@ -88,7 +88,7 @@ def test_not_known_to_be_alone(
     assert found.alone is alone
 
 
-@pytest.mark.parametrize(("asked_at_s", "span_s"), [(2.001, 4.999), (2.1, 6.0)])
+@pytest.mark.parametrize(("asked_at_s", "span_s"), [(2.001, 4.999), (2.09, 4.91), (2.11, 6.0)])
 def test_scrape_asked_just_after_the_request_is_its_begin(asked_at_s: float, span_s: float) -> None:
     found = log_of((1.0, IDLE), (asked_at_s, IDLE), (7.0, AFTER)).between(2.0, 7.0)
 
