@@ -7,6 +7,7 @@ happens to be.
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -89,6 +90,22 @@ def test_the_first_request_beside_one_busy_neighbour_with_no_figure_for_the_ram(
 
     assert answer.record["verdict"] == "slow", judged(answer)
     assert answer.causes[0] == "host-contention"
+
+
+def test_a_hog_that_begins_in_mid_stream_beside_a_standing_cause(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    """One thread is too few for this machine, always; what is new explains the new loss."""
+    with setup(tmp_path, ram_bytes_per_s, threads=1) as (_, proxy), ThreadPoolExecutor() as pool:
+        for _ in range(3):
+            proxy.ask(chat(tokens=150, stream=True))
+        asked = pool.submit(proxy.ask, chat(tokens=2 * DECODE_TOKENS, stream=True))
+        time.sleep(1.0)  # into the stream
+        with busy_processes(3 * CORES):
+            answer = asked.result()
+
+    assert answer.record.get("phase") == "decode", judged(answer)
+    assert answer.causes[0] == "host-contention", judged(answer)
 
 
 def test_a_quota_on_the_server(tmp_path: Path, ram_bytes_per_s: float) -> None:
