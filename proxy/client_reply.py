@@ -9,9 +9,9 @@ from aiohttp import ClientConnectionResetError
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
 from aiohttp.http import HttpVersion10, HttpVersion11
-from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
+from slowtok.proxy import headers as fields
 from slowtok.proxy.client_request import ClientRequest
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -58,16 +58,15 @@ class ClientReply:
         elif version == HttpVersion10:
             headers["Connection"] = "keep-alive"
         line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
-        if self.body is None:
-            await writer.write_headers(line, headers)
-            writer.send_headers()
-            return
-        whole = _serialize_headers(line, headers) + self.body
-        self.body = b""  # aiohttp keeps a reply for as long as its connection
+        head = fields.as_bytes(line, headers)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("the client has gone")
-        transport.write(whole)  # its writer would cost more than this
+        transport.write(head + self.body if self.body else head)  # a writer would cost more
+        writer.output_size += len(head)  # by which others know that a reply has begun
+        if self.body is None:
+            return
+        self.body = b""  # aiohttp keeps a reply for as long as its connection
         if request.protocol.writing_paused:
             await writer.drain()
 

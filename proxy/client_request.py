@@ -11,7 +11,7 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion, HttpVersion11, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy
 
 UNTOLD_TYPE = "application/octet-stream"  # RFC 9110, section 8.3
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -69,8 +69,24 @@ class ClientRequest:
 
     @property
     def keep_alive(self) -> bool:
-        """Whether more may be asked over its connection: the client wants to, and we stay."""
-        return not (self._message.should_close or self._is_stopping())
+        """Whether more may be asked over its connection: the client wants to, and we stay.
+
+        Not after an offer of another protocol: aiohttp forgets what came in one read with it.
+        """
+        message = self._message
+        return not (message.should_close or message.upgrade or self._is_stopping())
+
+    @property
+    def fields(self) -> CIMultiDictProxy[str]:
+        """The header as it was spelled; `headers` has aiohttp's spelling of the names it knows."""
+        return CIMultiDictProxy(
+            CIMultiDict(
+                [
+                    (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+                    for name, value in self._message.raw_headers
+                ]
+            )
+        )
 
     @property
     def body_exists(self) -> bool:

@@ -74,6 +74,22 @@ def allow_page(headers: Headers, origin: str) -> None:
     headers.add("Vary", "Origin")
 
 
+def as_bytes(line: str, headers: Headers) -> bytes:
+    """Return a head as it goes over the wire; each octet that came is one again.
+
+    (aiohttp's own function leaves out octets that are not UTF-8.)
+
+    Raises:
+        ValueError: a control character is in the line or in a field.
+    """
+    lines = [line, *[f"{name}: {value}" for name, value in headers.items()]]
+    all_of_it = "".join(lines)
+    if not all_of_it.isprintable() and _CONTROLS.search(all_of_it):
+        raise ValueError("a control character in a header")
+    lines += ("", "")
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape")
+
+
 def without_controls(value: str) -> str:
     """Put a space for each control character, as RFC 9110, section 5.5, wants it."""
     return value if value.isprintable() else _CONTROLS.sub(" ", value)
@@ -83,21 +99,17 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
     dropped = also_dropped
     for value in headers.getall("Connection", ()):
         dropped |= {token.strip().lower() for token in value.split(",")}
-    spelled: dict[str, str] = {}  # aiohttp would take a second spelling for a correction
     passed: list[tuple[str, str]] = []
     for spelling, value in headers.items():
         name = _passing(spelling)
         if name is not None and name not in dropped:
-            passed.append((spelled.setdefault(name, spelling), without_controls(value)))
+            passed.append((spelling, without_controls(value)))
     return CIMultiDict(passed)
 
 
 @lru_cache(maxsize=256)
 def _passing(spelling: str) -> str | None:
-    """Return a field's name in lower case; None for one that never passes.
-
-    Nor does what cannot be a name: aiohttp takes `Content-Length ` from an engine.
-    """
+    """Return a field's name in lower case; None for one that never passes, or is no name."""
     name = spelling.lower()
     passes = name not in HOP_BY_HOP and not name.startswith(_OURS) and _TOKEN.fullmatch(name)
     return name if passes else None
