@@ -30,11 +30,13 @@ class ClientRequest:
         "_task",
         "content",
         "headers",
+        "is_chunked",
         "method",
         "own_fields",
         "path",
         "protocol",
         "raw_path",
+        "speaks_http1",
         "version",
         "writer",
     )
@@ -56,7 +58,10 @@ class ClientRequest:
         self.path: str = message.url.path
         self.raw_path: str = message.path
         self.headers: CIMultiDictProxy[str] = message.headers
-        self.version: HttpVersion = message.version
+        # A version that nobody here speaks is refused in the words of one that all understand.
+        self.version: HttpVersion = min(message.version, HttpVersion11)
+        self.speaks_http1: bool = message.version.major == 1
+        self.is_chunked: bool = message.chunked
         self.content = content
         self.protocol = protocol
         self.writer = writer
@@ -74,7 +79,8 @@ class ClientRequest:
         Not after an offer of another protocol: aiohttp forgets what came in one read with it.
         """
         message = self._message
-        return not (message.should_close or message.upgrade or self._is_stopping())
+        told_enough = message.should_close or message.upgrade or not self.speaks_http1
+        return not (told_enough or self._is_stopping())
 
     @property
     def fields(self) -> CIMultiDictProxy[str]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -36,6 +36,12 @@ READ_BUFFER_BYTES = 64 * 1024  # twice as much may wait to be read, then the eng
 MAX_HEAD_BYTES = 64 * 1024
 MAX_INTERIM = 16  # replies that announce one; Go's client took 5, and nobody was heard to complain
 HEAD_S = 30.0  # from a head's first byte to its last; the silence before that may be a long prefill
+
+
+class _Taker(Protocol):
+    def take(self, data: bytes) -> None: ...
+
+
 _RELAYED = hash("what is relayed")
 _NO_BYTES = b""
 
@@ -241,8 +247,8 @@ class EngineConnection(ResponseHandler):
         slice_, self.unread = self.unread[:SLICE_BYTES], self.unread[SLICE_BYTES:]
         transport = self.transport
         if slice_ and transport is not None:
-            taker = transport.get_protocol()  # a tap, or this connection itself
-            taker.take(slice_)  # type: ignore[union-attr]
+            taker = cast("_Taker", transport.get_protocol())  # a tap, or this connection itself
+            taker.take(slice_)
         if self.unread:
             self._ask_for_turn()
         elif not self._is_behind:

@@ -23,8 +23,16 @@ class EngineReply:
     what is still to come would be in the way of the next reply.
     """
 
-    __slots__ = ("_sending", "body", "connection", "content", "headers", "origin", "reason")
-    __slots__ += ("status",)
+    __slots__ = (
+        "_sending",
+        "body",
+        "connection",
+        "content",
+        "headers",
+        "origin",
+        "reason",
+        "status",
+    )
 
     def __init__(
         self,

@@ -23,6 +23,10 @@ HOP_BY_HOP = frozenset(
 # judged it already); 100-continue is answered here; a conversation id makes llama-server ignore
 # that the client left.
 _NOT_UPSTREAM = frozenset({"host", "origin", "expect", "x-conversation-id"})
+# RFC 9110, section 6.5.1: what a message's reader must know before its body.
+_NOT_IN_A_TRAILER = frozenset(
+    {"content-length", "content-encoding", "content-type", "content-range", "host", "set-cookie"}
+)
 _CORS_PREFIX = "access-control-"
 _OURS = "slowtok-"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -67,6 +71,14 @@ def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
     return passed
 
 
+def trailer_to_client(trailer: bytes) -> bytes:
+    """Return the field lines after the last chunk that may go on to the client."""
+    if not trailer:
+        return trailer
+    lines = trailer.splitlines(keepends=True)
+    return b"".join(line for line in lines if _may_trail(line.partition(b":")[0]))
+
+
 def allow_page(headers: Headers, origin: str) -> None:
     """Tell a browser that a page of this origin may read the reply."""
     headers["Access-Control-Allow-Origin"] = origin
@@ -105,6 +117,11 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
         if name is not None and name not in dropped:
             passed.append((spelling, without_controls(value)))
     return CIMultiDict(passed)
+
+
+def _may_trail(name: bytes) -> bool:
+    spelled = name.decode("latin-1")
+    return _passing(spelled) is not None and spelled.lower() not in _NOT_IN_A_TRAILER
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ low. It is used and told as such, but not kept, and measured again once the core
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from slowtok.proxy.sampling.redaction import keyless
 from slowtok.proxy.state_file import replace_file
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
@@ -121,6 +123,7 @@ async def _start() -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *COMMAND,
+            env=keyless(os.environ),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
         )

@@ -118,7 +118,7 @@ class Relay:
 
     async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
         outgoing = headers.to_upstream(
-            request.headers,
+            request.fields,
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(recorded=self._records_traces),
             own=request.own_fields,
@@ -229,6 +229,7 @@ class Relay:
             return await self._whole(request, reply, exchange, passed)
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
+        passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
         passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
@@ -278,7 +279,7 @@ class Relay:
             self._observer.arrived(exchange)
             if reshaped is not None:
                 await reshaped.close()
-            await response.write_eof()
+            await response.write_eof(headers.trailer_to_client(reply.body.trailer))
             await delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
@@ -313,7 +314,7 @@ class Relay:
                 is_held = has_room and size_bytes <= self._max_reply_bytes
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        if not is_held:
+        if not is_held or reply.body.trailer:
             exchange.meter = None
             return await self._stream(request, reply, exchange, passed, first=pieces)
         body = b"".join(pieces)

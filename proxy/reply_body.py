@@ -24,8 +24,17 @@ class ReplyBody:
     after the last chunk, each with its end.
     """
 
-    __slots__ = ("_begun", "_chunked", "_in_trailer", "_left_bytes", "_wants_end", "is_over")
-    __slots__ += ("is_between_chunks", "rest", "trailer")
+    __slots__ = (
+        "_begun",
+        "_chunked",
+        "_in_trailer",
+        "_left_bytes",
+        "_wants_end",
+        "is_between_chunks",
+        "is_over",
+        "rest",
+        "trailer",
+    )
 
     def __init__(self, head: ReplyHead) -> None:
         self._chunked = head.is_chunked

@@ -90,7 +90,7 @@ class Tap(asyncio.Protocol):
         if len(data) > SLICE_BYTES or self._inner.unread:
             self._inner.keep_waiting(data)
         else:
-            self.take(data)
+            self.take(bytes(data))  # Windows' own event loop gives bytearrays
 
     def take(self, data: bytes) -> None:
         """Pass bytes on: as they came where they are whole chunks, else what is made of them."""
@@ -98,7 +98,6 @@ class Tap(asyncio.Protocol):
         if (
             self._body.is_between_chunks
             and not self._client.is_closing()
-            and isinstance(data, bytes)  # Windows' own event loop gives bytearrays
             and (payload := payload_of(data))
         ):
             self._write(payload, at_s, data)

@@ -88,8 +88,8 @@ class EngineLine:
     async def begin(self, head: bytes) -> None:
         """Take a head, and what came with it."""
         self._wire.protocol.data_received(head)
-        head, self.content = await self.connection.read()
-        self._head = cast("ReplyHead", head)
+        told, self.content = await self.connection.read()
+        self._head = cast("ReplyHead", told)
 
     @property
     def parsed_bytes(self) -> int:
