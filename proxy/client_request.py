@@ -26,17 +26,15 @@ class ClientRequest:
 
     __slots__ = (
         "_is_stopping",
-        "_message",
         "_task",
         "content",
         "headers",
-        "is_chunked",
+        "message",
         "method",
         "own_fields",
         "path",
         "protocol",
         "raw_path",
-        "speaks_http1",
         "version",
         "writer",
     )
@@ -52,7 +50,7 @@ class ClientRequest:
         is_stopping: Callable[[], bool],
     ) -> None:
         self._is_stopping = is_stopping
-        self._message = message
+        self.message = message
         self._task = task
         self.method: str = message.method
         self.path: str = message.url.path
@@ -60,8 +58,6 @@ class ClientRequest:
         self.headers: CIMultiDictProxy[str] = message.headers
         # A version that nobody here speaks is refused in the words of one that all understand.
         self.version: HttpVersion = min(message.version, HttpVersion11)
-        self.speaks_http1: bool = message.version.major == 1
-        self.is_chunked: bool = message.chunked
         self.content = content
         self.protocol = protocol
         self.writer = writer
@@ -78,9 +74,8 @@ class ClientRequest:
 
         Not after an offer of another protocol: aiohttp forgets what came in one read with it.
         """
-        message = self._message
-        told_enough = message.should_close or message.upgrade or not self.speaks_http1
-        return not (told_enough or self._is_stopping())
+        message = self.message
+        return not (message.should_close or message.upgrade or self._is_stopping())
 
     @property
     def fields(self) -> CIMultiDictProxy[str]:
@@ -89,7 +84,7 @@ class ClientRequest:
             CIMultiDict(
                 [
                     (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
-                    for name, value in self._message.raw_headers
+                    for name, value in self.message.raw_headers
                 ]
             )
         )
@@ -107,7 +102,7 @@ class ClientRequest:
     @property
     def query(self) -> Mapping[str, str]:
         """The decoded query."""
-        return self._message.url.query
+        return self.message.url.query
 
     @property
     def target(self) -> str:
@@ -115,7 +110,7 @@ class ClientRequest:
         target = self.raw_path
         if target.startswith("/"):
             return target
-        return "/" if target == "*" else self._message.url.raw_path_qs
+        return "/" if target == "*" else self.message.url.raw_path_qs
 
     async def go_on(self) -> None:
         """Tell a client to send the body that it holds back until it hears that it may."""

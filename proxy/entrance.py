@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
@@ -92,14 +92,19 @@ def _not_relayed(request: Asked) -> ClientReply | None:
     return None
 
 
+def is_unclear(message: RawRequestMessage) -> bool:
+    """Say whether a request may end elsewhere than it seems: nothing after it is read."""
+    version = message.version
+    return version.major != 1 or (message.chunked and version < HttpVersion11)
+
+
 def _unclear(request: ClientRequest) -> ClientReply | None:
-    """Refuse what says two things of where it ends, or speaks another HTTP; it says no more."""
-    if not request.speaks_http1:
-        refusal = error_response(505, "slowtok speaks HTTP/1.1 and HTTP/1.0", "version")
-    elif request.is_chunked and request.version < HttpVersion11:  # RFC 9112, section 6.1
-        refusal = error_response(400, "HTTP/1.0 knows no Transfer-Encoding", "malformed")
-    else:
+    if not is_unclear(request.message):
         return None
+    if request.message.version.major != 1:
+        refusal = error_response(505, "slowtok speaks HTTP/1.1 and HTTP/1.0", "version")
+    else:  # RFC 9112, section 6.1
+        refusal = error_response(400, "HTTP/1.0 knows no Transfer-Encoding", "malformed")
     refusal.force_close()
     return refusal
 

@@ -17,8 +17,8 @@ _LOCAL_SUFFIXES = (".localhost", ".internal")  # nobody can register a name that
 # Anybody on the local network can answer for such a name (RFC 6762): no help against rebinding, and
 # of use only where other machines may come in.
 _NETWORK_SUFFIX = ".local"
-# Nobody's page, or one that came through slowtok. A foreign one shows no `Origin` where its own rules
-# leave it out, and where it loads an image or follows a link.
+# Nobody's page, or one of this machine. A foreign one shows no `Origin` where its own rules leave
+# it out, and where it loads an image or follows a link.
 _SITES_OF_OURS = frozenset({None, "none", "same-origin", "same-site"})
 _FOLLOWS_A_LINK = frozenset({"GET", "HEAD"})
 _AUTHORITY = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s\[\]:/?#@\\]+)(?::[0-9]*)?")

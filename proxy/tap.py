@@ -16,7 +16,7 @@ from typing import cast
 
 from aiohttp.base_protocol import BaseProtocol
 
-from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
 from slowtok.proxy.engine_connection import EngineConnection
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
@@ -29,7 +29,8 @@ class Tap(asyncio.Protocol):
 
     `flow_control` tells when the client is behind, `chunked` how its reply is framed; the head of
     that has gone. `reshape` may change what the client gets. After that, `exchange` is shown every
-    piece as the engine sent it, and `backlog` looks at what the client has not taken.
+    piece as the engine sent it, and `backlog` looks at what the client has not taken. For that
+    there must be `room`.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Tap(asyncio.Protocol):
         "_flow_control",
         "_inner",
         "_reshape",
+        "_room",
         "_transport",
     )
 
@@ -57,6 +59,7 @@ class Tap(asyncio.Protocol):
         reshape: Callable[[bytes], bytes] | None,
         exchange: Exchange,
         backlog: BacklogWatch,
+        room: BacklogRoom,
     ) -> None:
         self._body = reply.body
         self._content = reply.content
@@ -67,6 +70,7 @@ class Tap(asyncio.Protocol):
         self._reshape = reshape
         self._exchange = exchange
         self._backlog = backlog
+        self._room = room
         self._ended: asyncio.Future[None] | None = None
 
     async def flow(self) -> None:
@@ -101,7 +105,7 @@ class Tap(asyncio.Protocol):
             and (payload := payload_of(data))
         ):
             self._write(payload, at_s, data)
-            goes_on = not self._flow_control.writing_paused
+            goes_on = self._room.fits() and not self._flow_control.writing_paused
         else:
             self._inner.take(data)
             goes_on = self._pass_on(at_s)
@@ -132,7 +136,9 @@ class Tap(asyncio.Protocol):
             return False
         if piece := content.read_nowait():
             self._write(piece, at_s)
-        return not (content.is_eof() or self._flow_control.writing_paused)
+        if content.is_eof() or self._flow_control.writing_paused:
+            return False
+        return self._room.fits()
 
     def _write(self, piece: bytes, at_s: float, as_it_came: bytes = b"") -> None:
         """Write a piece to the client, in its own chunks where it can be, then look at it."""

@@ -9,11 +9,12 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.connector import Connection
 
 from fakes.wire import SSE, chunked_head
-from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
 from slowtok.proxy.engine_connection import MAX_HEAD_BYTES, EngineConnection
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.fair_reads import FairReads
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.reply_head import ReplyHead
 from slowtok.proxy.tap import Tap
 
@@ -55,6 +56,9 @@ class _Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -168,6 +172,7 @@ class TappedLine(EngineLine):
             reshape=self._reshape,
             exchange=exchange,
             backlog=BacklogWatch(lambda: 0),
+            room=BacklogRoom(self.client, HeldBytes(0), exchange),
         )
         await self.flow()
 

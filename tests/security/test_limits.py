@@ -28,6 +28,20 @@ async def test_head_is_bounded(size_bytes: int, recorder: Recorder, tmp_path: Pa
         await works_anew(proxy)
 
 
+async def test_head_is_bounded_as_a_whole(recorder: Recorder, tmp_path: Path) -> None:
+    async with serving(tmp_path, recorder.url, max_head_bytes=8192) as proxy:
+        client = await proxy.connect()
+        await client.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n")
+        for _ in range(5):
+            await client.send(b"X-A: " + b"a" * 8000 + b"\r\n")
+        head, _ = await client.reply()
+
+        assert (head.status, head.get("connection")) == (431, "close")
+        assert await client.rest() == b""
+        assert recorder.relayed == []
+        await works_anew(proxy)
+
+
 async def test_body_that_is_read_is_bounded_and_a_larger_one_passes(
     recorder: Recorder, tmp_path: Path
 ) -> None:
