@@ -254,6 +254,11 @@ class EngineConnection(ResponseHandler):
         elif not self._is_behind:
             self._resume()
 
+    def take_unread(self) -> bytes:
+        """Return what still waited for its turn: the connection ended, so there is none."""
+        unread, self.unread = self.unread, _NO_BYTES
+        return unread
+
     def take(self, data: bytes) -> None:
         """Take bytes apart."""
         if self._parser is not None:
@@ -416,9 +421,8 @@ class EngineConnection(ResponseHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the body with the connection: well only where it is framed by a clean end."""
         self._be_in_time()
-        unread, self.unread = self.unread, _NO_BYTES
-        if unread and self._content is not None:
-            self._feed(unread)  # what had come before
+        if unread := self.take_unread():
+            self.take(unread)
         content, self._content = self._content, None
         if content is not None:
             if exc is None and self.body is not None and self.body.ends_with_the_connection:

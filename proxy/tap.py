@@ -114,6 +114,8 @@ class Tap(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Let the connection know, and the relay's loop find out."""
+        if unread := self._inner.take_unread():
+            self.take(unread)
         self._inner.connection_lost(exc)
         self._end()
 

@@ -140,6 +140,24 @@ async def test_own_requests_and_the_sessions_share_no_connection(
     assert len(set(connections)) == 2
 
 
+@pytest.mark.parametrize("path", ["of the session", "of ours"])
+async def test_what_ends_with_its_connection_is_whole_however_much(
+    path: str, engine: Upstream, session: aiohttp.ClientSession
+) -> None:
+    """The end is heard while most of it still waits for its turn."""
+    body = b"a" * (10 * SLICE_BYTES)
+    engine.reply = reply(body, JSON, "Connection: close")
+
+    if path == "of ours":
+        answer = await send(session, engine.url, "GET", "/x", ASKED, None)
+        found = b"".join([piece async for piece in answer.content.iter_any()])
+    else:
+        async with session.get(engine.url, headers=ASKED) as looked:
+            found = await looked.read()
+
+    assert found == body
+
+
 async def test_session_that_is_closed_keeps_nothing(engine: Upstream) -> None:
     engine.reply = reply(b"{}", JSON)
     async with make_session(5.0) as session:

@@ -232,6 +232,18 @@ async def test_client_that_falls_behind_ends_it() -> None:
     assert line.parsed_bytes == parsed_bytes, "where it stands is known"
 
 
+async def test_what_waits_for_its_turn_reaches_the_client_of_a_stream_that_breaks() -> None:
+    line = TappedLine()
+    await line.begin()
+    line.receive(A)
+
+    line.receive(chunk(b"a" * 100_000))
+    assert line.is_paused
+    assert line.ended() == "cut off"
+
+    assert b"".join(bodies(b"".join(line.client.written))) == b"hello" + b"a" * 100_000
+
+
 async def test_client_that_left_gets_nothing() -> None:
     line = TappedLine()
     await line.begin()
