@@ -10,7 +10,8 @@ from aiohttp.connector import Connection
 from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 
-from slowtok.proxy.engine_connection import Address, EngineConnection
+from slowtok.proxy.engine_connection import EngineConnection
+from slowtok.proxy.engine_connector import Address
 from slowtok.proxy.headers import Headers, as_bytes
 
 PIECE_BYTES = 256 * 1024  # of a larger body; what is smaller is sent with the head, at once

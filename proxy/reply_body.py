@@ -54,10 +54,13 @@ class ReplyBody:
 
     def feed(self, data: bytes) -> tuple[list[bytes], BadReply | None]:
         """Return the pieces of the body in `data`, and what was wrong after them, if anything."""
+        if self.is_over:
+            self.rest += data
+            return [], None
         if self._chunked:
             return self._unchunk(data)
         if self._left_bytes is None:
-            return [data], None
+            return ([data] if data else []), None
         piece = data if len(data) <= self._left_bytes else data[: self._left_bytes]
         self._left_bytes -= len(piece)
         if not self._left_bytes:

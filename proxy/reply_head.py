@@ -11,12 +11,13 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from slowtok.detectors.value import value
 
-STARTS_WITH = b"HTTP/1."
-HEAD_END = re.compile(rb"\n\r?\n")
+_STARTS_WITH = b"HTTP/1."
+_HEAD_END = re.compile(rb"\n\r?\n")
+MAX_INTERIM = 16  # replies that announce one; Go's client took 5, and nobody was heard to complain
 MAX_FIELDS = 128  # as many as aiohttp's server takes from a client
-SWITCHING = 101
 FINAL = 200  # what is below announces a reply and is none
 
+_SWITCHING = 101
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: (.*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -42,6 +43,56 @@ class ReplyHead:
     is_chunked: bool
     length_bytes: int | None
     should_close: bool
+
+
+class HeadReader:
+    """Reads heads until one begins a reply; those that only announce it are passed over.
+
+    All of them together may take `max_bytes`. `rest` is what came after the head.
+    """
+
+    __slots__ = ("_begun", "_interim", "_left_bytes", "_to_head", "rest")
+
+    def __init__(self, max_bytes: int, *, to_head: bool) -> None:
+        self._begun = b""
+        self._left_bytes = max_bytes
+        self._interim = 0
+        self._to_head = to_head
+        self.rest = b""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a head is here."""
+        return bool(self._begun)
+
+    def feed(self, data: bytes) -> ReplyHead | None:
+        """Return the head of the reply once it is here.
+
+        Raises:
+            BadReply: there is none, or it is too long to be one.
+        """
+        at = max(len(self._begun) - 2, 0)  # no end was before
+        data = self._begun + data
+        while (found := _HEAD_END.search(data, at)) is not None:
+            raw, data, at = data[: found.end()], data[found.end() :], 0
+            self._bound(len(raw))
+            head = parse_head(raw, to_head=self._to_head)
+            if head.status >= FINAL or head.status == _SWITCHING:
+                self.rest = data
+                return head
+            self._left_bytes -= len(raw)
+            self._interim += 1
+        self._bound(len(data))
+        if not data.startswith(_STARTS_WITH[: len(data)]):
+            raise BadReply("no HTTP")
+        self._begun = data
+        return None
+
+    def _bound(self, size_bytes: int) -> None:
+        if size_bytes > self._left_bytes:
+            raise BadReply("a header that is too long")
+        if self._interim > MAX_INTERIM:
+            raise BadReply("more interim replies than anybody needs")
 
 
 def parse_head(raw: bytes, *, to_head: bool) -> ReplyHead:

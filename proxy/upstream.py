@@ -11,8 +11,8 @@ from slowtok.proxy.engine_connection import (
     MAX_HEAD_BYTES,
     READ_BUFFER_BYTES,
     EngineConnection,
-    EngineConnector,
 )
+from slowtok.proxy.engine_connector import EngineConnector
 from slowtok.proxy.engine_reply import EngineReply, ask
 from slowtok.proxy.engine_request import Body, make_request
 from slowtok.proxy.headers import Headers

@@ -11,7 +11,7 @@ from fakes.proxy import Served, serving
 from fakes.recorder import HEALTHY, Recorder
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, read_trailer, reply, until
 from security.healthy import works_on
-from slowtok.proxy.engine_connection import MAX_INTERIM
+from slowtok.proxy.reply_head import MAX_INTERIM
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SAID = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
