@@ -177,7 +177,8 @@ def _stood_still_s(case: Case, decode_s: float) -> float:
         return 0.0
     times = case.timeline.token_at_s
     usual_s = usual_gap_s([end - begin for begin, end in pairwise(times)])
-    stood_s = sum(stall.gap_s - usual_s for stall in stalls)
+    way_s = max(times[-1] - times[0] - decode_s, 0.0)  # by the engine's clock it was not the engine
+    stood_s = sum(stall.gap_s - usual_s for stall in stalls) - way_s
     return stood_s if stood_s >= MIN_STALLED_RATIO * decode_s else 0.0
 
 

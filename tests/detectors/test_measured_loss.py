@@ -313,3 +313,11 @@ def test_a_small_model_on_a_cpu_slows_down_as_its_context_grows() -> None:
     assert measured_loss(replace(on_cpu, model=small)) is None
     unknown = replace(on_cpu.model, read_bytes=None, kv_bytes_per_token=None)
     assert measured_loss(replace(on_cpu, model=unknown)) is None
+
+
+def test_no_more_of_a_stall_is_lost_than_the_engine_says_it_decoded() -> None:
+    stalled = streaming([*even(0.02, 25), 4.5, *even(0.02, 25)])
+    lost = measured_loss(replace(stalled, phases=replace(stalled.phases, decode_s=3.5)))
+
+    assert lost is not None
+    assert lost.lost_s == pytest.approx(2.5, abs=0.1)
