@@ -7,7 +7,7 @@ prove that from the request alone. States, reason bits and temperatures never do
    for afterwards, take a tenth of the decode or more. A stall is a wait inside decode, as queue and
    load are waits before it.
 2. Slower than itself: the mean rate, stalls left out, is at most 0.7 of the best rate that this
-   same request held, corrected for its growing context.
+   same request held, corrected for its growing context, and clearly below its healthy past.
 3. Counted by the driver: its counter of time throttled for heat, or braked, grew for a quarter of
    the decode, the clocks of that time explain at least a quarter more time per token by the least
    published sensitivity, and the rate is clearly below the middle of what is expected.
@@ -17,7 +17,7 @@ of 67 machines without one new alarm. The least sensitivity of decode to the pro
 that of a GB10 at 799 instead of 2,418 MHz (`slowtok.detectors.clocks`).
 """
 
-import statistics
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
@@ -30,7 +30,14 @@ from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu_window import by_gpu, facts_of, gained_ratio
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.once import once
-from slowtok.detectors.shape import Stall, best_stretch, stalls_of
+from slowtok.detectors.shape import (
+    MIN_STALL_GAPS,
+    ONE_STEP_S,
+    Stall,
+    best_stretch,
+    stalls_of,
+    usual_gap_s,
+)
 from slowtok.detectors.value import value
 
 Kind = Literal["stood still", "slower than itself", "counted"]
@@ -45,6 +52,10 @@ LEAST_SM_SHARE: SmShare = {"decode": 0.37, "prefill": 0.8}
 
 MAX_TOKENS_PER_READ = 1.5
 """Where reads carry more tokens than this, gaps between them are not gaps between tokens."""
+
+MAX_OF_ONE_STEP_RATIO = 0.2
+"""Where more of the gaps are inside a step, how much a step brings sets the rate: drafts that are
+accepted or not, answers that end one after another. Heuristic."""
 
 MADE_UP_RATIO = 0.5
 """A burst after a gap makes up for it where it brings half of what was missing. Heuristic."""
@@ -66,7 +77,9 @@ WORST_CPU_KV_RATIO = 0.09
 """On a CPU as llama.cpp comes (Ryzen 7950X, docs/envelope.md)."""
 
 UNKNOWN_CONTEXT_TOKENS = 4096
-"""Where the model's bytes are not known, a context up to here is taken to cost nothing."""
+UNKNOWN_CPU_CONTEXT_TOKENS = 1024
+"""Where the model's bytes are not known, a context up to here is taken to cost nothing. A CPU's
+attention costs more. Heuristic."""
 
 COUNTED_AT_ALL_RATIO = 0.01
 """A counter that grew for a hundredth of the time: such a request is no measure of health."""
@@ -122,14 +135,17 @@ def engine_stalls(case: Case) -> tuple[Stall, ...]:
     if not stalls or case.server.local is False or _tokens_per_read(case) > MAX_TOKENS_PER_READ:
         return ()
     times, phases, timeline = case.timeline.token_at_s, case.phases, case.timeline
-    usual_s = statistics.median([end - begin for begin, end in pairwise(times)])
+    usual_s = usual_gap_s([end - begin for begin, end in pairwise(times)])
+    if case.timeline.tokens.completion is None:
+        # a last read may hold all that a parser collected: what came after tells that it did not
+        least = int(MIN_STALL_GAPS)
+        stalls = tuple(s for s in stalls if s.end_s < times[-least])
     found = tuple(s for s in stalls if not _is_made_up(times, s, usual_s, _hidden_tokens(case)))
-    stood_s = sum(stall.gap_s for stall in found)
     way_s = 0.0
     if phases.source in ("engine", "metrics"):
         way_s = max((phases.decode_stream_s or 0.0) - (phases.decode_s or 0.0), 0.0)
     late_s = max(timeline.loop_lag_s or 0.0, timeline.client_blocked_s, way_s)
-    return () if late_s >= HELD_UP_RATIO * stood_s else found
+    return () if late_s >= HELD_UP_RATIO * sum(stall.gap_s for stall in found) else found
 
 
 @once
@@ -160,8 +176,9 @@ def _stood_still_s(case: Case, decode_s: float) -> float:
     if not stalls:
         return 0.0
     times = case.timeline.token_at_s
-    usual_s = statistics.median([end - begin for begin, end in pairwise(times)])
-    stood_s = sum(stall.gap_s - usual_s for stall in stalls)
+    usual_s = usual_gap_s([end - begin for begin, end in pairwise(times)])
+    way_s = max(times[-1] - times[0] - decode_s, 0.0)  # by the engine's clock it was not the engine
+    stood_s = sum(stall.gap_s - usual_s for stall in stalls) - way_s
     return stood_s if stood_s >= MIN_STALLED_RATIO * decode_s else 0.0
 
 
@@ -191,15 +208,31 @@ def _below_itself_s(case: Case, rate_tps: float, decode_s: float) -> float:
     best, times = best_stretch(case), case.timeline.token_at_s
     if best is None or _tokens_per_read(case) > MAX_TOKENS_PER_READ or _came_in_bursts(case):
         return 0.0
+    if answers(case) > 1 or is_fairly_healthy(case.baseline, rate_tps):
+        return 0.0
     cheaper = _cheaper_ratio(case, (best.first + best.last) / 2, len(times) / 2)
     going_s = decode_s - sum(stall.gap_s for stall in stalls_of(case))
     if cheaper is None or going_s <= 0:
         return 0.0
-    best_tps = best.per_s * _tokens_per_read(case) * cheaper
+    # A read held one token at least. How many it held in the best stretch is not known: others may
+    # be those of a thought that was hidden, or of a tool call that came as a whole.
+    best_tps = best.per_s * cheaper
     going_tps = rate_tps * decode_s / going_s
-    return (
-        going_s * (1 - going_tps / best_tps) if going_tps <= MAX_OF_BEST_RATIO * best_tps else 0.0
-    )
+    if going_tps > MAX_OF_BEST_RATIO * best_tps:
+        return 0.0
+    lost_s = going_s * (1 - going_tps / best_tps)
+    late_s = max(case.timeline.loop_lag_s or 0.0, case.timeline.client_blocked_s)
+    return 0.0 if late_s >= HELD_UP_RATIO * lost_s else lost_s
+
+
+def answers(case: Case) -> int:
+    """Return how many answers (`n`) the count of tokens covers: a rate is that of one of them."""
+    rate, decode_s = case.phases.decode_tps, case.phases.decode_s
+    completion = case.timeline.tokens.completion
+    if rate is None or decode_s is None or completion is None:
+        return 1
+    found = completion / (rate * decode_s + 1)
+    return round(found) if found > 1 and math.isclose(found, round(found), rel_tol=1e-6) else 1
 
 
 def _had_company(case: Case) -> bool:
@@ -210,10 +243,16 @@ def _had_company(case: Case) -> bool:
 
 
 def _came_in_bursts(case: Case) -> bool:
-    """Say whether long gaps were made up for: then the best rate is that of the way."""
+    """Say whether reads came together, or long gaps were made up for.
+
+    Then the best rate is that of the way, or of a step that brought much.
+    """
     times = case.timeline.token_at_s
     gaps = [end - begin for begin, end in pairwise(times)]
-    usual_s = statistics.median(gaps)
+    of_one_step = sum(1 for gap_s in gaps if gap_s < ONE_STEP_S)
+    if of_one_step > MAX_OF_ONE_STEP_RATIO * len(gaps):
+        return True
+    usual_s = usual_gap_s(gaps)
     least_s = max(LONG_GAPS * usual_s, LONG_GAP_S)
     long = (
         Stall(end_s=end, gap_s=g) for g, end in zip(gaps, times[1:], strict=True) if g >= least_s
@@ -226,19 +265,27 @@ def _cheaper_ratio(case: Case, at: float, middle: float) -> float | None:
 
     At most 1; None where what context costs is not known and may be much.
     """
-    envelope, prompt = case.envelope, case.timeline.tokens.prompt
+    prompt, completion = case.timeline.tokens.prompt, case.timeline.tokens.completion or 0
     if at >= middle:
         return 1.0
-    weights, kv, context = envelope.read_bytes, envelope.kv_bytes, envelope.context_tokens
-    if prompt is None or not weights or kv is None or not context:
-        end = (prompt or 0) + (case.timeline.tokens.completion or 0)
-        return 1.0 if end <= UNKNOWN_CONTEXT_TOKENS else None
-    ratio = WORST_KV_RATIO / constants().kv_ratio if decodes_on_gpu(case) else WORST_CPU_KV_RATIO
-    per_token = kv / context / ratio
+    is_on_gpu = decodes_on_gpu(case)
+    weights, per_token = _bytes_of(case)
+    if prompt is None or not weights or per_token is None:
+        most = UNKNOWN_CONTEXT_TOKENS if is_on_gpu else UNKNOWN_CPU_CONTEXT_TOKENS
+        return 1.0 if (prompt or 0) + completion <= most else None
+    per_token /= WORST_KV_RATIO / constants().kv_ratio if is_on_gpu else WORST_CPU_KV_RATIO
     per_read = _tokens_per_read(case)
     return (weights + per_token * (prompt + at * per_read)) / (
         weights + per_token * (prompt + middle * per_read)
     )
+
+
+def _bytes_of(case: Case) -> tuple[float | None, float | None]:
+    """Return what is read for one token of the weights, and for each token of the context."""
+    envelope, model = case.envelope, case.model
+    if envelope.read_bytes and envelope.kv_bytes is not None and envelope.context_tokens:
+        return envelope.read_bytes, envelope.kv_bytes / envelope.context_tokens
+    return model.read_bytes, model.kv_bytes_per_token  # as F16: more than a quantised cache
 
 
 def _counted_ratio(case: Case, rate_tps: float) -> float:

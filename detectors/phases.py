@@ -15,7 +15,7 @@ from slowtok.detectors.drafts import drafts_of, speculates
 from slowtok.detectors.envelope import learned_low_tps
 from slowtok.detectors.envelope_learned import is_possible
 from slowtok.detectors.finding import Finding, PhaseLoss
-from slowtok.detectors.measured_loss import is_fairly_healthy, measured_loss
+from slowtok.detectors.measured_loss import answers, is_fairly_healthy, measured_loss
 from slowtok.detectors.once import once
 from slowtok.detectors.value import value
 
@@ -46,6 +46,7 @@ MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no publish
 
 _TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
 _DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"
+_SEVERAL = "several answers, and how long each of them was is not known"
 _CUT_SHORT = {
     "no-engine": "there was no engine to ask",
     "upstream-refused": "the engine could not be reached",
@@ -81,6 +82,8 @@ def judge_decode(case: Case) -> DecodeJudgement:
     if measured is None:
         return by_rate
     if not by_rate.slow:
+        if not _is_long("decode", measured.lost_s, case.phases.total_s):
+            return by_rate
         lost_s = measured.lost_s
         return DecodeJudgement(slow=True, lost_s=lost_s, reason="", least_lost_s=lost_s)
     lost_s = max(by_rate.lost_s, measured.lost_s)
@@ -171,6 +174,8 @@ def _says_too_little(case: Case, tokens: int, decode_s: float, low_tps: float) -
         return f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode"
     if speculates(case) and drafts_of(case) is None:
         return _DRAFTS_UNKNOWN
+    if answers(case) > 1 and tokens >= low_tps * decode_s:
+        return _SEVERAL  # the longest of them may be most of the tokens
     return None
 
 

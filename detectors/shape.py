@@ -34,6 +34,10 @@ Heuristic."""
 LEAST_GAP_S = 1e-4
 """Arrivals closer than this came in one read, or as good as."""
 
+ONE_STEP_S = 1e-3
+"""Arrivals closer than this are of one step of the engine: accepted drafts, or several answers at
+once. Heuristic: one answer alone hardly comes at a thousand tokens per second."""
+
 MIN_STALL_S = 0.5
 MIN_STALL_GAPS = 15.0
 """A stall is longer than half a second and than this many usual gaps. No false alarm in 57 healthy
@@ -111,7 +115,7 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
     if len(times) <= MIN_STALL_GAPS:
         return ()
     gaps = _gaps(times)
-    least_s = max(MIN_STALL_S, MIN_STALL_GAPS * statistics.median(gaps))
+    least_s = max(MIN_STALL_S, MIN_STALL_GAPS * usual_gap_s(gaps))
     if max(gaps) < least_s:
         return ()
     return tuple(
@@ -136,6 +140,11 @@ def best_stretch(case: Case) -> Stretch | None:
         if best is None or per_s > best.per_s:
             best = Stretch(per_s=per_s, first=first, last=last)
     return best
+
+
+def usual_gap_s(gaps: Sequence[float]) -> float:
+    """Return the median of the gaps between steps, of all gaps where nothing else came."""
+    return statistics.median([gap_s for gap_s in gaps if gap_s >= ONE_STEP_S] or gaps)
 
 
 def _gaps(times: Sequence[float]) -> list[float]:

@@ -219,3 +219,105 @@ def test_heat_without_cost_is_told_as_present_and_not_as_ruled_out() -> None:
     assert "thermal-throttle" not in diagnosis.cleared
     assert was_throttled(hot(0.85, tps=100.0))
     assert not was_throttled(gpu_case())  # the software power cap is no sign of ill health
+
+
+def test_drafts_that_come_one_by_one_make_no_stall_of_each_step() -> None:
+    """The median of such gaps is that between tokens of one step, and says nothing."""
+    assert measured_loss(streaming([*([0.6, 0.0005, 0.0005] * 40)])) is None
+    assert measured_loss(streaming([0.3, 0.0005, 0.0005, 0.0005] * 30 + [0.3] * 60)) is None
+
+
+def test_a_stall_among_reads_of_several_tokens_of_a_step_is_seen_all_the_same() -> None:
+    gaps = [0.02, 0.0005] * 100
+    lost = measured_loss(streaming([*gaps, 4.0, *gaps]))
+
+    assert lost is not None
+    assert lost.lost_s == pytest.approx(4.0, abs=0.1)
+
+
+def test_a_hidden_thought_is_no_faster_stretch() -> None:
+    """The engine decodes 120 hidden tokens and then 300 that are seen, all at 50 a second."""
+    shown = streaming(even(0.02, 299), tokens=420)
+    took_s = 420 * 0.02
+    phases = replace(shown.phases, decode_s=took_s, decode_tps=419 / took_s, total_s=took_s + 0.2)
+    assert measured_loss(replace(shown, phases=phases)) is None
+
+
+def test_short_tool_calls_that_come_as_a_whole_are_no_slower_stretch() -> None:
+    gaps = [gap for i in range(10) for gap in (*even(0.02, 30, i), 14 * 0.02)]
+    assert measured_loss(streaming(gaps, tokens=1 + 300 + 140)) is None
+
+
+def several(answers: int, gaps_s: Iterable[float], tokens: int) -> Case:
+    """A stream of several answers at once: the rate is that of one of them."""
+    case = streaming(gaps_s, tokens=tokens)
+    took_s = case.phases.decode_s or 0.0
+    rate = (tokens - answers) / answers / took_s
+    return replace(case, phases=replace(case.phases, decode_tps=rate))
+
+
+def test_of_several_answers_one_that_ends_sooner_slows_nothing_down() -> None:
+    one_by_one = several(2, [*even(0.01, 200), *even(0.02, 300)], tokens=501)
+    assert measured_loss(one_by_one) is None
+
+    band = Envelope(decode=Range(low=40.0, high=60.0), expected_tps=50.0)
+    judged = judge_decode(replace(one_by_one, envelope=band))
+    assert judged.slow is None
+    assert "several answers" in judged.reason
+
+
+def test_several_answers_that_are_slow_however_long_each_was_are_slow() -> None:
+    band = Envelope(decode=Range(low=400.0, high=600.0), expected_tps=500.0)
+    case = several(2, even(0.01, 500), tokens=501)
+    assert judge_decode(replace(case, envelope=band)).slow
+
+
+def test_a_client_that_reads_slowly_makes_the_engine_no_slower_than_itself() -> None:
+    slow = replace(SLOWED, timeline=replace(SLOWED.timeline, client_blocked_s=6.0))
+    assert measured_loss(SLOWED) is not None
+    assert measured_loss(slow) is None
+
+
+def test_as_fast_as_when_it_was_healthy_is_not_slower_than_itself() -> None:
+    usual = SLOWED.phases.decode_tps
+    assert measured_loss(replace(SLOWED, baseline=Baseline(count=1, decode_tps=usual))) is None
+
+
+def test_what_is_not_felt_beside_the_whole_request_makes_nothing_slow() -> None:
+    stalled = streaming([*even(0.02, 30), 0.7, *even(0.02, 30)])
+    assert judge_decode(stalled).slow
+    late = replace(stalled, phases=replace(stalled.phases, total_s=40.0))  # a long prompt
+    assert not judge_decode(late).slow
+
+    warmed_up = streaming([*even(0.02, 30), *even(0.04, 20)])
+    assert not judge_decode(warmed_up).slow
+
+
+def test_a_tool_call_that_came_as_a_whole_before_the_client_left_is_no_stall() -> None:
+    """Without a count nobody knows how many tokens the last read held."""
+
+    def uncounted(case: Case) -> Case:
+        timeline = replace(case.timeline, ended="client-gone")
+        timeline = replace(timeline, tokens=replace(timeline.tokens, completion=None))
+        return replace(case, timeline=timeline, phases=replace(case.phases, decode_tps=None))
+
+    assert measured_loss(uncounted(streaming([*even(0.02, 200), 3.0]))) is None
+    assert measured_loss(uncounted(STALLED)) is not None
+
+
+def test_a_small_model_on_a_cpu_slows_down_as_its_context_grows() -> None:
+    gaps = [0.01 * (1 + i / 3000) for i in range(3000)]
+    case = streaming(gaps)
+    on_cpu = replace(case, device=replace(case.device, gpus=()), gpu=())
+    small = replace(on_cpu.model, read_bytes=10**9, kv_bytes_per_token=32_768.0)
+    assert measured_loss(replace(on_cpu, model=small)) is None
+    unknown = replace(on_cpu.model, read_bytes=None, kv_bytes_per_token=None)
+    assert measured_loss(replace(on_cpu, model=unknown)) is None
+
+
+def test_no_more_of_a_stall_is_lost_than_the_engine_says_it_decoded() -> None:
+    stalled = streaming([*even(0.02, 25), 4.5, *even(0.02, 25)])
+    lost = measured_loss(replace(stalled, phases=replace(stalled.phases, decode_s=3.5)))
+
+    assert lost is not None
+    assert lost.lost_s == pytest.approx(2.5, abs=0.1)
