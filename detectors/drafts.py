@@ -31,13 +31,21 @@ def speculates(case: Case) -> bool:
 def drafts_of(case: Case) -> Drafts | None:
     """Return this request's drafts; None where there were none, or the engine does not tell.
 
-    The engine's counters count all requests: they tell where this one was alone.
+    The engine's counters count all requests: they tell where this one was alone, or, as far as
+    gauges that are a little late may say, where they counted its prompt and no other.
     """
     tokens, activity = case.timeline.tokens, case.activity
     told = (tokens.drafted, tokens.accepted)
-    if None in told and activity is not None and activity.alone:
+    if None in told and activity is not None and (activity.alone or _counted_only_this(case)):
         told = (activity.drafted, activity.accepted)
     drafted, accepted = told
     if not drafted or accepted is None:
         return None
     return Drafts(drafted=drafted, accepted=min(accepted, drafted))
+
+
+def _counted_only_this(case: Case) -> bool:
+    activity, prompt = case.activity, case.timeline.tokens.prompt
+    if activity is None or activity.alone is False or not prompt:
+        return False
+    return activity.running_max == 1 and activity.prompt_tokens == prompt

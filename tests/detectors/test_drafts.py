@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import with_server, with_tokens
-from fakes.gpu_cases import gpu_case
+from fakes.gpu_cases import PROMPT, gpu_case
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.drafts import Drafts, drafts_of, speculates
 from slowtok.detectors.engine import EngineActivity
@@ -16,8 +16,15 @@ def told(drafted: int | None, accepted: int | None) -> Case:
     return with_tokens(gpu_case(), drafted=drafted, accepted=accepted)
 
 
-def counted(*, alone: bool | None) -> Case:
-    activity = EngineActivity(span_s=3.0, alone=alone, drafted=100, accepted=40)
+def counted(*, alone: bool | None, prompt_tokens: int | None = None) -> Case:
+    activity = EngineActivity(
+        span_s=3.0,
+        alone=alone,
+        running_max=1,
+        prompt_tokens=prompt_tokens,
+        drafted=100,
+        accepted=40,
+    )
     return replace(told(None, None), activity=activity)
 
 
@@ -32,6 +39,15 @@ def counted(*, alone: bool | None) -> Case:
         pytest.param(counted(alone=True), Drafts(drafted=100, accepted=40), id="counted, alone"),
         pytest.param(counted(alone=False), None, id="counted for several"),
         pytest.param(counted(alone=None), None, id="counted, perhaps for several"),
+        pytest.param(
+            counted(alone=None, prompt_tokens=PROMPT),
+            Drafts(drafted=100, accepted=40),
+            id="a gauge is late, and no other prompt was counted",
+        ),
+        pytest.param(
+            counted(alone=None, prompt_tokens=PROMPT + 7), None, id="another prompt was counted"
+        ),
+        pytest.param(counted(alone=False, prompt_tokens=PROMPT), None, id="others were there"),
     ],
 )
 def test_drafts_of(case: Case, drafts: Drafts | None) -> None:
