@@ -20,6 +20,8 @@ HEAVY |= {"subprocess", "typer"}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
+MOST_SAMPLES = 20
+
 
 @contextmanager
 def sampling() -> Iterator[subprocess.Popen[bytes]]:
@@ -109,7 +111,10 @@ def test_several_ports_have_a_sample_each(quiet_server: Server, busy_server: Ser
     with sampling() as process:
         tell(process, ports=ports, active=True)
         samples = lines(process, "host")
-        by_port = {sample["port"]: sample for sample in (next(samples), next(samples))}
+        for _ in range(MOST_SAMPLES):  # on a busy machine the busy server may not get its turn
+            by_port = {sample["port"]: sample for sample in (next(samples), next(samples))}
+            if by_port[ports[1]]["server_cpu_cores"] > 0.05:
+                break
 
     assert by_port[ports[0]]["at_s"] == by_port[ports[1]]["at_s"]
     assert by_port[ports[0]]["server_cpu_cores"] < 0.05
