@@ -30,7 +30,6 @@ class Desk:
         self._tell = tell
         self._copies: dict[str, Exchange] = {}
         self._told: FarDirectory | None = None
-        self.pulses = 0
         self.requests = 0
         self.refused = 0
         self.loop_lag: Mapping[str, float | None] = {}
@@ -134,7 +133,6 @@ class Desk:
         return exchange
 
     def _pulse(self, pulse: Pulse) -> None:
-        self.pulses += 1
         now_s = time.monotonic()
         for progress in pulse.progress:
             exchange = self._copies.get(progress.request_id)

@@ -24,11 +24,6 @@ PAUSE_S = (0.2, 5.0)
 HEALTHY_S = 10.0
 """After a life this long it is started again at once, else after a pause. No published source."""
 
-SILENT_TICKS = 80
-"""One that has said nothing for so many of our own ticks, 20 s, hangs: clients that the kernel
-gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. No published
-source."""
-
 STOP_S = 1.0  # until it has said how many requests are on their way
 END_S = 2.0  # from the last word to the end of the process; then it is killed
 
@@ -163,13 +158,9 @@ class WorkerProcess:
         if self.stopping.is_set():
             channel.tell("stop")
         try:
-            silent_ticks, heard = 0, desk.pulses
-            while not channel.ended.done() and silent_ticks < SILENT_TICKS:
+            while not channel.ended.done():
                 await asyncio.wait((channel.ended,), timeout=TICK_S)
                 _tell_news(channel, desk)
-                is_silent = desk.pulses == heard > 0  # before the first word it starts
-                silent_ticks = silent_ticks + 1 if is_silent else 0
-                heard = desk.pulses
         finally:
             channel.close()
 
