@@ -5,7 +5,7 @@ import time
 
 import aiohttp
 
-from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
+from slowtok.proxy.backlog import BacklogWatch
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_reply import EngineReply
@@ -23,14 +23,12 @@ async def pass_chunks(
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
-    room: BacklogRoom,
 ) -> float | None:
     """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
-    tap = _tap(request, reply, response, exchange, reshaped, backlog, room)
+    tap = _tap(request, reply, response, exchange, reshaped, backlog)
     while True:
         if tap is not None:
             await tap.flow()
-        await room.wait()
         try:
             chunk = await reply.content.readany()
         except UPSTREAM_BROKE:
@@ -54,7 +52,6 @@ def _tap(
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
-    room: BacklogRoom,
 ) -> Tap | None:
     """Return a tap; None for a client that left, or where two chunks have a record between them."""
     client = request.transport
@@ -68,5 +65,4 @@ def _tap(
         reshape=None if reshaped is None else reshaped.feed,
         exchange=exchange,
         backlog=backlog,
-        room=room,
     )

@@ -1,47 +1,18 @@
-"""Connections from clients: aiohttp's own, made by its server, two things mended."""
+"""Connections from clients: aiohttp's own, made by its server, one thing mended."""
 
 from typing import Any
 
-from aiohttp import StreamReader, web
-
-HEAD_FIELDS = 4  # of the longest that one may be: as much may a whole head be
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
-    b"Connection: close\r\n\r\n"
-)
+from aiohttp import web
 
 
 class ClientConnection(web.RequestHandler):
     """One connection from a client, which takes its requests apart."""
 
-    __slots__ = ("_body", "_head_bytes", "_was_paused")
+    __slots__ = ("_was_paused",)
 
     def __init__(self, server: web.Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._was_paused = False
-        self._head_bytes = 0  # of a head that has begun
-        self._body: StreamReader | None = None  # of the last request
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; a head that never ends is refused, however many fields it has.
-
-        aiohttp bounds each field and their number, which makes 128 times as much.
-        """
-        known = self._request_count
-        super().data_received(data)
-        if self._request_count != known:
-            self._head_bytes = 0
-            if self._messages:
-                self._body = self._messages[-1][1]
-        elif self._body is None or self._body.is_eof():
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_FIELDS * self.max_field_size:
-                self._refuse_head()
-
-    def _refuse_head(self) -> None:
-        if self.transport is not None and not self._request_in_progress:
-            self.transport.write(_TOO_LARGE)
-        self.force_close()
 
     def pause_reading(self) -> None:
         """Pause, and know it from now on: see `EngineConnection.pause_reading`."""

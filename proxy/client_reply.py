@@ -4,14 +4,14 @@ aiohttp's server sends it by `prepare` and `write_eof`, unless that has been don
 """
 
 from http import HTTPStatus
-from typing import cast
 
 from aiohttp import ClientConnectionResetError
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time, should_remove_content_length
-from aiohttp.http import HttpVersion10, HttpVersion11, StreamWriter
+from aiohttp.http import HttpVersion10, HttpVersion11
+from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
-from slowtok.proxy import headers as fields
 from slowtok.proxy.client_request import ClientRequest
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -20,16 +20,7 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 class ClientReply:
     """A reply: with its whole `body`, or where that is None to be written piece by piece."""
 
-    __slots__ = (
-        "_has_ended",
-        "_is_chunked",
-        "_writer",
-        "body",
-        "headers",
-        "keep_alive",
-        "reason",
-        "status",
-    )
+    __slots__ = ("_writer", "body", "headers", "keep_alive", "reason", "status")
 
     def __init__(
         self,
@@ -44,8 +35,7 @@ class ClientReply:
         self.headers = headers
         self.body = body
         self.keep_alive: bool | None = None  # as the request wants it
-        self._has_ended = self._is_chunked = False
-        self._writer: StreamWriter | None = None
+        self._writer: AbstractStreamWriter | None = None
 
     def force_close(self) -> None:
         """End the connection with this reply."""
@@ -55,7 +45,7 @@ class ClientReply:
         """Send the head, and a whole body with it. Raises as `write`."""
         if self._writer is not None:
             return
-        writer = self._writer = cast("StreamWriter", request.writer)
+        writer = self._writer = request.writer
         if self.keep_alive is None:
             self.keep_alive = request.keep_alive
         self._frame(request, writer)
@@ -68,15 +58,16 @@ class ClientReply:
         elif version == HttpVersion10:
             headers["Connection"] = "keep-alive"
         line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
-        head = fields.as_bytes(line, headers)
+        if self.body is None:
+            await writer.write_headers(line, headers)
+            writer.send_headers()
+            return
+        whole = _serialize_headers(line, headers) + self.body
+        self.body = b""  # aiohttp keeps a reply for as long as its connection
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("the client has gone")
-        transport.write(head + self.body if self.body else head)  # a writer would cost more
-        writer.output_size += len(head)  # by which others know that a reply has begun
-        if self.body is None:
-            return
-        self.body = b""  # aiohttp keeps a reply for as long as its connection
+        transport.write(whole)  # its writer would cost more than this
         if request.protocol.writing_paused:
             await writer.drain()
 
@@ -89,19 +80,12 @@ class ClientReply:
         if self._writer is not None:
             await self._writer.write(piece)
 
-    async def write_eof(self, trailer: bytes = b"") -> None:
-        """End a body that was sent in pieces; chunks may have a trailer. Raises as `write`."""
-        writer = self._writer
-        if writer is None or self.body is not None or self._has_ended:
-            return
-        self._has_ended = True
-        transport = writer.transport
-        if trailer and self._is_chunked and transport is not None and not transport.is_closing():
-            transport.write(b"0\r\n%b\r\n" % trailer)
-        else:
-            await writer.write_eof()
+    async def write_eof(self) -> None:
+        """End a body that was sent in pieces. Raises as `write`."""
+        if self._writer is not None and self.body is None:
+            await self._writer.write_eof()
 
-    def _frame(self, request: ClientRequest, writer: StreamWriter) -> None:
+    def _frame(self, request: ClientRequest, writer: AbstractStreamWriter) -> None:
         """Say how long the body is: by its length, by chunks, or by the connection's end."""
         status, headers = self.status, self.headers
         if self.body is not None:
@@ -115,7 +99,6 @@ class ClientReply:
         elif "Content-Length" in headers:
             writer.length = int(headers["Content-Length"])
         elif request.version == HttpVersion11:
-            self._is_chunked = True
             writer.enable_chunking()
             headers["Transfer-Encoding"] = "chunked"
         else:

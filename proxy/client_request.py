@@ -11,7 +11,7 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion, HttpVersion11, RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDictProxy
 
 UNTOLD_TYPE = "application/octet-stream"  # RFC 9110, section 8.3
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -26,10 +26,10 @@ class ClientRequest:
 
     __slots__ = (
         "_is_stopping",
+        "_message",
         "_task",
         "content",
         "headers",
-        "message",
         "method",
         "own_fields",
         "path",
@@ -50,14 +50,13 @@ class ClientRequest:
         is_stopping: Callable[[], bool],
     ) -> None:
         self._is_stopping = is_stopping
-        self.message = message
+        self._message = message
         self._task = task
         self.method: str = message.method
         self.path: str = message.url.path
         self.raw_path: str = message.path
         self.headers: CIMultiDictProxy[str] = message.headers
-        # A version that nobody here speaks is refused in the words of one that all understand.
-        self.version: HttpVersion = min(message.version, HttpVersion11)
+        self.version: HttpVersion = message.version
         self.content = content
         self.protocol = protocol
         self.writer = writer
@@ -70,24 +69,8 @@ class ClientRequest:
 
     @property
     def keep_alive(self) -> bool:
-        """Whether more may be asked over its connection: the client wants to, and we stay.
-
-        Not after an offer of another protocol: aiohttp forgets what came in one read with it.
-        """
-        message = self.message
-        return not (message.should_close or message.upgrade or self._is_stopping())
-
-    @property
-    def fields(self) -> CIMultiDictProxy[str]:
-        """The header as it was spelled; `headers` has aiohttp's spelling of the names it knows."""
-        return CIMultiDictProxy(
-            CIMultiDict(
-                [
-                    (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
-                    for name, value in self.message.raw_headers
-                ]
-            )
-        )
+        """Whether more may be asked over its connection: the client wants to, and we stay."""
+        return not (self._message.should_close or self._is_stopping())
 
     @property
     def body_exists(self) -> bool:
@@ -102,7 +85,7 @@ class ClientRequest:
     @property
     def query(self) -> Mapping[str, str]:
         """The decoded query."""
-        return self.message.url.query
+        return self._message.url.query
 
     @property
     def target(self) -> str:
@@ -110,7 +93,7 @@ class ClientRequest:
         target = self.raw_path
         if target.startswith("/"):
             return target
-        return "/" if target == "*" else self.message.url.raw_path_qs
+        return "/" if target == "*" else self._message.url.raw_path_qs
 
     async def go_on(self) -> None:
         """Tell a client to send the body that it holds back until it hears that it may."""

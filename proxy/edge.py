@@ -16,8 +16,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.client_connection import ClientServer
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
-from slowtok.proxy.entrance import Entrance, Relayed, is_unclear
-from slowtok.proxy.heap import Heap, find_trim
+from slowtok.proxy.entrance import Entrance, Relayed
 from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay import Relay
@@ -76,7 +75,7 @@ def make_relay(
         engines,
         observer,
         client_timeout_s=settings.client_timeout_s,
-        held=HeldBytes(limit_bytes, Heap(find_trim()).freed),
+        held=HeldBytes(limit_bytes),
         max_body_bytes=min(settings.max_body_bytes, limit_bytes),
         max_reply_bytes=min(settings.max_reply_bytes, limit_bytes),
         annotate=settings.annotate,
@@ -122,7 +121,7 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
     refusal_of, relay, is_stopping = edge.entrance.refusal_of, edge.relay, edge.is_stopping
 
     def make(message: RawRequestMessage, *rest: Any) -> Any:
-        if _is_own(message) and not is_unclear(message):
+        if _is_own(message):
             return make_page_request(message, *rest)
         return ClientRequest(message, *rest, is_stopping=is_stopping)
 

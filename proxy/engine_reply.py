@@ -9,11 +9,12 @@ from typing import cast
 
 import aiohttp
 from aiohttp.connector import Connection
+from aiohttp.http import RawResponseMessage
 
 from slowtok.proxy.engine_connection import EngineConnection
 from slowtok.proxy.engine_request import EngineRequest, write
-from slowtok.proxy.reply_body import ReplyBody
-from slowtok.proxy.reply_head import BadReply, ReplyHead
+
+_INTERIM = frozenset({100, *range(102, 200)})  # announce a reply; none comes after 101
 
 
 class EngineReply:
@@ -23,30 +24,19 @@ class EngineReply:
     what is still to come would be in the way of the next reply.
     """
 
-    __slots__ = (
-        "_sending",
-        "body",
-        "connection",
-        "content",
-        "headers",
-        "origin",
-        "reason",
-        "status",
-    )
+    __slots__ = ("_sending", "connection", "content", "headers", "origin", "reason", "status")
 
     def __init__(
         self,
-        head: ReplyHead,
-        body: ReplyBody,
+        message: RawResponseMessage,
         content: aiohttp.StreamReader,
         connection: Connection,
         sending: asyncio.Task[None] | None,
         origin: str,
     ) -> None:
-        self.status = head.status
-        self.reason = head.reason
-        self.headers = head.headers
-        self.body = body  # where it stands
+        self.status = message.code
+        self.reason = message.reason
+        self.headers = message.headers
         self.content = content
         self.connection: Connection | None = connection
         self.origin = origin  # of the engine, for messages
@@ -87,22 +77,20 @@ async def ask(connection: Connection, request: EngineRequest, origin: str) -> En
     """Send a request and return its reply once the head is there; else close the connection.
 
     Raises:
-        aiohttp.ClientError, OSError: no reply came.
-        BadReply: what came is none.
+        aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError: no reply came.
         ValueError: the request's head would have held a control character.
     """
     protocol = cast("EngineConnection", connection.protocol)
     sending = None
     try:
-        if protocol.should_close:
-            raise BadReply("words before anything was asked")
         protocol.expect_reply(with_body=request.method != "HEAD")
         sending = await write(request, connection)
-        head, content = await protocol.read()
+        message, content = await protocol.read()
+        while message.code in _INTERIM:
+            message, content = await protocol.read()
     except BaseException:
         if sending is not None:
             sending.cancel()
         connection.close()
         raise
-    body = cast("ReplyBody", protocol.body)
-    return EngineReply(cast("ReplyHead", head), body, content, connection, sending, origin)
+    return EngineReply(message, content, connection, sending, origin)

@@ -8,11 +8,11 @@ from typing import cast
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import StreamWriter
+from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
-from slowtok.proxy.engine_connection import EngineConnection
-from slowtok.proxy.engine_connector import Address
-from slowtok.proxy.headers import Headers, as_bytes
+from slowtok.proxy.engine_connection import Address, EngineConnection
+from slowtok.proxy.headers import Headers
 
 PIECE_BYTES = 256 * 1024  # of a larger body; what is smaller is sent with the head, at once
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # need no word that there is no body
@@ -40,8 +40,7 @@ def make_request(
     fields = CIMultiDict(Host=address.host)
     fields.extend(headers)
     if isinstance(body, bytes):
-        if fields.get("Content-Length") != str(len(body)):
-            fields["Content-Length"] = str(len(body))
+        fields["Content-Length"] = str(len(body))
     elif "Content-Length" not in fields:
         if body is not None:
             fields["Transfer-Encoding"] = "chunked"
@@ -62,15 +61,15 @@ async def write(request: EngineRequest, connection: Connection) -> asyncio.Task[
         ValueError: a control character is in the line or a field.
     """
     body, fields = request.body, request.fields
-    head = as_bytes(request.line, fields)
-    transport = connection.transport
-    if transport is None or transport.is_closing():
-        raise aiohttp.ClientConnectionResetError("the connection has ended")
     if body is None or (isinstance(body, bytes) and len(body) <= PIECE_BYTES):
-        transport.write(head + body if body else head)  # a StreamWriter would cost more than that
+        head = _serialize_headers(request.line, fields)  # a StreamWriter would cost more than that
+        transport = connection.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError("the connection has ended")
+        transport.write(head + body if body else head)
         return None
-    transport.write(head)
     writer = StreamWriter(cast("EngineConnection", connection.protocol), asyncio.get_running_loop())
+    await writer.write_headers(request.line, fields)
     if "Transfer-Encoding" in fields:
         writer.enable_chunking()
     else:

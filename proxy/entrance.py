@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion11
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
@@ -33,7 +33,7 @@ class Entrance:
 
     def refusal_of(self, request: ClientRequest) -> ClientReply | None:
         """Return the reply to a request that is not relayed, None where it is."""
-        return _unclear(request) or self._refusal(request) or _unexpected(request)
+        return self._refusal(request) or _unexpected(request)
 
     def middleware(self) -> Middleware:
         """Return what lets requests in to the proxy's own pages, for aiohttp."""
@@ -65,7 +65,6 @@ class Entrance:
             target=request.raw_path,
             site=fields.get("Sec-Fetch-Site"),
             mode=fields.get("Sec-Fetch-Mode"),
-            method=request.method,
             is_local=self._is_local,
         )
         if foreign is not None:
@@ -90,23 +89,6 @@ def _not_relayed(request: Asked) -> ClientReply | None:
     if fields.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
         return _not_implemented("slowtok takes no Transfer-Encoding but chunked")
     return None
-
-
-def is_unclear(message: RawRequestMessage) -> bool:
-    """Say whether a request may end elsewhere than it seems: nothing after it is read."""
-    version = message.version
-    return version.major != 1 or (message.chunked and version < HttpVersion11)
-
-
-def _unclear(request: ClientRequest) -> ClientReply | None:
-    if not is_unclear(request.message):
-        return None
-    if request.message.version.major != 1:
-        refusal = error_response(505, "slowtok speaks HTTP/1.1 and HTTP/1.0", "version")
-    else:  # RFC 9112, section 6.1
-        refusal = error_response(400, "HTTP/1.0 knows no Transfer-Encoding", "malformed")
-    refusal.force_close()
-    return refusal
 
 
 def _unexpected(request: ClientRequest) -> ClientReply | None:

@@ -135,10 +135,7 @@ class Exchange:
         return "unknown" if self.last_byte_at_s is None else "complete"
 
     def _ending(self, reply: Reply) -> str:
-        """Say how it ended: cut short, else the engine's reason.
-
-        A stream that neither gave one nor said that it is done is an error.
-        """
+        """Say how it ended: cut short, else the engine's reason; no reason at all is an error."""
         plain = self.ended or self._plain_ending()
         if plain in _CUT_SHORT:
             return plain
@@ -146,10 +143,7 @@ class Exchange:
             return "http-error"
         if reply.failed:
             return "upstream-error"
-        if reply.finish is not None or not self.stream:
-            return reply.finish or plain
-        said_done = self.meter is not None and self.meter.done  # all of it is here, without a why
-        return plain if said_done else "upstream-error"
+        return reply.finish or ("upstream-error" if self.stream else plain)
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:

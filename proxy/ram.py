@@ -7,7 +7,6 @@ that the RAM can do: the most of all that was seen counts, a decode that read fa
 """
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from typing import Any, Literal
 import orjson
 
 from slowtok.detectors.value import value
-from slowtok.proxy.sampling.redaction import keyless
 from slowtok.proxy.state_file import replace_file
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
@@ -194,7 +192,6 @@ async def _start() -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *COMMAND,
-            env=keyless(os.environ),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
         )

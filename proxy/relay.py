@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from slowtok.proxy import headers, ids
 from slowtok.proxy.api_key import client_keys
 from slowtok.proxy.assembled import as_document, assemble
-from slowtok.proxy.backlog import BacklogRoom, BacklogWatch, backlog_of, delivered
+from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
 from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
@@ -41,6 +41,8 @@ from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
 from slowtok.proxy.unharmed import Unharmed
 from slowtok.proxy.upstream import UpstreamError, broke_off, no_engine, send
+
+CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 
 class Relay:
@@ -116,7 +118,7 @@ class Relay:
 
     async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
         outgoing = headers.to_upstream(
-            request.fields,
+            request.headers,
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(recorded=self._records_traces),
             own=request.own_fields,
@@ -227,7 +229,6 @@ class Relay:
             return await self._whole(request, reply, exchange, passed)
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
-        passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
         passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
@@ -259,28 +260,25 @@ class Relay:
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        room = BacklogRoom(transport, self.held, exchange)
+        transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
         reshaped = None
         if reshaping is not None:
             reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
-        backlog = BacklogWatch(backlog_of(transport), room.give_back)
+        backlog = BacklogWatch(backlog_of(transport))
         try:
             while first:
                 await response.write(first.popleft())
             self.held.give_back(exchange)
-            ended_at_s = await pass_chunks(
-                request, reply, response, exchange, reshaped, backlog, room
-            )
+            ended_at_s = await pass_chunks(request, reply, response, exchange, reshaped, backlog)
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
-                await delivered(backlog.waiting)
                 await break_off(request, reshaped)
                 return response
             exchange.last_byte_at_s = ended_at_s
             self._observer.arrived(exchange)
             if reshaped is not None:
                 await reshaped.close()
-            await response.write_eof(headers.trailer_to_client(reply.body.trailer))
+            await response.write_eof()
             await delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
@@ -291,7 +289,6 @@ class Relay:
             raise
         finally:
             backlog.close()
-            room.give_back()
             exchange.client_blocked_s = backlog.blocked_s
         exchange.delivered_at_s = time.monotonic()
         exchange.end(None, exchange.delivered_at_s)
@@ -316,7 +313,7 @@ class Relay:
                 is_held = has_room and size_bytes <= self._max_reply_bytes
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        if not is_held or reply.body.trailer:
+        if not is_held:
             exchange.meter = None
             return await self._stream(request, reply, exchange, passed, first=pieces)
         body = b"".join(pieces)

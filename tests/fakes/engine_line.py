@@ -9,24 +9,21 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.connector import Connection
 
 from fakes.wire import SSE, chunked_head
-from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
+from slowtok.proxy.backlog import BacklogWatch
 from slowtok.proxy.engine_connection import MAX_HEAD_BYTES, EngineConnection
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.fair_reads import FairReads
-from slowtok.proxy.held_bytes import HeldBytes
-from slowtok.proxy.reply_head import ReplyHead
 from slowtok.proxy.tap import Tap
 
 
 class _Parsed(EngineConnection):
-    """Counts what is taken apart."""
+    """Counts what aiohttp is given."""
 
     parsed_bytes = 0
 
-    def take(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         self.parsed_bytes += len(data)
-        super().take(data)
+        super().data_received(data)
 
 
 class _Wire(asyncio.Transport):
@@ -37,13 +34,9 @@ class _Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.protocol: Any = None
         self.closed = False
-        self.is_paused = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return cast("asyncio.BaseProtocol", self.protocol)
 
     def write(self, data: Any) -> None:
         self.written.append(data)
@@ -57,14 +50,11 @@ class _Wire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+    def pause_reading(self) -> None:
         pass
 
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
     def resume_reading(self) -> None:
-        self.is_paused = False
+        pass
 
 
 class _Seen:
@@ -80,11 +70,9 @@ class _Seen:
 class EngineLine:
     """An engine's reply that begins with `head`, and comes read by read."""
 
-    def __init__(self, turns: FairReads | None = None) -> None:
+    def __init__(self) -> None:
         self._wire = _Wire()
-        loop = asyncio.get_running_loop()
-        turns = turns or FairReads(loop)
-        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns)
+        self.connection = _Parsed(asyncio.get_running_loop(), MAX_HEAD_BYTES, lambda _: None)
         self.connection.connection_made(self._wire)
         self._wire.protocol = self.connection
         self.connection.expect_reply(with_body=True)
@@ -92,23 +80,17 @@ class EngineLine:
     async def begin(self, head: bytes) -> None:
         """Take a head, and what came with it."""
         self._wire.protocol.data_received(head)
-        told, self.content = await self.connection.read()
-        self._head = cast("ReplyHead", told)
+        self._message, self.content = await self.connection.read()
 
     @property
     def parsed_bytes(self) -> int:
-        """What was taken apart, the head included."""
+        """What aiohttp was given to take apart, the head included."""
         return self.connection.parsed_bytes
 
     @property
     def is_over(self) -> bool:
         """Whether the reply has ended, well or not."""
         return self.content.is_eof() or self._wire.closed
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether no more is read from the engine now."""
-        return self._wire.is_paused
 
     def receive(self, data: bytes) -> None:
         """Bring one read."""
@@ -129,9 +111,7 @@ class EngineLine:
         connection: Any = type("Kept", (), {"close": lambda _: None})()
         connection.transport, connection.protocol = self._wire, self.connection
         kept = cast("Connection", connection)
-        body = self.connection.body
-        assert body is not None
-        return EngineReply(self._head, body, self.content, kept, None, "http://engine")
+        return EngineReply(self._message, self.content, kept, None, "http://engine")
 
 
 class TappedLine(EngineLine):
@@ -154,7 +134,7 @@ class TappedLine(EngineLine):
 
     @property
     def is_flowing(self) -> bool:
-        """Whether the tap stands between the engine and its connection."""
+        """Whether the tap stands between the engine and aiohttp."""
         return self._wire.protocol is not self.connection
 
     async def begin(self, head: bytes = chunked_head(SSE)) -> None:
@@ -172,7 +152,6 @@ class TappedLine(EngineLine):
             reshape=self._reshape,
             exchange=exchange,
             backlog=BacklogWatch(lambda: 0),
-            room=BacklogRoom(self.client, HeldBytes(0), exchange),
         )
         await self.flow()
 
