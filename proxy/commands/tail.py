@@ -1,10 +1,12 @@
 """`slowtok tail`: the log's requests, readable, as they come."""
 
 import os
+import signal
 import sys
-import time
+import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,10 +32,10 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     if not path.exists():
         return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
-        if not _print_all(path, last, follow=follow, json=settings.json_lines):
+        with _stop_on_ctrl_c() as stop:
+            found = _print_all(path, last, stop, follow=follow, json=settings.json_lines)
+        if not found:
             sys.stderr.write(plain(f"no request in {path} yet") + "\n")
-    except KeyboardInterrupt:
-        return DONE
     except BrokenPipeError:  # the reader has seen enough; what is buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -44,12 +46,28 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
     return DONE
 
 
-def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> bool:
+@contextmanager
+def _stop_on_ctrl_c() -> Iterator[threading.Event]:
+    """Yield what Ctrl-C sets: a KeyboardInterrupt that strikes in a finaliser would be lost."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _print_all(path: Path, last: int, stop: threading.Event, *, follow: bool, json: bool) -> bool:
     """Print them; without `follow` it ends, and says whether there was one."""
     console = Console(highlight=False, soft_wrap=True)
     shown: deque[str] = deque(maxlen=last)
     reading, caught_up = Reading(), False
     for line in _lines(path):
+        if stop.is_set():
+            return True
         if line is None:  # all that is there has been read
             if not caught_up:
                 reading.check(path)
@@ -58,7 +76,7 @@ def _print_all(path: Path, last: int, *, follow: bool, json: bool) -> bool:
             caught_up = True
             if not follow:
                 return bool(shown) or not last
-            time.sleep(POLL_S)
+            stop.wait(POLL_S)
         elif text := _shown(console, line, reading.entry(line), json=json):
             if caught_up:
                 sys.stdout.write(text)
