@@ -40,7 +40,6 @@ from slowtok.detectors.gpu_window import (
     share_with_bits,
 )
 from slowtok.detectors.machine import GpuFacts, GpuSample
-from slowtok.detectors.measured_loss import throttled_ratio
 from slowtok.detectors.once import once, once_each
 from slowtok.detectors.phases import expected_decode_tps, judge_decode, slowdown
 from slowtok.detectors.shape import step_of
@@ -202,16 +201,14 @@ def loss_without_clocks(case: Case) -> ClockLoss | None:
     )
 
 
-def is_present(case: Case, bits: int, *, counted: bool = False) -> bool:
-    """Say whether reason bits stood for a tenth of a phase, or a counter of heat or brake grew.
+def is_present(case: Case, bits: int) -> bool:
+    """Say whether reason bits stood for a tenth of a phase.
 
     That is a state without measurable cost where `loss` finds none: it is not ruled out.
     """
     for phase in ("decode", "prefill"):
         for samples in by_gpu(case.gpu_during(phase)).values():
             if (share_with_bits(samples, bits) or 0.0) >= MIN_PRESENT_RATIO:
-                return True
-            if counted and (throttled_ratio(samples) or 0.0) >= MIN_PRESENT_RATIO:
                 return True
     return False
 

@@ -19,14 +19,12 @@ that of a GB10 at 799 instead of 2,418 MHz (`slowtok.detectors.clocks`).
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal
 
 from slowtok.config.efficiency import constants
 from slowtok.detectors.case import Baseline, Case
 from slowtok.detectors.clocks import SmShare, decodes_on_gpu, healthy, lost_ratio
 from slowtok.detectors.drafts import speculates
-from slowtok.detectors.finding import Missing
 from slowtok.detectors.gpu_window import by_gpu, facts_of, gained_ratio
 from slowtok.detectors.machine import GpuSample
 from slowtok.detectors.once import once
@@ -35,6 +33,7 @@ from slowtok.detectors.shape import (
     ONE_STEP_S,
     Stall,
     best_stretch,
+    gaps_of,
     stalls_of,
     usual_gap_s,
 )
@@ -135,7 +134,7 @@ def engine_stalls(case: Case) -> tuple[Stall, ...]:
     if not stalls or case.server.local is False or _tokens_per_read(case) > MAX_TOKENS_PER_READ:
         return ()
     times, phases, timeline = case.timeline.token_at_s, case.phases, case.timeline
-    usual_s = usual_gap_s([end - begin for begin, end in pairwise(times)])
+    usual_s = usual_gap_s(gaps_of(case))
     if case.timeline.tokens.completion is None:
         # a last read may hold all that a parser collected: what came after tells that it did not
         least = int(MIN_STALL_GAPS)
@@ -176,7 +175,7 @@ def _stood_still_s(case: Case, decode_s: float) -> float:
     if not stalls:
         return 0.0
     times = case.timeline.token_at_s
-    usual_s = usual_gap_s([end - begin for begin, end in pairwise(times)])
+    usual_s = usual_gap_s(gaps_of(case))
     way_s = max(times[-1] - times[0] - decode_s, 0.0)  # by the engine's clock it was not the engine
     stood_s = sum(stall.gap_s - usual_s for stall in stalls) - way_s
     return stood_s if stood_s >= MIN_STALLED_RATIO * decode_s else 0.0
@@ -248,7 +247,7 @@ def _came_in_bursts(case: Case) -> bool:
     Then the best rate is that of the way, or of a step that brought much.
     """
     times = case.timeline.token_at_s
-    gaps = [end - begin for begin, end in pairwise(times)]
+    gaps = gaps_of(case)
     of_one_step = sum(1 for gap_s in gaps if gap_s < ONE_STEP_S)
     if of_one_step > MAX_OF_ONE_STEP_RATIO * len(gaps):
         return True
@@ -300,14 +299,11 @@ def _counted_ratio(case: Case, rate_tps: float) -> float:
         counted = throttled_ratio(samples)
         if counted is None or counted < MIN_COUNTED_RATIO:
             continue
-        try:
-            good = healthy(case, facts_of(case, index), samples)
-        except Missing:
-            continue
+        good = healthy(case, facts_of(case, index), samples)
         hot = [s for s in samples if s.reasons is None or s.reasons & ~_HARMLESS_BITS]
         lost = lost_ratio(hot, good, "decode", lambda _: True, LEAST_SM_SHARE) or 0.0
         if 1 / (1 - lost) >= MIN_CLOCK_SLOWDOWN:
-            worst = max(worst, lost * min(counted, 1.0))
+            worst = max(worst, lost * counted)
     if worst and reference_tps is not None:
         return max(worst, 1 - rate_tps / reference_tps)
     return worst

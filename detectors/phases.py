@@ -76,9 +76,8 @@ class DecodeJudgement:
 @once
 def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band, the setup's own past, and what was measured."""
-    by_rate, measured = _by_rate(case), None
-    if not is_error(case):
-        measured = measured_loss(case)
+    by_rate = _by_rate(case)
+    measured = None if is_error(case) else measured_loss(case)
     if measured is None:
         return by_rate
     if not by_rate.slow:

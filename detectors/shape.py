@@ -82,7 +82,7 @@ class Stretch:
 def step_of(case: Case) -> Step | None:
     """Return the one lasting change of the rate, None where it was level or only drifted."""
     times = case.timeline.token_at_s
-    gaps = _gaps(times)
+    gaps = gaps_of(case)
     if len(gaps) < 2 * MIN_SIDE_GAPS:
         return None
     logs = [math.log(max(gap_s, LEAST_GAP_S)) for gap_s in gaps]
@@ -114,7 +114,7 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
     times = case.timeline.token_at_s
     if len(times) <= MIN_STALL_GAPS:
         return ()
-    gaps = _gaps(times)
+    gaps = gaps_of(case)
     least_s = max(MIN_STALL_S, MIN_STALL_GAPS * usual_gap_s(gaps))
     if max(gaps) < least_s:
         return ()
@@ -147,7 +147,10 @@ def usual_gap_s(gaps: Sequence[float]) -> float:
     return statistics.median([gap_s for gap_s in gaps if gap_s >= ONE_STEP_S] or gaps)
 
 
-def _gaps(times: Sequence[float]) -> list[float]:
+@once
+def gaps_of(case: Case) -> list[float]:
+    """Return the seconds between one read that carried tokens and the next."""
+    times = case.timeline.token_at_s
     return list(map(operator.sub, times[1:], times))
 
 
