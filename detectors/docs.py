@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.finding import Detector
+from slowtok.detectors.case.finding import Detector
+from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 
 SECTIONS = ("Signal:", "Not to be confused with:", "Remedy:", "Sources:")
 

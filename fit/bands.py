@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fit.folds import HeldOut, by_setup
 from fit.model import Array
 from fit.rows import Row
-from slowtok.detectors.envelope_memory import GPU_HIGH_RATIO
+from slowtok.detectors.expectation.memory import GPU_HIGH_RATIO
 
 Mask = NDArray[np.bool_]
 

@@ -2,7 +2,8 @@
 
     t = (weights / wide + KV / kv_ratio) / (efficiency x bandwidth) + layers x (c + c_moe + c_old)
 
-It must say the same as `slowtok.detectors.envelope_memory`; tests/fitting holds the two together.
+It must say the same as `slowtok.detectors.expectation.memory`; tests/fitting holds the
+two together.
 Loss: soft-L1 on the logarithm of the rate, so that one bad row does not pull a constant.
 """
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from fit.rows import Row, weights
-from slowtok.detectors.envelope_memory import WIDE_BITS
+from slowtok.detectors.expectation.memory import WIDE_BITS
 
 Array = NDArray[np.float64]
 

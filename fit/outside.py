@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
-from slowtok.detectors.assumed_model import Unsized
-from slowtok.detectors.prospect import Rate, prospect
-from slowtok.detectors.published import facts_of
+from slowtok.detectors.expectation.assumed_model import Unsized
+from slowtok.detectors.expectation.prospect import Rate, prospect
+from slowtok.detectors.expectation.published import facts_of
 
 Cells = tuple[str, int, int, str, str, str, str, str, str]
 

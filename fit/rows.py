@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from slowtok.config.hardware import GpuSpec, find_card, find_gpu
-from slowtok.detectors.envelope_memory import FITTED_ENGINES, GPU_HIGH_RATIO, is_old_build
-from slowtok.detectors.envelope_reads import NoBasis, Reads, reads_of, unpredictable
-from slowtok.detectors.published import Published, facts_of
+from slowtok.detectors.expectation.memory import FITTED_ENGINES, GPU_HIGH_RATIO, is_old_build
+from slowtok.detectors.expectation.published import Published, facts_of
+from slowtok.detectors.expectation.reads import NoBasis, Reads, reads_of, unpredictable
 
 DATA = Path(__file__).with_name("data") / "decode_rates.csv"
 

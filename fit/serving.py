@@ -3,7 +3,8 @@
     t = (weights / narrow + KV / kv_ratio) / (efficiency x bandwidth x GPUs)
         + layers x (engine x c + c_moe + c_tensor + c_moe_tensor + c_old)
 
-It must say the same as `slowtok.detectors.envelope_serving`; tests/fitting holds the two together.
+It must say the same as `slowtok.detectors.expectation.serving`; tests/fitting holds the
+two together.
 Efficiency is that of the memory times that of the engine; the engines' are held to a mean of 1 by
 their priors. Held out are GPUs and sources, as in the fit of llama.cpp and its kin.
 """
@@ -21,10 +22,10 @@ from scipy.optimize import least_squares
 
 from fit.model import MAX_EFFICIENCY, PRIOR_WEIGHT, SCALE, Array
 from slowtok.config.efficiency import ServingConstants, ServingEngine, ServingMemory
-from slowtok.detectors.envelope_memory import GPU_HIGH_RATIO, spec_of
-from slowtok.detectors.envelope_reads import NoBasis, Reads, reads_of
-from slowtok.detectors.envelope_serving import SERVING_ENGINES, is_narrow, is_old, memory_class
-from slowtok.detectors.published import Published, facts_of
+from slowtok.detectors.expectation.memory import GPU_HIGH_RATIO, spec_of
+from slowtok.detectors.expectation.published import Published, facts_of
+from slowtok.detectors.expectation.reads import NoBasis, Reads, reads_of
+from slowtok.detectors.expectation.serving import SERVING_ENGINES, is_narrow, is_old, memory_class
 
 DATA = Path(__file__).with_name("data") / "engine_rates.csv"
 MEMORIES = ("hbm", "gddr", "unified", "instinct")

@@ -1,0 +1,1 @@
+"""Analysis of a request's readings: arithmetic that several causes share."""

@@ -1,0 +1,57 @@
+"""How a request is cut short: each way, why there is no verdict then, and what to look at.
+
+A request that was not cut short ended with the engine's own finish reason, with `http-error`, or
+with `complete` where the reply was not looked into (`case.Ending`).
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class CutShort(StrEnum):
+    """What ended a request before its answer was complete: the value of `ended` in records."""
+
+    reason: str
+    hint: str | None
+
+    def __new__(cls, name: str, reason: str, hint: str | None = None) -> "CutShort":
+        """Make a member with its reason, and what to look at where somebody can do something."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.reason = reason
+        member.hint = hint
+        return member
+
+    NO_ENGINE = (
+        "no-engine",
+        "there was no engine to ask",
+        "start llama-server, vLLM or Ollama, or name one with --upstream URL",
+    )
+    UPSTREAM_REFUSED = (
+        "upstream-refused",
+        "the engine could not be reached",
+        "is the engine running, and is this its address? (slowtok --upstream URL)",
+    )
+    UPSTREAM_ERROR = (
+        "upstream-error",
+        "the engine broke off, or reported an error",
+        "did the engine crash or restart? its own log says more",
+    )
+    TIMEOUT = (
+        "timeout",
+        "the engine did not answer in time",
+        "is the machine reachable, and does a firewall drop the connection?",
+    )
+    OVERLOADED = (
+        "overloaded",
+        "slowtok had no file descriptor or no memory left for it",
+        (
+            "raise the limit of open files (ulimit -n), or set max_connections lower; where "
+            "memory was the limit, raise max_held_bytes"
+        ),
+    )
+    CLIENT_GONE = ("client-gone", "the client left before the end")
+    PROXY_STOPPED = ("proxy-stopped", "slowtok was stopped before the end")
+
+
+CUT_SHORT: Mapping[str, CutShort] = {str(ending): ending for ending in CutShort}

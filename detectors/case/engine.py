@@ -1,0 +1,119 @@
+"""The inference engine and its model: what they said, what their command line and files say.
+
+Invariants as in `slowtok.detectors.case.case`: `None` is not known, zero is a measurement.
+"""
+
+from slowtok.detectors.case.value import value
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """The inference engine: what it said of itself and what its command line and environment say.
+
+    `gpu_layers` is the number asked for (-1: the engine decides). `threads` is the decode thread
+    count asked for. `slept` says that the engine had put the model away before this request.
+    `gpu_indices` are the GPUs that its processes use: None where it cannot be told, empty where
+    they use none. `loaded_bytes` is what the model takes in memory, `loaded_gpu_bytes` the part of
+    it on GPUs, by the engine's word. `kv_cache_tokens` is what the whole KV cache holds.
+    `gpu_memory_ratio` is the share of a GPU that the engine was allowed to fill (vLLM).
+    `started_unix_s` is when its process began. `swa_full` keeps the whole KV cache of layers with a
+    sliding window, `checkpoints` is how many states of a sequence are kept to go back to (both of
+    llama-server), `cache_block_tokens` what the prefix cache keeps together (vLLM).
+    `template_habits` is what its chat template does to earlier turns: `thinking`, `tools-last`,
+    `clock`; empty where none of these, None where the template is not known.
+    """
+
+    kind: str = "unknown"
+    name: str | None = None
+    url: str | None = None
+    version: str | None = None
+    local: bool | None = None
+    pid: int | None = None
+    unmapped: str | None = None
+    context_tokens: int | None = None
+    slots: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    kv_type_k: str | None = None
+    kv_type_v: str | None = None
+    flash_attention: str | None = None
+    memory_mapped: bool | None = None
+    speculative: bool | None = None
+    slept: bool | None = None
+    uptime_s: float | None = None
+    gpu_indices: tuple[int, ...] | None = None
+    batch_tokens: int | None = None
+    micro_batch_tokens: int | None = None
+    cpu_moe_layers: int | None = None
+    kv_on_gpu: bool | None = None
+    split_mode: str | None = None
+    tensor_parallel: int | None = None
+    loaded_bytes: int | None = None
+    loaded_gpu_bytes: int | None = None
+    loaded_models: tuple[str, ...] | None = None
+    kv_cache_tokens: int | None = None
+    gpu_memory_ratio: float | None = None
+    prefix_caching: bool | None = None
+    eager: bool | None = None
+    cpu_offload_bytes: int | None = None
+    unified_memory: bool | None = None
+    started_unix_s: float | None = None
+    swa_full: bool | None = None
+    checkpoints: int | None = None
+    cache_block_tokens: int | None = None
+    template_habits: tuple[str, ...] | None = None
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The model's geometry as far as bytes per token need it.
+
+    `read_bytes` are the weights read for each generated token (embedding look-ups left out, used
+    experts only), `active_parameters` how many weights those are. `kv_bytes_per_token` grows with
+    the context; layers with a sliding window add `kv_window_bytes_per_token` for up to
+    `kv_window_tokens`; both at 16-bit. `state_bytes` is the recurrent state of one sequence, of the
+    same size at any context, and both read and written for each token; zero where there is none.
+    `file_bytes` and what rests on it are of the weights as the engine loads them; where its options
+    change them in a way that nothing tells they are None, and `bytes_unknown` says why.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    digest: str | None = None
+    quantisation: str | None = None
+    parameters: int | None = None
+    file_bytes: int | None = None
+    read_bytes: int | None = None
+    layers: int | None = None
+    experts: int | None = None
+    experts_used: int | None = None
+    kv_bytes_per_token: float | None = None
+    kv_window_tokens: int | None = None
+    kv_window_bytes_per_token: float | None = None
+    bits_per_weight: float | None = None
+    state_bytes: float | None = None
+    active_parameters: int | None = None
+    bytes_unknown: str | None = None
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class EngineActivity:
+    """What the engine's own counters gained over the `span_s` seconds around a request.
+
+    They count every request of the engine: `alone` says that only this one was there.
+    `running_max` and `kv_used_max_ratio` are the highest readings seen. The `*_s` sums are over the
+    requests that ended in the span.
+    """
+
+    span_s: float
+    alone: bool | None = None
+    running_max: int | None = None
+    kv_used_max_ratio: float | None = None
+    preemptions: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    drafted: int | None = None
+    accepted: int | None = None

@@ -1,0 +1,252 @@
+"""Facts that detectors ask for by name, and how to make each one visible where it is not."""
+
+from collections.abc import Iterable, Mapping
+
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.detectors.case.machine import GpuFacts
+
+_SAMPLES = "the sampling process gave none in that time: see overhead.sampling in /slowtok/status"
+_PROCESS = (
+    "slowtok must see the server's process: run it on the same machine, as the same user, and not "
+    "behind a container's port forwarding"
+)
+_SCHEDSTAT = f"{_PROCESS}; and the kernel needs CONFIG_SCHEDSTATS"
+_TIMINGS = (
+    "the engine's own timings: llama-server and Ollama give them, vLLM with "
+    "--enable-per-request-metrics; streamed requests are timed without, and with "
+    'split_nonstreamed = "stream" in the settings all are streamed'
+)
+_MODEL_FILE = "slowtok must be able to read the model file that the server has loaded"
+_GPU = (
+    "NVIDIA: the driver's libnvidia-ml must be loadable here (containers: --gpus all); AMD: on "
+    "Linux; Apple: macmon must be installed"
+)
+PID_HOST = (
+    "slowtok runs in a container with process numbers of its own, and the driver gives the host's: "
+    "start the container with --pid=host"
+)
+
+_OTHERS = (
+    "llama-server shows them at /slots, vLLM in /metrics, SGLang too with --enable-metrics, in "
+    "requests of over a second; of Ollama and others only requests through slowtok are seen"
+)
+
+HOW_TO_ENABLE: Mapping[str, str] = {
+    "CPU throttling of the server": f"{_PROCESS}; Linux only",
+    "CPU time of the other processes": _SAMPLES,
+    "CPU time of the server": _PROCESS,
+    "GPU memory of the server": f"{_GPU}; inside a container also --pid=host",
+    "GPU samples during decode": _GPU,
+    "GPU samples during prefill": _GPU,
+    "GPU time of each process": f"{_GPU}; inside a container also --pid=host",
+    "GPU utilisation": f"{_GPU}; not available on MIG slices",
+    "KV bytes read per token": _MODEL_FILE,
+    "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not tell it",
+    "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not tell it",
+    "RAM bandwidth": "it is measured once, in a second without requests in which the cores rest",
+    "arrival times of the tokens": "only streamed replies have them (stream: true)",
+    "bandwidth used of the GPU's memory": (
+        f"{_GPU}; the driver counts it on data-centre GPUs and some newer cards only"
+    ),
+    "busy threads of the server": _PROCESS,
+    "bytes read per token": _MODEL_FILE,
+    "bytes the server reads from disk": f"{_PROCESS}; another user's process needs root",
+    "clock of the CPU": "the kernel must tell it (cpufreq); virtual machines often do not",
+    "clocks of the GPU": _GPU,
+    "default power limit of the GPU": f"{_GPU}; laptops do not tell it",
+    "licence of the vGPU": _GPU,
+    "power limit in force": _GPU,
+    "power of the GPU": _GPU,
+    "reasons for lower clocks": _GPU,
+    "temperature margin of the GPU": _GPU,
+    "decode rate": _TIMINGS,
+    "decode rate expected of this GPU": _MODEL_FILE,
+    "decode rate expected without drafts": _MODEL_FILE,
+    "decode time": _TIMINGS,
+    "decode time by the engine's own clock": (
+        "vLLM: start it with --enable-per-request-metrics; llama-server and Ollama's own API tell"
+    ),
+    "drafted and accepted tokens": (
+        "the engine must count them: llama-server does in its timings, vLLM in /metrics"
+    ),
+    "host samples during decode": _SAMPLES,
+    "host samples during prefill": _SAMPLES,
+    "memory of the GPU": f"{_GPU}; GPUs that use the machine's memory have none of their own",
+    "length of the context": "the engine must report its token counts (usage)",
+    "major page faults of the server": f"{_PROCESS}; Linux only",
+    "number of CPU threads of the engine": "start the engine with -t N, or let slowtok see it",
+    "number of cores the server may use": _PROCESS,
+    "number of generated tokens": "the engine must report its token counts (usage)",
+    "number of prompt tokens": "the engine must report its token counts (usage)",
+    "operating system of the machine": "slowtok must run on the machine that has the GPU",
+    "prefill rate expected of this GPU": _MODEL_FILE,
+    "prefill time": _TIMINGS,
+    "other requests at the engine": _OTHERS,
+    "preemptions counted by the engine": "vLLM counts them in /metrics: it must answer there",
+    "processes on the GPU": f"{_GPU}; inside a container also --pid=host",
+    "prompt tokens taken from the cache": (
+        "vLLM: start it with --enable-prompt-tokens-details; Ollama tells them since 0.34"
+    ),
+    "size of the model file": _MODEL_FILE,
+    "start of prefill": _TIMINGS,
+    "time in the engine's queue": _TIMINGS,
+    "time stalled on the disk (/proc/pressure)": "the kernel needs CONFIG_PSI (boot with psi=1)",
+    "time the request was sent": "the request never reached the engine",
+    "time the server was throttled": f"{_PROCESS}; Linux only",
+    "time the server's threads waited for a core": _SCHEDSTAT,
+    "whether a slot of the engine was free": _OTHERS,
+    "whether flash attention is on": _PROCESS,
+    "whether the model was loaded before the request": (
+        "llama-server tells it in /props, Ollama in load_duration; other engines do not"
+    ),
+}
+
+FIELDS: Mapping[str, str] = {
+    "GPU memory of the server": "processes",
+    "GPU samples during decode": "",
+    "GPU samples during prefill": "",
+    "GPU time of each process": "processes",
+    "GPU utilisation": "busy_ratio",
+    "PCIe link of the working GPU": "pcie_width",
+    "PCIe traffic": "pcie_rx_bytes_per_s",
+    "bandwidth used of the GPU's memory": "dram_busy_ratio",
+    "clocks of the GPU": "sm_clock_mhz",
+    "licence of the vGPU": "vgpu_licensed",
+    "power limit in force": "power_limit_w",
+    "power of the GPU": "power_w",
+    "reasons for lower clocks": "reasons",
+    "temperature margin of the GPU": "temperature_margin_c",
+    "memory of the GPU": "total_bytes",
+    "processes on the GPU": "processes",
+}
+"""Facts that are a field of `GpuSample`, which a GPU may be unable to give, or all of it ("")."""
+
+_SAMPLED = frozenset(
+    fact for fact, words in HOW_TO_ENABLE.items() if words.startswith((_SAMPLES, _PROCESS, _GPU))
+)
+"""Facts that the sampling process reads."""
+
+# What a GPU can be asked: the name of each field of `GpuSample` for people, and who gives it.
+#
+# Source: nvml.h of CUDA 13.4 for what is supported where; amdgpu's files for AMD.
+
+_COUNTERS = "the driver may be too old for these counters"
+_OWN_MEMORY = "GPUs that use the machine's memory have none of their own: look at its RAM"
+_WHOLE = "slices of a GPU (MIG) do not tell it"
+_ERRORS = "data-centre and workstation GPUs count them, GeForce cards do not"
+_LINK = "not told in virtual machines that share a GPU, nor by GPUs without a PCIe slot"
+
+NAMES: Mapping[str, str] = {
+    "busy_ratio": "GPU utilisation",
+    "memory_busy_ratio": "time with memory traffic",
+    "power_w": "power",
+    "power_limit_w": "power limit in force",
+    "sm_clock_mhz": "clock of the processors",
+    "memory_clock_mhz": "clock of the memory",
+    "pstate": "performance state",
+    "reasons": "reasons for lower clocks",
+    "temperature_c": "temperature",
+    "free_bytes": "memory of the GPU",
+    "total_bytes": "memory of the GPU",
+    "reserved_bytes": "memory that the driver reserves",
+    "processes": "processes on the GPU",
+    "temperature_margin_c": "temperature margin",
+    "memory_temperature_c": "temperature of the memory",
+    "dram_busy_ratio": "share of the memory bandwidth in use",
+    "pcie_rx_bytes_per_s": "PCIe traffic",
+    "pcie_tx_bytes_per_s": "PCIe traffic",
+    "pcie_generation": "PCIe link",
+    "pcie_width": "PCIe link",
+    "energy_j": "energy",
+    "throttled_power_ns": "time throttled",
+    "throttled_sw_thermal_ns": "time throttled",
+    "throttled_hw_thermal_ns": "time throttled",
+    "throttled_power_brake_ns": "time throttled",
+    "power_source": "power source",
+    "vgpu_licensed": "vGPU licence",
+    "ecc_errors": "memory errors",
+    "remapped_rows": "memory errors",
+    "pcie_replays": "PCIe errors",
+    "xid": "critical errors (Xid)",
+    "xids": "critical errors (Xid)",
+}
+
+WHO_HAS: Mapping[str, str] = {
+    "busy_ratio": _WHOLE,
+    "memory_busy_ratio": _WHOLE,
+    "power_w": "virtual machines and Jetson boards do not tell it",
+    "power_limit_w": "laptops and virtual machines often do not tell it",
+    "reasons": "a newer driver may tell them",
+    "free_bytes": _OWN_MEMORY,
+    "total_bytes": _OWN_MEMORY,
+    "reserved_bytes": "a newer driver may tell it",
+    "processes": "not told under WSL2; inside a container it takes --pid=host",
+    "temperature_margin_c": "Ada and newer GPUs tell it, with a driver that knows them",
+    "memory_temperature_c": "GPUs with HBM tell it, GeForce cards do not",
+    "dram_busy_ratio": "Hopper and newer data-centre GPUs tell it",
+    "pcie_rx_bytes_per_s": _LINK,
+    "pcie_tx_bytes_per_s": _LINK,
+    "pcie_generation": _LINK,
+    "pcie_width": _LINK,
+    "energy_j": "Volta and newer GPUs count it",
+    "throttled_power_ns": _COUNTERS,
+    "throttled_sw_thermal_ns": _COUNTERS,
+    "throttled_hw_thermal_ns": _COUNTERS,
+    "throttled_power_brake_ns": _COUNTERS,
+    "power_source": "laptops tell it",
+    "vgpu_licensed": "asked of virtual GPUs only",
+    "ecc_errors": _ERRORS,
+    "remapped_rows": _ERRORS,
+    "xid": "the driver reports them on Linux only",
+    "xids": "the driver reports them on Linux only",
+}
+
+
+def how_to_enable(fact: str, case: Case | None = None) -> str:
+    """Return what the user can do to make `fact` visible; with a case, why it was not in that."""
+    words = HOW_TO_ENABLE.get(fact, "nothing is known that would show it")
+    field = FIELDS.get(fact)
+    if case is not None and case.device.sampling_failure and fact in _SAMPLED:
+        return case.device.sampling_failure
+    if case is not None and words == _MODEL_FILE and _is_read(case.model):
+        words = "; ".join(case.envelope.because) or words
+    if case is None or field is None:
+        return words
+    if not case.device.gpus:
+        reason = case.device.gpus_reason
+        return f"{reason}; {words}" if reason else words
+    if not field:
+        return _SAMPLES
+    if field == "processes" and case.device.private_pids:
+        return PID_HOST
+    return "; ".join(_reasons(case, field)) or words
+
+
+def _reasons(case: Case, field: str) -> Iterable[str]:
+    mine = case.server.gpu_indices
+    gpus = [gpu for gpu in case.device.gpus or () if not mine or gpu.index in mine]
+    for gpu in gpus:
+        if field in gpu.absent:
+            why = why_absent(field, gpu.absent[field])
+            yield f"{label(gpu)}: {why}" if len(gpus) > 1 else why
+
+
+def label(gpu: GpuFacts) -> str:
+    """Return a GPU's number and name."""
+    return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
+
+
+def _is_read(model: ModelFacts) -> bool:
+    """Say whether the model file told all: then something else is missing for what it reads."""
+    return model.read_bytes is not None and model.kv_bytes_per_token is not None
+
+
+def name_of(field: str) -> str:
+    """Return what people call a field of `GpuSample`."""
+    return NAMES.get(field, field)
+
+
+def why_absent(field: str, reason: str) -> str:
+    """Return why a GPU does not give a field, and which GPUs do."""
+    return "; ".join(part for part in (reason, WHO_HAS.get(field)) if part)

@@ -1,0 +1,194 @@
+"""Findings, the diagnosis, and the shape of a detector: everything that may be said of a case.
+
+A detector is a module: a docstring with the sections Signal, Not to be confused with, Remedy and
+Sources; `TITLE` and `TRAITS`; constants with their reasons; one function `detect`. A type checker
+accepts a module as a `Detector`, so there is no base class.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Literal, Protocol, TypeVar
+
+from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.value import value
+
+T = TypeVar("T")
+Verdict = Literal["slow", "normal", "unknown"]
+
+
+class Missing(Exception):
+    """A fact that a detector needs was not measured. `fact` is its name, for `not_visible`."""
+
+    def __init__(self, fact: str) -> None:
+        self.fact = fact
+
+
+def need(value: T | None, fact: str) -> T:
+    """Return `value`, or stop the detector because `fact` is not known.
+
+    Raises:
+        Missing: `value` is None.
+    """
+    if value is None:
+        raise Missing(fact)
+    return value
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number that a finding rests on, with the limit it was held against."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause with its proof.
+
+    `lost_s` is what the detector predicts that its cause cost this request in `phase`; diagnosis
+    turns it into the part that this cause is charged with, and writes that in place of `{lost}`
+    in `summary` and `remedy`. When `informational`, the finding explains a normal request and never
+    makes one slow. `proof_s`: seconds of this phase that something counted proves lost (a counter,
+    a stall), whatever the rate expected.
+    """
+
+    phase: Phase
+    confidence: float
+    lost_s: float
+    summary: str
+    remedy: str
+    evidence: tuple[Evidence, ...]
+    informational: bool = False
+    proof_s: float = 0.0
+
+
+UNNAMED = Finding(phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=())
+"""A cause that is present without measurable cost: neither named nor ruled out.
+
+For one that many normal requests show: the words that nobody reads cost more than all else."""
+
+
+def charge(finding: Finding, lost_s: float) -> Finding:
+    """Return the finding charged with its part of the loss, said in its words, too."""
+    said = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"
+    return replace(
+        finding,
+        lost_s=lost_s,
+        summary=finding.summary.replace("{lost}", said),
+        remedy=finding.remedy.replace("{lost}", said),
+    )
+
+
+COUNTED_ELSEWHERE = "(counted under its root cause)"
+
+
+def symptom(finding: Finding) -> Finding:
+    """Return the finding as what follows from a root that is charged with all of the loss."""
+    said = finding.summary.replace("{lost}", f"{{lost}} {COUNTED_ELSEWHERE}")
+    return replace(charge(replace(finding, summary=said), finding.lost_s), lost_s=0.0)
+
+
+Channel = Literal["server", "counter", "gauge", "inference"]
+"""What a piece of evidence is: the engine's or the driver's own word, a counter's difference, a
+reading, or something that follows from others."""
+
+CHANNEL_WEIGHT: Mapping[Channel, float] = {
+    "server": 0.9,
+    "counter": 0.8,
+    "gauge": 0.5,
+    "inference": 0.3,
+}
+"""How far one piece of evidence alone is believed. No published source: proposed, and held against
+labelled cases in docs/accuracy.md."""
+
+MOST_CONFIDENCE = 0.97
+AGAINST_RATIO = 0.6
+"""What each contradicting piece of evidence leaves of the confidence. No published source."""
+
+
+def weigh(*independent: Channel, against: int = 0) -> float:
+    """Return the confidence in a cause from independent pieces of evidence (noisy-or).
+
+    `against` counts pieces that contradict it without ruling it out.
+    """
+    doubt = math.prod(1 - CHANNEL_WEIGHT[channel] for channel in independent)
+    return round(min(1 - doubt, MOST_CONFIDENCE) * AGAINST_RATIO**against, 2)
+
+
+Requirement = Literal["gpu", "gpu-use", "host-samples", "kv-reads"]
+"""What a detector cannot say anything without, whatever else is known: a GPU in the machine; an
+engine that may use one; samples of the host during decode; the bytes of KV cache that a token
+reads. Without a GPU the cause is ruled out, without the others a fact is missing."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What is true of a cause whatever the request; a new cause says nothing else elsewhere.
+
+    `phases` are those that it slows. `in_exchange`: times, tokens and the engine's own words show
+    it; all other causes lie in the machine, and are not ruled out where nobody read that.
+    `persistent`: it does not come for one request and go, so that the first sight of it is doubted
+    and later ones confirm it. `since_load`: it stands from the load of the model on, and cannot
+    begin in an engine that runs.
+    """
+
+    phases: tuple[Phase, ...] = ("prefill", "decode")
+    requires: Requirement | None = None
+    in_exchange: bool = False
+    persistent: bool = False
+    since_load: bool = False
+
+
+class Detector(Protocol):
+    """A module that knows one cause."""
+
+    __name__: str
+    TITLE: str
+    TRAITS: Traits
+
+    def detect(self, case: Case) -> Finding | None:
+        """Return a finding, `UNNAMED` in its place, or None when the cause is ruled out.
+
+        Raises:
+            Missing: a fact that the answer depends on is not known.
+        """
+        ...
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class PhaseLoss:
+    """Time lost in one phase against expectation; `slow` says that it is beyond the gate.
+
+    `least_lost_s` is the part of it that is certain, whatever the expectation's middle is worth.
+    """
+
+    phase: Phase
+    lost_s: float
+    slow: bool
+    least_lost_s: float
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The verdict on one request.
+
+    `findings` maps cause to finding, the primary one first. `cleared` are causes whose facts were
+    there and contradict them, `unused` those that are present without measurable cost. `missing`
+    maps a cause to the fact it lacked, `failed` to the error it raised.
+    `budget_ms_per_token` sums to what each generated token lost, `unexplained` included.
+    """
+
+    verdict: Verdict
+    phase: Phase | None = None
+    reason: str = ""
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    losses: tuple[PhaseLoss, ...] = ()
+    budget_ms_per_token: Mapping[str, float] = field(default_factory=dict)
+    cleared: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)

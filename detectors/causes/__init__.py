@@ -1,0 +1,1 @@
+"""Detectors: one module for each cause, in the folder of where its remedy lies."""

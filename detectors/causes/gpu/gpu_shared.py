@@ -1,0 +1,132 @@
+"""Another process computed on the same GPU, so the server had only a part of its time.
+
+Signal:
+The GPU is full, and other processes' kernels ran on it for at least 10 % of the time. The driver
+gives them turns: two that want all of it get half each. The rate steps when the other one starts
+or ends, not with tokens; clocks and power look healthy.
+
+Not to be confused with:
+- `batch-shared`: other requests of the same server.
+- A desktop's own drawing: up to 5 %.
+- `vram-held-by-others`: a process that holds memory but computes nothing.
+- Utilisation alone: a full GPU looks the same whoever fills it.
+- A slice of a GPU (MIG) has its own processors: what runs in another slice takes nothing.
+
+Remedy:
+Pause the other process, limit it (frames per second of a game), or give it another GPU.
+
+Sources:
+- pytorch/pytorch#14531 (two equal processes: 5 to 10 ms per image, half of the time each).
+- tensorflow/tensorflow#11022 (170 to 330 s beside a second training).
+- CPI2 (Zhang et al., EuroSys 2013): blame the neighbour whose use goes with the slowness.
+"""
+
+from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
+from slowtok.detectors.analysis.gpu_share import (
+    MIN_OTHERS_RATIO,
+    Sharing,
+    follows,
+    runs_mps,
+    sharing_of,
+)
+from slowtok.detectors.analysis.gpu_window import gpu_facts, settled
+from slowtok.detectors.analysis.host_window import decode_s
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.facts import label
+from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.expectation.memory import is_tensor_parallel
+
+TITLE = "Another process computed on the GPU"
+TRAITS = Traits(requires="gpu", persistent=True)
+
+MIN_DECODE_S = 2.0
+"""Utilisation is a mean over up to a second: less decode than this says nothing about it."""
+
+MIN_LOOK_S = 0.9
+"""The driver tells each process's share once a second: fewer than two of them say nothing."""
+
+MIN_FULL_RATIO = 0.9
+"""Proposed, no published source: on a GPU that idles at times, nobody waits for a turn."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when others had a part of a full GPU's time, on the GPU where that was most."""
+    if not decodes_on_gpu(case) or decode_s(case) < MIN_DECODE_S:
+        return None
+    gpus = {i: settled(found) for i, found in serving_samples(case, "decode").items()}
+    candidates = {i: found for i, found in gpus.items() if not _is_alone(case, i, found)}
+    if not candidates:
+        return None
+    shared = [sharing_of(i, found) for i, found in candidates.items()]
+    known = [s for s in shared if s is not None and _look_s(s) >= MIN_LOOK_S]
+    worst = max(need(known or None, "GPU time of each process"), key=lambda s: s.taken_ratio)
+    if worst.taken_ratio < MIN_OTHERS_RATIO:
+        return None
+    return _finding(case, worst, len(gpus))
+
+
+def _is_alone(case: Case, index: int, samples: tuple[GpuSample, ...]) -> bool:
+    """Say whether nobody can have taken time from the server on this GPU, or nobody waited."""
+    if gpu_facts(case, index).partition_of:
+        return True
+    busy = [s.busy_ratio for s in samples if s.busy_ratio is not None]
+    if busy and max(busy) < MIN_FULL_RATIO:
+        return True
+    listed = [s.processes for s in samples if s.processes is not None]
+    return bool(listed) and all(p.is_server for processes in listed for p in processes)
+
+
+def _look_s(shared: Sharing) -> float:
+    return shared.samples[-1].at_s - shared.samples[0].at_s
+
+
+def _finding(case: Case, shared: Sharing, gpus: int) -> Finding:
+    split = 1 if is_tensor_parallel(case.server) else gpus  # one after the other: a part each
+    lost_s = decode_s(case) * shared.taken_ratio / split
+    name = label(gpu_facts(case, shared.index))
+    return Finding(
+        phase="decode",
+        confidence=_confidence(case, shared),
+        lost_s=lost_s,
+        summary=(
+            f"{_culprit(shared)} computed on {name} at the same time and had "
+            f"{100 * shared.taken_ratio:.0f} % of its time, which the server had to wait for; "
+            f"decode lost about {{lost}}."
+        ),
+        remedy=(
+            f"Pause or stop {_who(shared)} while requests run; or limit it (a game's frames per "
+            "second, a training's batch), or give one of the two another GPU "
+            "(CUDA_VISIBLE_DEVICES)."
+        ),
+        evidence=(
+            Evidence(
+                name="GPU time of other processes",
+                value=100 * shared.others_ratio,
+                unit="%",
+                limit=100 * MIN_OTHERS_RATIO,
+            ),
+            Evidence(name="GPU time of the server", value=100 * shared.own_ratio, unit="%"),
+            Evidence(name="GPU busy", value=100 * shared.busy_ratio, unit="%"),
+        ),
+    )
+
+
+def _confidence(case: Case, shared: Sharing) -> float:
+    """Two readings agree; that the rate goes with the other's use is a third. No turns in MPS."""
+    goes_with = follows(case, shared)
+    against = (goes_with is False) + runs_mps(shared.samples)
+    if goes_with:
+        return weigh("gauge", "gauge", "counter", against=against)
+    return weigh("gauge", "gauge", against=against)
+
+
+def _culprit(shared: Sharing) -> str:
+    return "Another process" if shared.pid is None else f"Another process, {_who(shared)},"
+
+
+def _who(shared: Sharing) -> str:
+    if shared.pid is None:
+        return "another process"
+    name = (shared.name or "a process").encode("ascii", "replace").decode()
+    return f"{name} (pid {shared.pid})"

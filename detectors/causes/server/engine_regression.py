@@ -1,0 +1,64 @@
+"""The same setup was faster with another build of the engine.
+
+Signal:
+The GPU, the model's file, the KV cache's type, the length of the context and the number of requests
+at once are the same, another version of the engine served them, and this one gives clearly less:
+below 0.70 of what the other gave once, 0.75 of three times, 0.85 of five times and more.
+
+Not to be confused with:
+- Whatever else changed when the engine was started anew: fewer layers on the GPU
+  (`partial-offload`), a longer context, another process. What is found of these comes first.
+- `slow-kernel`: slow on any build.
+- `model-load`, `kernel-compile`: the first request after a start.
+- Drift within one version.
+
+Remedy:
+The other build, and a report to the engine's makers, or a newer build yet.
+
+Sources:
+- ggml-org/llama.cpp#20835 (b8323: 219 tokens/s before, a half to a third since), #17037, #17058
+  (b6969: 106.9 before), unslothai/unsloth#11278; ollama/ollama#7717.
+- The ratios: as for a setup's own past (`expectation` of a learned rate).
+"""
+
+from slowtok.detectors.analysis.host_window import decode_s, decode_tps
+from slowtok.detectors.analysis.phase_loss import other_build
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
+from slowtok.detectors.expectation.learned import learned_low_tps
+
+TITLE = "Slower than another build"
+TRAITS = Traits(phases=("decode",), in_exchange=True)
+
+MAX_OTHERS = 0.1
+"""The other build's rates are of requests that were alone. No published source."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when another build gave clearly more on the same setup."""
+    before, version = other_build(case), case.history.other_version
+    if before is None or before.decode_tps is None or case.neighbours.decode_mean > MAX_OTHERS:
+        return None
+    low_tps, before_tps = learned_low_tps(before), before.decode_tps
+    rate_tps, took_s = decode_tps(case), decode_s(case)
+    if low_tps is None or rate_tps >= low_tps:
+        return None
+    lost_s = took_s * (1 - rate_tps / before_tps)
+    return Finding(
+        phase="decode",
+        confidence=weigh("server", "inference"),
+        lost_s=lost_s,
+        summary=(
+            f"{rate_tps:.1f} tokens/s where the same setup gave {before_tps:.1f} with version "
+            f"{version} of the engine; it runs {case.server.version} now. That lost about {{lost}}."
+        ),
+        remedy=(
+            f"Go back to {version}, or try a newer version than {case.server.version}, and compare "
+            "with slowtok bench; if nothing else changed, report it to the engine's makers."
+        ),
+        evidence=(
+            Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=low_tps),
+            Evidence(name="with the other version", value=before_tps, unit="tokens/s"),
+            Evidence(name="healthy requests then", value=before.count, unit="requests"),
+        ),
+    )

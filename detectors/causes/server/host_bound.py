@@ -1,0 +1,227 @@
+"""The GPU waits for one thread of the engine, which prepares or samples each token on the CPU.
+
+Signal:
+During decode the GPU is idle for at least 15 % of the time, and that time is not spent on a bus or
+on weights in RAM: one thread of the server is busy all the while, the others rest, and the rate is
+below what GPU and model give. Grammars (JSON schemas, forced tool calls), many logprobs, samplers
+over the whole vocabulary, a tokenizer, a scheduler in Python; vLLM without CUDA graphs, too.
+
+Not to be confused with:
+- A thread that is busy because it waits for the GPU (CUDA spins): then the GPU is busy as well.
+- `partial-offload`: as many threads are busy as the engine has, on weights in RAM.
+- `host-contention`, `cpu-quota`: the thread waits for a core.
+- `vram-spill`, `pcie-link`, `storage-paging`: the bus or the disk is busy.
+- `multi-gpu-split`: GPUs work in turns, or wait for each other.
+- Small models on large GPUs: launching kernels takes a good part of each token, which is expected.
+
+Remedy:
+Without the grammar, or a simpler one; sampling on the GPU; vLLM without --enforce-eager; a faster
+core, the performance governor.
+
+Sources:
+- ggml-org/llama.cpp#7554 (RTX 3090, grammar: GPU 70 to 10 % busy, 85 ms of sampling per 10.6 ms).
+- LostRuins/koboldcpp#810 (V100, RTX 3080 and 3060 all give 30 tokens/s with a grammar).
+- marin-community/marin#9339 (8 x H100, --enforce-eager alone: 153 to 23 tokens/s).
+- vllm-project/vllm#3384 (one thread is at 100 % while it waits for the GPU).
+"""
+
+from slowtok.detectors.analysis.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu_window import by_gpu, gpus_during, median, settled
+from slowtok.detectors.analysis.host_window import decode_s, decode_tps, gpu_mean, mean, seconds
+from slowtok.detectors.analysis.layer_split import MIN_READ_BYTES_PER_S
+from slowtok.detectors.analysis.phase_loss import judge_decode, slowdown
+from slowtok.detectors.analysis.placement.where import off_gpu
+from slowtok.detectors.analysis.rate_shape import stalls_of
+from slowtok.detectors.analysis.tensor_parallel import wait_for_each_other
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
+from slowtok.detectors.expectation.memory import is_tensor_parallel
+
+TITLE = "GPU waits for one CPU thread"
+TRAITS = Traits(phases=("decode",), requires="gpu-use", persistent=True)
+
+MAX_BUSY_RATIO = 0.85
+"""Proposed, no published source: healthy decodes are 90 to 99 % busy, spinning or not."""
+
+MIN_THREAD_CORES = 0.9
+MAX_THREAD_CORES = 1.5
+"""One thread all the time, and not two. Proposed, no published source."""
+
+SEVERAL_PROCESSES = frozenset({"vllm", "sglang", "tensorrt-llm"})
+"""Engines with an API server, a scheduler and workers that spin while they wait for a GPU: how many
+cores they use together says nothing, one of them that is busy all the time does."""
+
+MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; proposed, no published source
+
+MAX_BUS_BYTES_PER_S = 1e9
+"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link. No
+published source for the value between."""
+
+MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
+
+# A GPU whose many small steps the CPU starts one by one, because CUDA graphs are switched off.
+#
+# Sources: marin-community/marin#9339 (8 x H100, --enforce-eager alone: 153 to 23 tokens/s), MONAI
+# VLM-Surgical#5 (A6000: 4.1 times as fast without it).
+
+MAX_POWER_RATIO = 0.7
+"""The GPU runs many small kernels and counts as busy between them; its power says otherwise. No
+published source."""
+
+LEAST_TIMES, MOST_TIMES = 1.5, 8.0
+"""4.1 and 6.7 times were published; no published source for the edges around them."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire when the GPU idles while one thread works, and nothing else explains either."""
+    if not decodes_on_gpu(case) or judge_decode(case).slow is False:
+        return None
+    host = case.host_during("decode")
+    if not host and case.server.eager:
+        return _launched_one_by_one(case)
+    need(host or None, "host samples during decode")
+    if seconds(host) < MIN_LOOK_S:
+        return None
+    cores = need(_thread_cores(case), "CPU time of the server")
+    waiting = mean(host, lambda s: s.server_run_delay_cores) or 0.0
+    if not MIN_THREAD_CORES <= cores <= _most_cores(case) or waiting >= MAX_WAITING_CORES:
+        return None
+    stalled_s = sum(stall.gap_s for stall in stalls_of(case))  # a late thread is late at each token
+    busy = need(_busy_ratio(case), "GPU utilisation") + stalled_s / decode_s(case)
+    eager = bool(case.server.eager) and _does_little(case) is True
+    if busy >= MAX_BUSY_RATIO and not eager:
+        return None
+    return None if _has_other_work(case) else _finding(case, busy, cores, eager=eager)
+
+
+def _thread_cores(case: Case) -> float | None:
+    """Return the cores that the engine used: its busiest process's where it has several."""
+    host = case.host_during("decode")
+    if case.server.kind in SEVERAL_PROCESSES:
+        busiest = mean(host, lambda s: s.server_busiest_process_cores)
+        if busiest is not None:
+            return busiest
+    return mean(host, lambda s: s.server_cpu_cores)
+
+
+def _most_cores(case: Case) -> float:
+    """Return from where on more than one thread of a process computes."""
+    is_one = case.server.kind in SEVERAL_PROCESSES and any(
+        s.server_busiest_process_cores is not None for s in case.host_during("decode")
+    )
+    processes = 1 if is_one else case.server.tensor_parallel or 1  # one for each GPU
+    return MAX_THREAD_CORES + processes - 1
+
+
+def _busy_ratio(case: Case) -> float | None:
+    """Return the share of the time that a GPU worked; GPUs that take turns work as one."""
+    gpus = gpus_during(case, "decode").values()
+    means = [gpu_mean(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    known = [value for value in means if value is not None]
+    together = max if is_tensor_parallel(case.server) else sum
+    return min(together(known), 1.0) if known else None
+
+
+def _has_other_work(case: Case) -> bool:
+    """Say whether something else idles the GPU: bus, disk, weights in RAM, a missing licence."""
+    if not case.server.eager and wait_for_each_other(case):
+        return True
+    reads = mean(case.host_during("decode"), lambda s: s.server_read_bytes_per_s) or 0.0
+    if reads >= MIN_READ_BYTES_PER_S:
+        return True
+    if case.server.kv_on_gpu is False or any(s.vgpu_licensed is False for s in case.gpu):
+        return True
+    traffic = [
+        median(samples, lambda s: s.pcie_rx_bytes_per_s)
+        for samples in gpus_during(case, "decode").values()
+    ]
+    if any(rate is not None and rate >= MAX_BUS_BYTES_PER_S for rate in traffic):
+        return True
+    try:
+        return off_gpu(case) is not None
+    except Missing:
+        return False
+
+
+def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
+    took_s, rate_tps = decode_s(case), decode_tps(case)
+    idle_s = took_s * (1 - busy)
+    # no formula tells what launching costs without CUDA graphs: 1.8 to 6.7 times were published
+    lost_s = max(judge_decode(case).lost_s, idle_s) if eager else idle_s
+    said = (
+        f"CUDA graphs are switched off, so the CPU starts each of the GPU's many small steps by "
+        f"itself, and the GPU, {100 * busy:.0f} % busy, does little at a time"
+        if eager
+        else f"The GPU was busy only {100 * busy:.0f} % of the decode and waited for the engine's "
+        "one busy CPU thread, which prepares or samples each token"
+    )
+    return Finding(
+        phase="decode",
+        confidence=weigh("gauge", "gauge", "server" if eager else "inference"),
+        lost_s=lost_s,
+        summary=f"{said}: {rate_tps:.1f} tokens/s; that lost about {{lost}}.",
+        remedy=_remedy(case, eager=eager),
+        evidence=(
+            Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MAX_BUSY_RATIO),
+            Evidence(name="CPU of the server", value=cores, unit="cores", limit=MIN_THREAD_CORES),
+            Evidence(name="decode rate", value=rate_tps, unit="tokens/s"),
+        ),
+    )
+
+
+def _remedy(case: Case, *, eager: bool) -> str:
+    if eager:
+        return _with_graphs(case)
+    engine = {
+        "llama-server": "start llama-server with --backend-sampling, or take a newer build",
+        "vllm": "start vLLM with --async-scheduling, or take a newer version",
+        "ollama": "leave format out of the request, or take a newer Ollama",
+    }.get(case.server.kind, "take a newer version of the engine")
+    return (
+        "If the request asks for JSON, a schema, a grammar, tools or logprobs, try it without, or "
+        f"with a simpler one; else {engine}; a faster CPU core (performance governor) helps, too."
+    )
+
+
+def _does_little(case: Case) -> bool | None:
+    """Say whether the GPUs draw little of their best, or of the limit; None where not told."""
+    ratios = []
+    for samples in by_gpu(case.gpu_during("decode")).values():
+        power = median(settled(samples), lambda s: s.power_w)
+        whole = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
+        if power is not None and whole:
+            ratios.append(power / whole)
+    return max(ratios) < MAX_POWER_RATIO if ratios else None
+
+
+def _launched_one_by_one(case: Case) -> Finding | None:
+    """Return what the engine's word alone says: nobody sees its threads.
+
+    It is believed no further than one piece of evidence with a doubt, and only for a slowdown such
+    as was published.
+    """
+    lost_s, rate_tps = judge_decode(case).lost_s, decode_tps(case)
+    times = slowdown(case, lost_s, "decode")
+    if _does_little(case) is False or not LEAST_TIMES <= times <= MOST_TIMES:
+        return None
+    return Finding(
+        phase="decode",
+        confidence=weigh("server", against=1),
+        lost_s=lost_s,
+        summary=(
+            "CUDA graphs are switched off, so the CPU starts each of the GPU's many small steps by "
+            f"itself; that is probably why there were only {rate_tps:.1f} tokens/s, and decode "
+            "lost about {lost}."
+        ),
+        remedy=_with_graphs(case),
+        evidence=(
+            Evidence(name="decode rate", value=rate_tps, unit="tokens/s"),
+            Evidence(name="times slower", value=times, unit="times", limit=LEAST_TIMES),
+        ),
+    )
+
+
+def _with_graphs(case: Case) -> str:
+    """Return how to switch them on."""
+    flag = {"sglang": "--disable-cuda-graph"}.get(case.server.kind, "--enforce-eager")
+    return f"Start the engine without {flag}: CUDA graphs launch a whole step at once."

@@ -1,0 +1,167 @@
+"""The engine runs with too many CPU threads for its cores, or with far too few.
+
+Signal:
+Too many: more threads than cores (or than the quota allows), and the server's threads wait for
+each other on the run queue although other processes are quiet. Each token has many barriers, and
+one thread without a core stops all. Too few: fewer than half of the physical cores (performance
+cores, where there are others) at work while the memory bandwidth is not reached and other programs
+leave them free.
+
+Not to be confused with:
+- `host-contention`: other processes use the cores that the threads wait for.
+- `cpu-quota`: the kernel throttles; with more threads than the quota both are true.
+- Memory bandwidth reached: from three or four threads on more bring nothing, which is normal.
+
+Remedy:
+As many threads as physical cores (performance cores on hybrid CPUs), or as whole cores in the
+quota. In llama-server an explicit `--threads 0` or `-1` means all logical cores: leave it out.
+
+Sources:
+- ggml-org/llama.cpp#20020 (8 cores, 16 threads: 2.5 tokens/s where 9 are possible), #842, #767,
+  #12966 (no gain above 3-4 threads where bandwidth is the limit).
+- Measured with llama-server on two cores, 1.5, 2, 4 and 8 threads per core: decode 3.3, 3.4, 4.3
+  and 7.0 times slower than with one thread per core. Under a quota of one core: two threads took
+  20.2 ms per token where one took 7.0.
+"""
+
+import math
+
+from slowtok.detectors.analysis.cpu import (
+    ask_for,
+    logical_cores,
+    physical_cores,
+    usable_cores,
+)
+from slowtok.detectors.analysis.host_window import (
+    RunQueue,
+    computes_on_cpu,
+    decode_s,
+    decode_tps,
+    mean,
+    need_samples,
+    run_queue,
+    runs_on_cpu,
+)
+from slowtok.detectors.analysis.phase_loss import nearest_loss_s
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
+
+TITLE = "Wrong number of CPU threads"
+TRAITS = Traits(requires="host-samples", since_load=True)
+
+MIN_OWN_WAIT_RATIO = 0.10
+"""Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
+
+MIN_OWN_WAIT_CORES = 0.1
+"""No published source: what hardly uses the CPU waits for a good part of next to nothing."""
+
+MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
+"""From one thread too many on: three threads on two cores measured 3.3, llama.cpp#20020 has 3.6."""
+
+FEW_THREADS_RATIO = 0.5
+"""Proposed, no published source."""
+
+BANDWIDTH_REACHED_RATIO = 0.5
+"""Share of the measured RAM bandwidth above which more threads are not promised to help."""
+
+CONFIDENCE = 0.85
+
+BUSY_RATIO = 0.9
+"""Threads that hold decode up have no rest. No published source."""
+
+
+def detect(case: Case) -> Finding | None:
+    """Fire on threads that wait for each other, or on cores left idle below the bandwidth."""
+    queue = run_queue(case, "decode")
+    own_ratio = queue.own_ratio + _throttled_ratio(queue)
+    cores = usable_cores(case, case.device.cpu_physical_cores)
+    own_cores = queue.own_cores + queue.throttled_cores
+    if own_ratio >= MIN_OWN_WAIT_RATIO and own_cores >= MIN_OWN_WAIT_CORES:
+        threads = need(case.server.threads, "number of CPU threads of the engine")
+        return _too_many(case, threads, cores, queue) if threads > math.ceil(cores) else None
+    cores = usable_cores(case, physical_cores(case.device))
+    busy = mean(case.host_during("decode"), lambda s: s.server_busy_threads)
+    # threads that waited for a core are threads too, whoever had it
+    wanted = None if busy is None else max(busy, queue.wanted_cores)
+    working = need(case.server.threads or wanted, "number of CPU threads of the engine")
+    free_cores = logical_cores(case) - queue.others_cores
+    if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * min(cores, free_cores):
+        need_samples(case, "decode")
+        return None
+    return _too_few(case, working, cores)
+
+
+def _throttled_ratio(queue: RunQueue) -> float:
+    return queue.throttled_cores / queue.wanted_cores if queue.wanted_cores else 0.0
+
+
+def _too_many(case: Case, threads: int, cores: float, queue: RunQueue) -> Finding:
+    own_ratio = queue.own_ratio + _throttled_ratio(queue)
+    slowdown = max(threads / cores, MIN_OVERSUBSCRIBED_SLOWDOWN)
+    duration_s = decode_s(case)
+    proven_ratio = queue.proven_own_ratio if computes_on_cpu(case) else 0.0
+    proof_s = duration_s * min(proven_ratio, 1.0)
+    return Finding(
+        phase="decode",
+        confidence=CONFIDENCE,
+        lost_s=max(duration_s * (1 - 1 / slowdown), proof_s),
+        proof_s=proof_s,
+        summary=(
+            f"The engine runs {threads} CPU threads on {cores:.3g} "
+            f"core{'s' if cores != 1 else ''}, so its threads waited for a core "
+            f"{100 * own_ratio:.0f} % of the time; decode lost about {{lost}}."
+        ),
+        remedy=ask_for(case),
+        evidence=(
+            Evidence(name="CPU threads", value=threads, unit="threads", limit=cores),
+            Evidence(
+                name="wait for a core",
+                value=100 * own_ratio,
+                unit="%",
+                limit=100 * MIN_OWN_WAIT_RATIO,
+            ),
+        ),
+    )
+
+
+def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
+    bandwidth = need(case.device.ram_bandwidth_bytes_per_s, "RAM bandwidth")
+    read_bytes = need(case.envelope.read_bytes, "bytes read per token")
+    used_ratio = (read_bytes + (case.envelope.kv_bytes or 0)) * decode_tps(case) / bandwidth
+    if used_ratio >= BANDWIDTH_REACHED_RATIO:
+        return None
+    # with all cores decode reaches at least this share of the bandwidth, and at most all of it
+    least = max(min(cores / threads, BANDWIDTH_REACHED_RATIO / used_ratio), 1.0)
+    most = min(cores / threads, 1 / used_ratio)
+    duration_s = decode_s(case)
+    busy = mean(case.host_during("decode"), lambda s: s.server_cpu_cores) or 0.0
+    proof: tuple[Channel, ...] = ("gauge",) if busy >= BUSY_RATIO * threads else ()
+    return Finding(
+        phase="decode",
+        confidence=weigh("gauge", "inference", *proof),
+        lost_s=nearest_loss_s(case, duration_s * (1 - 1 / least), duration_s * (1 - 1 / most)),
+        summary=(
+            f"The engine used {threads:.0f} of {cores:.3g} {_kind(case)}cores and "
+            f"{100 * used_ratio:.0f} % of the RAM bandwidth; with all of them decode could take "
+            f"about {{lost}} less."
+        ),
+        remedy=ask_for(case),
+        evidence=(
+            Evidence(
+                name="CPU threads",
+                value=threads,
+                unit="threads",
+                limit=FEW_THREADS_RATIO * cores,
+            ),
+            Evidence(
+                name="RAM bandwidth used",
+                value=100 * used_ratio,
+                unit="%",
+                limit=100 * BANDWIDTH_REACHED_RATIO,
+            ),
+        ),
+    )
+
+
+def _kind(case: Case) -> str:
+    return "performance " if case.device.cpu_performance_cores else ""

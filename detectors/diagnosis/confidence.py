@@ -1,0 +1,44 @@
+"""Adjusted confidence: a finding's own, corrected for its misfit and for earlier requests.
+
+A prediction far above what happened lowers it. A persistent cause (`Traits`) that was not found in
+the requests just before is doubted until it is found again, so that one odd request gives no alarm.
+"""
+
+from dataclasses import replace
+
+from slowtok.detectors.case.case import History
+from slowtok.detectors.case.finding import MOST_CONFIDENCE, Finding
+from slowtok.detectors.diagnosis.catalog import causes_with
+
+PERSISTENT = causes_with(lambda traits: traits.persistent)
+
+WORST_FIT_RATIO = 0.5
+"""What is left of the confidence where the prediction is as far off as is still let through."""
+
+FEW = 2
+FIRST_TIME_RATIO = 0.85
+AGAIN_DOUBT_RATIO = 0.7
+"""None of the three has a published source."""
+
+
+def adjusted(finding: Finding, cause: str, *, misfit: float, history: History) -> Finding:
+    """Return the finding with its confidence adjusted."""
+    return replace(
+        finding, confidence=adjusted_confidence(finding, cause, misfit=misfit, history=history)
+    )
+
+
+def adjusted_confidence(finding: Finding, cause: str, *, misfit: float, history: History) -> float:
+    """Return the adjusted confidence of a finding.
+
+    `misfit` is 0 for a prediction that is not above what happened, 1 for one that is as far above
+    as is still let through.
+    """
+    confidence = finding.confidence * (1 - (1 - WORST_FIT_RATIO) * min(max(misfit, 0.0), 1.0))
+    if cause in PERSISTENT and history.judged_recently >= FEW:
+        seen = history.causes_recently.count(cause)
+        if seen == 0:
+            confidence *= FIRST_TIME_RATIO
+        elif seen >= FEW:
+            confidence = 1 - (1 - confidence) * AGAIN_DOUBT_RATIO
+    return round(min(confidence, MOST_CONFIDENCE), 2)

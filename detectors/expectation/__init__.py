@@ -1,0 +1,1 @@
+"""The expectation: the rates that a model should give on its hardware, as a range."""
