@@ -157,10 +157,55 @@ def explain(
 
 
 @app.command()
+def runs(
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List agent runs, the newest first: how long each took, what it lost, what to fix first."""
+    from slowtok.proxy.commands.runs import run_runs  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    end_with(lambda: run_runs(settings))
+
+
+@app.command()
+def run(
+    run_id: Annotated[
+        str, typer.Argument(metavar="[ID|last]", help="A run's id, a part of it, or its name.")
+    ] = "last",
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Explain one agent run: where its wall time went, what was lost, what to fix first."""
+    from slowtok.proxy.commands.runs import run_run  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    end_with(lambda: run_run(settings, run_id))
+
+
+@app.command()
 def report(
     since: Annotated[
         str, typer.Option(metavar="1d|7d|TIME", help="How far back: a length, or ISO 8601.")
     ] = "1d",
+    until: Annotated[
+        str | None, typer.Option(metavar="1d|TIME", help="Up to then, in place of now.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="ID", help="Only this run: its id or name.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only requests of this model.")
+    ] = None,
+    cause: Annotated[
+        str | None, typer.Option(metavar="CAUSE", help="Only requests slowed by this.")
+    ] = None,
     form: Annotated[
         Literal["text", "json", "html"], typer.Option("--format", help="html is one whole file.")
     ] = "text",
@@ -173,11 +218,13 @@ def report(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Sum up a day or a week of the log: time lost by cause, and what to fix first."""
+    """Sum up any time of the log: time spent and lost, by cause, model and run; what to fix."""
     from slowtok.proxy.commands.report import run_report  # noqa: PLC0415 - as above
+    from slowtok.proxy.report.choice import Choice  # noqa: PLC0415 - as above
 
     settings = settings_from(_reading(listen, log, state_dir, json=json), config)
-    end_with(lambda: run_report(settings, since, form, output))
+    choice = Choice(run=run, model=model, cause=cause)
+    end_with(lambda: run_report(settings, since, form, output, until=until, choice=choice))
 
 
 @app.command()

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import psutil
@@ -17,14 +17,27 @@ from slowtok.proxy.outputs.now import Now
 from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.page.serve import Page
+from slowtok.proxy.runs.ledger import MOST_LISTED
 
 MAX_LISTED = 500
 READING = ("GET", "HEAD")
 RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
 
-PAGES = ("", "requests", "events", "status", "metrics", "health")
+PAGES = ("", "requests", "runs", "events", "status", "metrics", "health")
 
 Status = Callable[[], dict[str, Any]]
+
+
+class RunsSeen(Protocol):
+    """The runs that were seen, those that go on among them."""
+
+    def newest_first(self, limit: int) -> list[dict[str, Any]]:
+        """Return them in short."""
+        ...
+
+    def one(self, wanted: str) -> dict[str, Any] | None:
+        """Return one in full; None where there is none such."""
+        ...
 
 
 class Api:
@@ -35,6 +48,7 @@ class Api:
         store: Store,
         status: Status,
         *,
+        runs: RunsSeen,
         events: Events,
         metrics: Metrics,
         now: Callable[[], Now],
@@ -43,6 +57,7 @@ class Api:
     ) -> None:
         self._store = store
         self._status = status
+        self._runs = runs
         self._events = events
         self._metrics = metrics
         self._now = now
@@ -52,21 +67,18 @@ class Api:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes; any other path under /slowtok is answered here too, with a 404."""
         return [
-            web.get("/slowtok/health", self.health),
             web.get("/slowtok/status", self.status),
             web.get("/slowtok/metrics", self.metrics),
             web.get("/slowtok/events", self._events.stream, allow_head=False),
             web.get("/slowtok/requests", self.requests),
             web.get("/slowtok/requests/{id}", self.request),
             web.get("/slowtok/requests/{id}/samples", self.samples),
+            web.get("/slowtok/runs", self.runs),
+            web.get("/slowtok/runs/{id}", self.run),
             *Page().routes(),
             web.route("*", "/slowtok", self.unknown),
             web.route("*", "/slowtok/{rest:(?s:.*)}", self.unknown),
         ]
-
-    async def health(self, _request: web.Request) -> web.Response:
-        """Say that the proxy itself works; the engines' state is in the status."""
-        return _json({"status": "ok"})
 
     async def status(self, _request: web.Request) -> web.Response:
         """Return what the proxy sees: engines, machine, own overhead."""
@@ -82,11 +94,11 @@ class Api:
 
     async def requests(self, request: web.Request) -> web.Response:
         """Return recent records, the newest first; `?limit=N` for fewer."""
-        text = request.query.get("limit", str(MAX_LISTED))
-        if not re.fullmatch("[0-9]{1,9}", text):
+        limit = _limit(request, MAX_LISTED)
+        if limit is None:
             return error_page(400, "limit: expected a whole number", "bad-request")
         self._publish_all()
-        return _json(self._store.newest_first(min(int(text), MAX_LISTED)))
+        return _json(self._store.newest_first(limit))
 
     async def request(self, request: web.Request) -> web.Response:
         """Return one record, waiting a moment for one whose request has just ended."""
@@ -103,6 +115,22 @@ class Api:
         if body is None:
             return error_page(404, "no samples are kept of such a request", "not-found")
         return _json_bytes(body)
+
+    async def runs(self, request: web.Request) -> web.Response:
+        """Return recent runs in short, the newest first; `?limit=N` for fewer."""
+        limit = _limit(request, MOST_LISTED)
+        if limit is None:
+            return error_page(400, "limit: expected a whole number", "bad-request")
+        self._publish_all()
+        return _json({"runs": self._runs.newest_first(limit)})
+
+    async def run(self, request: web.Request) -> web.Response:
+        """Return one run in full: by its id, by its name, or `last`."""
+        self._publish_all()
+        found = self._runs.one(request.match_info["id"])
+        if found is None:
+            return error_page(404, "no run with this id or name", "not-found")
+        return _json(found)
 
     async def unknown(self, request: web.Request) -> web.Response:
         """Answer a path that is not ours: it must never reach an engine."""
@@ -136,6 +164,12 @@ class OwnCost:
             "cpu_ratio": round(cpu_ratio, 4),
             "resident_bytes": self._process.memory_info().rss,
         }
+
+
+def _limit(request: web.Request, most: int) -> int | None:
+    """Return how many are asked for, at most `most`; None for what is no number."""
+    text = request.query.get("limit", str(most))
+    return min(int(text), most) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def _json(value: Any) -> web.Response:

@@ -13,10 +13,10 @@ from typing import Any
 from aiohttp import web
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.machine import DeviceFacts
-from slowtok.detectors.ram_read import ram_read_bytes_per_s
+from slowtok.detectors.analysis.host_window import ram_read_bytes_per_s
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.api import Api, OwnCost
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.client_reply import ClientReply
@@ -43,7 +43,12 @@ from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.shared.peers import Peers, open_peers
 from slowtok.proxy.ram import BESIDE_OTHERS, RamBandwidth
+from slowtok.proxy.relay_settings import relay_settings
+from slowtok.proxy.runs.key import run_key
+from slowtok.proxy.runs.log import newest_records
+from slowtok.proxy.runs.watch import Runs
 from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.self_test import can_tap
 from slowtok.proxy.upstream import make_session
 from slowtok.proxy.utc import utc_text
 from slowtok.proxy.version import own_version
@@ -65,6 +70,7 @@ class Proxy:
         self.lag = LoopLag()
         self.sampler = Sampler(tell=lambda why: tell("sampling-down", why=why))
         self.store = Store(settings.keep_requests)
+        self.runs = Runs(run_key(settings.state_path))
         self.kept = Kept(settings.state_path / "learned.sqlite3")
         self.peers = open_peers(settings)
         self.baselines = Baselines(self.kept, peers=self.peers)
@@ -86,8 +92,13 @@ class Proxy:
         self.is_stopping = False  # each connection ends with the reply that it is at
 
     async def start(self, port: int) -> None:
-        """Start everything that needs a running loop. `port` is where the proxy listens."""
+        """Start everything that needs a running loop. `port` is where the proxy listens.
+
+        Raises:
+            UnusableLibraryError: it cannot serve with the libraries that are installed.
+        """
         settings = self.settings
+        may_tap = await can_tap(self.tell)
         self.session = make_session(settings.connect_timeout_s, settings.max_head_bytes)
         self.engines = Engines(
             self.session,
@@ -105,10 +116,13 @@ class Proxy:
             past=Past(self.kept, self.baselines),
             loop_lag=self.lag.most_since,
             store=self.store,
+            runs=self.runs,
             sinks=self._sinks,
             disabled=settings.disable,
         )
-        self.relay = make_relay(settings, self.session, self.engines, self.observer)
+        self.relay = make_relay(
+            relay_settings(settings), self.session, self.engines, self.observer, may_tap=may_tap
+        )
         self.ram = RamBandwidth(
             settings.state_path,
             given_bytes_per_s=settings.ram_bytes_per_s,
@@ -122,6 +136,9 @@ class Proxy:
         self.engines.start(self.observer.is_asked, self.observer.note_slots)
         self.ram.start()
         self.lag.start()
+
+        if settings.log_path is not None:
+            self.runs.restore(await asyncio.to_thread(newest_records, settings.log_path))
 
     async def stop(self) -> None:
         """Stop everything, leaving no process and no task behind."""
@@ -180,7 +197,7 @@ class Proxy:
         gpu_samples = self.sampler.gpu_window(now_s - STATUS_WINDOW_S, now_s)
         hosts = self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
         seen = Seen(device=device, gpu=gpu_samples, host=hosts)
-        workers = self.front.workers() if self.front else []
+        workers = self._workers()
         return {
             "version": own_version(),
             "listen": self.settings.listen,
@@ -206,8 +223,8 @@ class Proxy:
             "shared_baselines": self.peers.status() if self.peers else None,
             "overhead": {
                 "proxy": self._own_cost.summary(),
-                "loop_lag": self.lag.summary(),
-                "held": None if workers else self.relay.held.summary(),  # each worker has its own
+                "loop_lag": self._loop_lag(workers),
+                "held": self._held(workers),
                 "sampling": self.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },
@@ -235,7 +252,7 @@ class Proxy:
             ),
             gpus=gpus_now(device, self.sampler.gpu_window(now_s - WINDOW_S, now_s)),
             host=hosts[-1] if hosts else None,
-            loop_lag_ms=self.lag.summary(),
+            loop_lag_ms=self._loop_lag(self._workers()),
             diagnoses=self.observer.diagnosed,
             diagnosis_s_total=self.observer.diagnose_s,
             sampling_up=sampling["alive"],
@@ -267,8 +284,24 @@ class Proxy:
             "in_flight": self.observer.in_flight,
             "gpus": [{name: gpu[name] for name in OF_GPU if name in gpu} for gpu in gpus],
             "host": host_now(hosts),
-            "loop_lag": self.lag.summary(),
+            "loop_lag": self._loop_lag(self._workers()),
         }
+
+    def _workers(self) -> list[dict[str, Any]]:
+        """Return the processes that relay; none where this one does."""
+        return self.front.workers() if self.front else []
+
+    def _loop_lag(self, workers: list[dict[str, Any]]) -> Mapping[str, float | None]:
+        """Return how late the event loop is that carries tokens; of several the latest."""
+        told = [worker["loop_lag"] for worker in workers if worker["loop_lag"]]
+        return max(told, key=lambda lag: lag["max_ms"] or 0.0, default=self.lag.summary())
+
+    def _held(self, workers: list[dict[str, Any]]) -> dict[str, int]:
+        """Return what bodies, replies and slow readers hold in all processes that relay."""
+        told = [worker["held"] for worker in workers if worker["held"]]
+        if not workers:
+            return self.relay.held.summary()
+        return {name: sum(held[name] for held in told) for name in self.relay.held.summary()}
 
     def _engine_status(self, engine: Engine, seen: Seen) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
@@ -324,6 +357,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
     api = Api(
         proxy.store,
         proxy.status,
+        runs=_RunsSeen(proxy),
         events=proxy.events,
         metrics=proxy.metrics,
         now=proxy.now,
@@ -331,7 +365,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
         publish_all=publish_all,
     )
     edge = make_edge(
-        Entrance(proxy.settings, lambda: proxy.door),
+        Entrance(relay_settings(proxy.settings), lambda: proxy.door),
         relay,
         api.routes(),
         is_stopping=lambda: proxy.is_stopping,
@@ -339,6 +373,19 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
     edge.pages.cleanup_ctx.append(life)
     edge.pages.on_shutdown.append(close_events)
     return edge
+
+
+class _RunsSeen:
+    """The runs of a proxy, for its pages."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def newest_first(self, limit: int) -> list[dict[str, Any]]:
+        return self._proxy.runs.newest_first(self._proxy.observer.live, limit)
+
+    def one(self, wanted: str) -> dict[str, Any] | None:
+        return self._proxy.runs.one(wanted, self._proxy.observer.live)
 
 
 def _ram_not_visible(ram: RamBandwidth) -> list[dict[str, str]]:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from slowtok.detectors.case import Baseline, Case
-from slowtok.detectors.envelope import REFINE_AFTER
-from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.measured_loss import was_throttled
-from slowtok.detectors.once import once
-from slowtok.detectors.phases import MIN_DECODE_TOKENS, is_error
+from slowtok.detectors.analysis.measured_loss import was_throttled
+from slowtok.detectors.analysis.phase_loss import MIN_DECODE_TOKENS, is_error
+from slowtok.detectors.case.case import Baseline, Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.memo import once
+from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.past import summary
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import DAY_S, KEEP_S, Rate
@@ -64,6 +64,9 @@ class Earlier:
     best_decode_tps: float | None = None
     best_prefill_tps: float | None = None
     week_ago_decode_tps: float | None = None
+    other_version: str | None = None
+    other_version_decode_tps: float | None = None
+    other_version_count: int = 0
 
 
 NO_BASELINE = Baseline()
@@ -227,10 +230,15 @@ class Baselines:
         prefilled = self._kept.rates.of(asked.prefill_alone)
         youngest_s, oldest_s = LAST_WEEK_S
         last_week = [r for r in decoded if youngest_s < now_unix_s - r.at_unix_s <= oldest_s]
+        version, theirs = _other_version(alone, asked.engine_version, now_unix_s)
+        their_tps = self._at(theirs[-KEEP:], unit_tps)
         return Earlier(
             best_decode_tps=self._best(alone, unit_tps, now_unix_s),
             best_prefill_tps=self._best(prefilled, asked.prefill_unit_tps, now_unix_s),
             week_ago_decode_tps=_median_of_enough(self._at(last_week, unit_tps)),
+            other_version=version,
+            other_version_decode_tps=statistics.median(their_tps) if their_tps else None,
+            other_version_count=len(their_tps),
         )
 
     def _tell_peers(self, case: Case, setup: Setup) -> None:
@@ -279,6 +287,26 @@ def _is_healthy(case: Case, diagnosis: Diagnosis) -> bool:
         return False
     unexpected = diagnosis.verdict == "unknown" and case.envelope.decode is None
     return diagnosis.verdict == "normal" or unexpected
+
+
+def _other_version(
+    rates: Sequence[Rate], version: str, now_unix_s: float
+) -> tuple[str | None, Sequence[Rate]]:
+    """Return the last other build of the engine that served a setup well, with its rates.
+
+    Nothing where a version is not known: then it may be the same one.
+    """
+    known = [
+        rate
+        for rate in rates
+        if rate.healthy
+        and rate.engine_version not in (version, UNKNOWN_VERSION)
+        and now_unix_s - rate.at_unix_s <= KEEP_S
+    ]
+    if not known or version == UNKNOWN_VERSION:
+        return None, ()
+    last = known[-1].engine_version
+    return last, [rate for rate in known if rate.engine_version == last]
 
 
 def _version(case: Case) -> str:

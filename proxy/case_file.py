@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from slowtok.detectors.case import SCHEMA, Case
+from slowtok.detectors.case.case import SCHEMA, Case
 
 # Ten minutes of samples of eight GPUs are about 60 MB; twice that is no case. No published source.
 MAX_CASE_BYTES = 128 * 2**20

@@ -5,7 +5,7 @@ import time
 
 import aiohttp
 
-from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_reply import EngineReply
@@ -23,12 +23,18 @@ async def pass_chunks(
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
+    room: BacklogRoom,
+    *,
+    may_tap: bool,
 ) -> float | None:
     """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
-    tap = _tap(request, reply, response, exchange, reshaped, backlog)
+    tap = None
+    if may_tap:
+        tap = _tap(request, reply, response, exchange, reshaped, backlog, room)
     while True:
         if tap is not None:
             await tap.flow()
+        await room.wait()
         try:
             chunk = await reply.content.readany()
         except UPSTREAM_BROKE:
@@ -52,6 +58,7 @@ def _tap(
     exchange: Exchange,
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
+    room: BacklogRoom,
 ) -> Tap | None:
     """Return a tap; None for a client that left, or where two chunks have a record between them."""
     client = request.transport
@@ -65,4 +72,5 @@ def _tap(
         reshape=None if reshaped is None else reshaped.feed,
         exchange=exchange,
         backlog=backlog,
+        room=room,
     )

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from slowtok.detectors.case import Crowd
+from slowtok.detectors.case.case import Crowd
 from slowtok.proxy.servers.activity import BEGIN_SLACK_S, Scrape
 from slowtok.proxy.servers.slots import BusySlots
 

@@ -6,25 +6,29 @@ A worker has the same edge as a proxy that is one process.
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
 
-from slowtok.config.settings import Settings
+from slowtok.proxy.aiohttp_private import Runner, is_no_http
 from slowtok.proxy.client_connection import ClientServer
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
-from slowtok.proxy.entrance import Entrance, Relayed
+from slowtok.proxy.entrance import Entrance, Relayed, is_unclear
+from slowtok.proxy.heap import Heap, find_trim
 from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.outputs.errors import error_response
 from slowtok.proxy.relay import Relay
 from slowtok.proxy.relay_needs import Directory, Watch
+from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.reshaped import break_off
 
+if TYPE_CHECKING:
+    from slowtok.proxy.aiohttp_private import RawRequestMessage
+
 OWN = "/slowtok"
-NO_HTTP = "UNKNOWN"  # aiohttp's stand-in for a message that it could not read
+HEALTHY = b'{"status":"ok"}'
 _log = logging.getLogger(__name__)
 
 
@@ -58,29 +62,39 @@ def make_edge(
 
     pages = web.Application(middlewares=[entrance.middleware()])
     pages.on_response_prepare.append(mend_head)
-    pages.add_routes(own_pages)
+    pages.add_routes([web.get(f"{OWN}/health", _health), *own_pages])
     return Edge(pages=pages, relay=relay, entrance=entrance, is_stopping=is_stopping)
 
 
-def make_relay(
-    settings: Settings, session: aiohttp.ClientSession, engines: Directory, observer: Watch
-) -> Relay:
-    """Return the relay as it is set.
+async def _health(_request: web.Request) -> web.Response:
+    """Say that the proxy itself works: a relaying process answers, however busy the others are."""
+    fields = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(
+        body=HEALTHY, content_type="application/json", charset="utf-8", headers=fields
+    )
 
-    What alone is more than all may hold together is never held: room for it would never come.
-    """
-    limit_bytes = settings.max_held_bytes // settings.workers
+
+def make_relay(
+    settings: RelaySettings,
+    session: aiohttp.ClientSession,
+    engines: Directory,
+    observer: Watch,
+    *,
+    may_tap: bool = True,
+) -> Relay:
+    """Return the relay as it is set; `may_tap` as `self_test.can_tap` found."""
     return Relay(
         session,
         engines,
         observer,
         client_timeout_s=settings.client_timeout_s,
-        held=HeldBytes(limit_bytes),
-        max_body_bytes=min(settings.max_body_bytes, limit_bytes),
-        max_reply_bytes=min(settings.max_reply_bytes, limit_bytes),
+        held=HeldBytes(settings.max_held_bytes, Heap(find_trim()).freed),
+        max_body_bytes=settings.max_body_bytes,
+        max_reply_bytes=settings.max_reply_bytes,
         annotate=settings.annotate,
         split_nonstreamed=settings.split_nonstreamed,
-        records_traces=bool(settings.otlp_endpoint),
+        records_traces=settings.records_traces,
+        may_tap=may_tap,
     )
 
 
@@ -89,30 +103,25 @@ def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
 
     It cancels a request when its client goes.
     """
-    return _Runner(
-        edge,
-        handler_cancellation=True,
-        auto_decompress=False,
-        access_log=None,
-        keepalive_timeout=75,
-        max_line_size=max_head_bytes,
-        max_field_size=max_head_bytes,
+
+    def relaying(pages: web.Server) -> ClientServer:
+        make, handle = _relaying_the_rest(pages, edge)
+        return ClientServer(
+            handle,
+            request_factory=make,
+            auto_decompress=False,
+            access_log=None,
+            keepalive_timeout=75,
+            max_line_size=max_head_bytes,
+            max_field_size=max_head_bytes,
+        )
+
+    return Runner(
+        edge.pages,
+        relaying,
         shutdown_timeout=1.0,  # drain.py has waited before
         handle_signals=False,
     )
-
-
-class _Runner(web.AppRunner):
-    """aiohttp's runner for our own pages; its server relays what is none of them."""
-
-    def __init__(self, edge: Edge, **options: Any) -> None:
-        super().__init__(edge.pages, **options)
-        self._edge = edge
-
-    async def _make_server(self) -> web.Server:
-        pages = await super()._make_server()
-        make, handle = _relaying_the_rest(pages, self._edge)
-        return ClientServer(handle, request_factory=make, **self._kwargs)
 
 
 def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
@@ -120,8 +129,8 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
     make_page_request, show_page = pages.request_factory, pages.request_handler
     refusal_of, relay, is_stopping = edge.entrance.refusal_of, edge.relay, edge.is_stopping
 
-    def make(message: RawRequestMessage, *rest: Any) -> Any:
-        if _is_own(message):
+    def make(message: "RawRequestMessage", *rest: Any) -> Any:
+        if _is_own(message) and not is_unclear(message):
             return make_page_request(message, *rest)
         return ClientRequest(message, *rest, is_stopping=is_stopping)
 
@@ -145,10 +154,10 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
     return make, handle
 
 
-def _is_own(message: RawRequestMessage) -> bool:
+def _is_own(message: "RawRequestMessage") -> bool:
     """Say whether aiohttp answers: for one of our own pages, or what it could not read."""
     path = message.url.path_safe  # by which aiohttp finds a page
-    return (path.startswith(OWN) and path[len(OWN) :][:1] in ("", "/")) or message.method == NO_HTTP
+    return (path.startswith(OWN) and path[len(OWN) :][:1] in ("", "/")) or is_no_http(message)
 
 
 def _broken() -> ClientReply:

@@ -10,7 +10,7 @@ from typing import Any
 
 from yarl import URL
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers.activity import ActivityLog
 from slowtok.proxy.servers.facts import Identity, Kind, Probe

@@ -1,218 +1,334 @@
-"""Connections to engines: aiohttp's own, opened by its connector, four things mended.
+"""One connection to an engine: its replies taken apart, and never one byte more than is theirs.
 
-What an engine says unasked is nobody's answer, a body ends with its connection, and neither to keep
-a connection nor to read from it costs more than it must.
+It is used again only where its reply ended exactly with what was read: whatever an engine says
+beyond that is nobody's answer.
 """
 
 import asyncio
+import select
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from yarl import URL
 
-if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ConnectionKey
-    from aiohttp.tracing import Trace
+from slowtok.proxy.aiohttp_private import Lease, make_reader
+from slowtok.proxy.fair_reads import SLICE_BYTES, FairReads
+from slowtok.proxy.reply_body import ReplyBody
+from slowtok.proxy.reply_head import BadReply, HeadReader, ReplyHead
 
-READ_BUFFER_BYTES = 64 * 1024  # asyncio's 256 KiB costs an mmap per read
+READ_BUFFER_BYTES = 64 * 1024  # twice as much may wait to be read, then the engine is held back
 MAX_HEAD_BYTES = 64 * 1024
+HEAD_S = 30.0  # from a head's first byte to its last; the silence before that may be a long prefill
+_NO_BYTES = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where an engine is asked: what is the same for all requests to it.
+class _Taker(Protocol):
+    def take(self, data: bytes) -> None: ...
 
-    `request` is one for aiohttp's connector, which wants to see one; it is never sent. `path`
-    comes before each target; `origin` is for messages. `idle` are the connections that are kept for
-    the next request, the one that has rested longest first.
+
+class EngineConnection(asyncio.Protocol):
+    """One connection to an engine, which takes its replies apart.
+
+    `should_close`: no other request may be sent over it. `lease` is what aiohttp, which opened it,
+    knows it by; `idle` is where it is kept.
     """
 
-    request: aiohttp.ClientRequest
-    host: str
-    path: str
-    origin: str
+    transport: asyncio.Transport | None
+    lease: Lease
     idle: "deque[EngineConnection]"
-
-
-class EngineConnector(aiohttp.TCPConnector):
-    """Opens connections as aiohttp does, and keeps them for later itself, each for `keep_s`.
-
-    To aiohttp a kept one is in use until it is closed: to give it back and take it again for each
-    request costs more than to write the request.
-
-    One that was spoken on meanwhile is closed and not used. aiohttp takes what an engine says too
-    much, as after a wrong Content-Length, for the answer to the next request: one client would get
-    what was meant for another.
-    """
-
-    def __init__(self, max_head_bytes: int, keep_s: float, **options: Any) -> None:
-        super().__init__(keepalive_timeout=keep_s, **options)
-        make = partial(EngineConnection, self._loop, max_head_bytes, self._keep)
-        self._factory = cast("partial[ResponseHandler]", make)
-        self._keep_s = keep_s
-        self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
-        self._idle: dict[ConnectionKey, deque[EngineConnection]] = {}
-        self._closing_old: asyncio.TimerHandle | None = None
-
-    def address(self, base_url: str) -> Address:
-        """Return how the engine at `base_url` is asked."""
-        known = self._addresses.get(base_url)
-        if known is None:
-            url = URL(base_url, encoded=True)
-            request = aiohttp.ClientRequest("GET", url, loop=self._loop)
-            known = self._addresses[base_url] = Address(
-                request=request,
-                host=url.host_port_subcomponent or "",
-                path=url.raw_path.rstrip("/"),
-                origin=str(url.origin()),
-                idle=self._idle.setdefault(request.connection_key, deque()),
-            )
-        return known
-
-    async def reach(self, address: Address, limits: aiohttp.ClientTimeout) -> Connection:
-        """Return a connection that was kept; without one it is opened.
-
-        Raises:
-            aiohttp.ClientError, OSError: it could not be, as aiohttp's `connect` says it.
-        """
-        reached = self._take(address.idle)
-        if reached is None:
-            reached = await self.connect(address.request, [], limits)
-            protocol = cast("EngineConnection", reached.protocol)
-            protocol.lease, protocol.idle = reached, address.idle
-        return reached
-
-    def _take(self, idle: "deque[EngineConnection]") -> Connection | None:
-        oldest_s = self._loop.time() - self._keep_s
-        while idle:
-            kept = idle.popleft()
-            if kept.rested_at_s >= oldest_s and kept.is_connected() and not kept.should_close:
-                kept.was_idle = True
-                return kept.lease
-            kept.lease.close()
-        return None
-
-    def _keep(self, connection: "EngineConnection") -> None:
-        if self._closed or connection.should_close:
-            connection.lease.close()
-            return
-        connection.rested_at_s = self._loop.time()
-        connection.idle.append(connection)
-        if self._closing_old is None:
-            self._closing_old = self._loop.call_later(self._keep_s, self._close_old)
-
-    def _close_old(self) -> None:
-        """Close what nobody took in time; look again when the next one has rested so long."""
-        self._closing_old = None
-        now_s = self._loop.time()
-        for idle in self._idle.values():
-            while idle and idle[0].rested_at_s + self._keep_s <= now_s:
-                idle.popleft().lease.close()
-        due_s = [idle[0].rested_at_s + self._keep_s for idle in self._idle.values() if idle]
-        if due_s:
-            self._closing_old = self._loop.call_at(min(due_s), self._close_old)
-
-    async def _get(self, key: "ConnectionKey", traces: list["Trace"]) -> Connection | None:
-        """Return one that aiohttp's own session gave back, or else one that is kept here.
-
-        That session asks the engines how they are; what serves it may serve a request, too.
-        """
-        while (kept := await super()._get(key, traces)) is not None:
-            protocol = cast("EngineConnection", kept.protocol)
-            if not protocol.should_close:
-                protocol.was_idle = True
-                return kept
-            kept.close()
-        idle = self._idle.get(key)
-        return None if idle is None else self._take(idle)
-
-    def _close(self, *, abort_ssl: bool = False) -> list[Awaitable[object]]:
-        if self._closing_old is not None:
-            self._closing_old.cancel()
-        ended = super()._close(abort_ssl=abort_ssl)  # with those that are kept: see above
-        for idle in self._idle.values():
-            while idle:
-                idle.popleft().lease.close()
-        return ended
-
-
-class EngineConnection(ResponseHandler):
-    """One connection to an engine, which takes its replies apart."""
-
-    was_idle = False  # it has served another request
-    was_paused = False  # while this reply came
-    rested_at_s = 0.0  # by the loop's clock
-    lease: Connection  # by which aiohttp's connector knows it
-    idle: "deque[EngineConnection]"  # where it is kept
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         max_head_bytes: int,
         keep: "Callable[[EngineConnection], None]",
+        turns: FairReads,
     ) -> None:
-        super().__init__(loop)
+        self.transport = None
+        self.should_close = False
+        self.was_idle = False  # it has served another request
+        self.rested_at_s = 0.0  # by the loop's clock
+        self.writing_paused = False
+        self.heard = False  # a byte of the reply
+        self.body: ReplyBody | None = None  # of the reply, once its head is there
+        self._events = loop
         self._max_head_bytes = max_head_bytes
         self._keep = keep
+        self._turns = turns
+        self._begun: tuple[ReplyHead, aiohttp.StreamReader] | None = None
+        self._content: aiohttp.StreamReader | None = None
+        self._head: HeadReader | None = None  # while one is expected
+        self._error: BaseException | None = None  # with which the reply did not come
+        self._head_waiter: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._is_refused = False
+        self._head_late: asyncio.TimerHandle | None = None
+        self.unread = _NO_BYTES  # by us: what waits for its turn
+        self._awaits_turn = False
+        self._is_behind = False  # whoever reads the body is
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is there."""
+        return self.transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection that was opened."""
+        self.transport = cast("asyncio.Transport", transport)
 
     def expect_reply(self, *, with_body: bool) -> None:
         """Be ready for the reply to the next request; one to HEAD comes without its body."""
-        self.was_paused = False
-        self.set_response_params(
-            skip_payload=not with_body,
-            read_until_eof=True,
-            auto_decompress=False,
-            read_bufsize=READ_BUFFER_BYTES,
-            max_line_size=self._max_head_bytes,
-            max_field_size=self._max_head_bytes,
-        )
+        self.heard, self.body, self._begun = False, None, None
+        self._head = HeadReader(self._max_head_bytes, to_head=not with_body)
+
+    async def read_head(self) -> tuple[ReplyHead, aiohttp.StreamReader]:
+        """Return the head of the reply, and what its body comes through, once the head is here.
+
+        Raises:
+            aiohttp.ClientError, OSError: the connection ended, or the request could not be sent.
+            BadReply: what came is no reply.
+        """
+        if self._begun is None and self._error is None:
+            self._head_waiter = self._events.create_future()
+            try:
+                await self._head_waiter
+            finally:
+                self._head_waiter = None
+        if self._begun is not None:
+            return self._begun
+        raise cast("BaseException", self._error)
+
+    def fail(self, error: BaseException) -> None:
+        """Let whoever waits for the head have an error in its place."""
+        self._error = error
+        self.should_close = True
+        _wake(self._head_waiter)
+
+    def is_silent(self) -> bool:
+        """Say whether the connection is there and nothing has been said on it since its reply.
+
+        The kernel is asked, too: what came a moment ago has not been read yet.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.should_close:
+            return False
+        line = transport.get_extra_info("socket")
+        if line is None or not hasattr(select, "poll"):
+            return True
+        looking = select.poll()
+        looking.register(line.fileno(), select.POLLIN)
+        return not looking.poll(0)
 
     def rest(self) -> None:
-        """Expect nothing until the next request, and be kept for it.
-
-        Without a parser every byte that comes makes `should_close` true. With one, half a head that
-        nobody asked for would be forgotten with the parser.
-        """
-        self._parser = None
+        """Be kept for the next request; whatever is said until then makes `should_close` true."""
         self._keep(self)
 
-    def pause_reading(self) -> None:
-        """Pause, and know it for the rest of the reply: the parser may pause after reading went on.
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the engine; many at once wait for their turns."""
+        if len(data) > SLICE_BYTES or self.unread:
+            self.keep_waiting(data)
+        else:
+            self.take(data)
 
-        A pause at a chunk's end takes effect at the next chunk. Unless it is resumed then once
-        more, what came with that is held back until the engine sends again, if it does.
+    def keep_waiting(self, data: bytes) -> None:
+        """Read no more until these bytes have been passed on."""
+        self.unread = self.unread + data if self.unread else bytes(data)
+        self._pause()
+        if self._awaits_turn or self._is_behind:
+            return
+        if self._turns.is_busy:
+            self._ask_for_turn()
+        else:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Pass on the next slice; read on when nothing is left."""
+        self._awaits_turn = False
+        if self._is_behind:
+            return  # `resume_reading` asks for another turn
+        slice_, self.unread = self.unread[:SLICE_BYTES], self.unread[SLICE_BYTES:]
+        transport = self.transport
+        if slice_ and transport is not None:
+            taker = cast("_Taker", transport.get_protocol())  # a tap, or this connection itself
+            taker.take(slice_)
+        if self.unread:
+            self._ask_for_turn()
+        elif not self._is_behind:
+            self._resume()
+
+    def take_unread(self) -> bytes:
+        """Return what still waited for its turn: the connection ended, so there is none."""
+        unread, self.unread = self.unread, _NO_BYTES
+        return unread
+
+    def take(self, data: bytes) -> None:
+        """Take bytes apart."""
+        if self._content is not None:
+            self._feed(data)
+        elif self._head is None:
+            self.should_close = True
+        else:
+            self.heard = True
+            self._read_head(self._head, data)
+
+    def _read_head(self, reader: HeadReader, data: bytes) -> None:
+        """Take bytes of a head; one that has begun has to be here soon."""
+        try:
+            head = reader.feed(data)
+        except BadReply as error:
+            self._refuse(error)
+            return
+        if head is not None:
+            self._begin(head, reader.rest)
+        elif reader.has_begun and self._head_late is None:
+            self._head_late = self._events.call_later(HEAD_S, self._be_late)
+
+    def _begin(self, head: ReplyHead, rest: bytes) -> None:
+        """Hand over a head, and begin with the body."""
+        self._head = None
+        self._be_in_time()
+        self.should_close = self.should_close or head.should_close
+        body = self.body = ReplyBody(head)
+        content = make_reader(self, READ_BUFFER_BYTES, self._events)
+        pieces, error = body.feed(rest)
+        if error is not None:  # nothing has gone out yet: it is no reply at all
+            self._refuse(error)
+            return
+        self._content = content
+        for piece in pieces:
+            content.feed_data(piece)
+        self._begun = (head, content)
+        _wake(self._head_waiter)
+        if body.is_over:
+            self._end()
+
+    def _feed(self, data: bytes) -> None:
+        body, content = self.body, self._content
+        assert body is not None  # noqa: S101 - for the type checker
+        assert content is not None  # noqa: S101
+        if self._is_refused:
+            return
+        pieces, error = body.feed(data)
+        for piece in pieces:
+            content.feed_data(piece)
+        if error is not None:
+            self._refuse(error)
+        elif body.is_over:
+            self._end()
+
+    def _end(self) -> None:
+        """End the body; whoever waits for that may have the connection kept."""
+        body, content = self.body, self._content
+        assert body is not None  # noqa: S101 - for the type checker
+        assert content is not None  # noqa: S101
+        self._content = None
+        self.should_close = self.should_close or bool(body.rest or self.unread)
+        content.feed_eof()
+
+    def _refuse(self, error: BadReply) -> None:
+        """Read no more of what cannot be relied on.
+
+        A body ends broken with its connection, a moment later: what was right of it goes out.
         """
-        self.was_paused = True
-        super().pause_reading()
+        self._head, self.unread = None, _NO_BYTES
+        self._be_in_time()
+        self.should_close = self._is_refused = True
+        if self._content is None:
+            self.fail(error)
+        if self.transport is not None:
+            self.transport.close()
+
+    def _be_late(self) -> None:
+        self._head_late = None
+        self._refuse(BadReply("half a header, and no more"))
+
+    def _be_in_time(self) -> None:
+        if self._head_late is not None:
+            self._head_late.cancel()
+            self._head_late = None
+
+    def pause_reading(self) -> None:
+        """Bring no more: the body's reader is behind."""
+        self._is_behind = True
+        self._pause()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Resume what was paused. aiohttp resumes what never was, too, after each piece read.
+        """Bring more. aiohttp's reader asks for that after each piece, paused or not."""
+        if not self._is_behind:
+            return
+        self._is_behind = False
+        if self._awaits_turn:
+            return
+        if self.unread:
+            self._ask_for_turn()
+        else:
+            self._resume()
 
-        That costs as much as to read the piece, for each token.
+    def pause_writing(self) -> None:
+        """Note that the engine is behind with reading."""
+        self.writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Note that it has caught up."""
+        self.writing_paused = False
+        _wake(self._writable)
+
+    async def drain(self) -> None:
+        """Wait until the engine has caught up with what was written.
+
+        Raises:
+            ConnectionError: the connection has ended.
         """
-        if self.was_paused:
-            super().resume_reading(resume_parser)
+        if self.writing_paused and self.transport is not None:
+            self._writable = self._events.create_future()
+            try:
+                await self._writable
+            finally:
+                self._writable = None
+        if self.transport is None:
+            raise aiohttp.ClientConnectionResetError("the connection has ended")
+
+    def _ask_for_turn(self) -> None:
+        self._awaits_turn = True
+        self._turns.ask(self)
+
+    def _pause(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def close(self) -> None:
         """Close; at once where not all has been sent, which an engine may never take."""
-        if self.transport is not None and self.transport.get_write_buffer_size():
-            self.abort()
-        else:
-            super().close()
+        self._be_in_time()
+        self.unread = _NO_BYTES
+        transport, self.transport = self.transport, None
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()
+        self.lease.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End the body with the connection.
+        """End the body with the connection: well only where it is framed by a clean end."""
+        self._be_in_time()
+        if unread := self.take_unread():
+            self.take(unread)
+        content, self._content = self._content, None
+        if content is not None:
+            if exc is None and self.body is not None and self.body.ends_with_the_connection:
+                content.feed_eof()
+            else:
+                content.set_exception(aiohttp.ClientPayloadError("the connection ended"))
+        self._head = self.transport = None
+        if isinstance(exc, OSError):
+            exc = aiohttp.ClientOSError(*exc.args)
+        self.fail(exc or aiohttp.ServerDisconnectedError())
+        _wake(self._writable)
+        self.lease.lost(exc)
 
-        aiohttp does so, too, except for malformed chunks: it drops the connection then, and
-        whoever reads the body would wait for ever.
-        """
-        body = self._payload
-        super().connection_lost(exc)
-        if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError("the connection ended"))
+
+def _wake(waiter: "asyncio.Future[None] | None") -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

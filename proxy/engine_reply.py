@@ -8,13 +8,11 @@ import asyncio
 from typing import cast
 
 import aiohttp
-from aiohttp.connector import Connection
-from aiohttp.http import RawResponseMessage
 
 from slowtok.proxy.engine_connection import EngineConnection
 from slowtok.proxy.engine_request import EngineRequest, write
-
-_INTERIM = frozenset({100, *range(102, 200)})  # announce a reply; none comes after 101
+from slowtok.proxy.reply_body import ReplyBody
+from slowtok.proxy.reply_head import BadReply, ReplyHead
 
 
 class EngineReply:
@@ -24,21 +22,32 @@ class EngineReply:
     what is still to come would be in the way of the next reply.
     """
 
-    __slots__ = ("_sending", "connection", "content", "headers", "origin", "reason", "status")
+    __slots__ = (
+        "_sending",
+        "body",
+        "connection",
+        "content",
+        "headers",
+        "origin",
+        "reason",
+        "status",
+    )
 
     def __init__(
         self,
-        message: RawResponseMessage,
+        head: ReplyHead,
+        body: ReplyBody,
         content: aiohttp.StreamReader,
-        connection: Connection,
+        connection: EngineConnection,
         sending: asyncio.Task[None] | None,
         origin: str,
     ) -> None:
-        self.status = message.code
-        self.reason = message.reason
-        self.headers = message.headers
+        self.status = head.status
+        self.reason = head.reason
+        self.headers = head.headers
+        self.body = body  # where it stands
         self.content = content
-        self.connection: Connection | None = connection
+        self.connection: EngineConnection | None = connection
         self.origin = origin  # of the engine, for messages
         self._sending = sending
         content.on_eof(self._complete)
@@ -61,36 +70,36 @@ class EngineReply:
         connection, self.connection = self.connection, None
         if connection is None:
             return
-        protocol = cast("EngineConnection", connection.protocol)
-        if protocol.writing_paused or (self._sending is not None and not self._sending.done()):
+        if connection.writing_paused or (self._sending is not None and not self._sending.done()):
             self._stop(connection)
             return
-        protocol.rest()
+        connection.rest()
 
-    def _stop(self, connection: Connection) -> None:
+    def _stop(self, connection: EngineConnection) -> None:
         if self._sending is not None:
             self._sending.cancel()
         connection.close()
 
 
-async def ask(connection: Connection, request: EngineRequest, origin: str) -> EngineReply:
+async def ask(connection: EngineConnection, request: EngineRequest, origin: str) -> EngineReply:
     """Send a request and return its reply once the head is there; else close the connection.
 
     Raises:
-        aiohttp.ClientError, aiohttp.http.HttpProcessingError, OSError: no reply came.
+        aiohttp.ClientError, OSError: no reply came.
+        BadReply: what came is none.
         ValueError: the request's head would have held a control character.
     """
-    protocol = cast("EngineConnection", connection.protocol)
     sending = None
     try:
-        protocol.expect_reply(with_body=request.method != "HEAD")
+        if connection.should_close:
+            raise BadReply("words before anything was asked")
+        connection.expect_reply(with_body=request.method != "HEAD")
         sending = await write(request, connection)
-        message, content = await protocol.read()
-        while message.code in _INTERIM:
-            message, content = await protocol.read()
+        head, content = await connection.read_head()
     except BaseException:
         if sending is not None:
             sending.cancel()
         connection.close()
         raise
-    return EngineReply(message, content, connection, sending, origin)
+    body = cast("ReplyBody", connection.body)
+    return EngineReply(head, body, content, connection, sending, origin)

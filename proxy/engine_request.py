@@ -3,16 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import cast
 
 import aiohttp
-from aiohttp.connector import Connection
-from aiohttp.http import StreamWriter
-from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict
 
-from slowtok.proxy.engine_connection import Address, EngineConnection
-from slowtok.proxy.headers import Headers
+from slowtok.proxy.engine_connection import EngineConnection
+from slowtok.proxy.engine_connector import Address
+from slowtok.proxy.headers import Headers, as_bytes
 
 PIECE_BYTES = 256 * 1024  # of a larger body; what is smaller is sent with the head, at once
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # need no word that there is no body
@@ -40,7 +37,8 @@ def make_request(
     fields = CIMultiDict(Host=address.host)
     fields.extend(headers)
     if isinstance(body, bytes):
-        fields["Content-Length"] = str(len(body))
+        if fields.get("Content-Length") != str(len(body)):
+            fields["Content-Length"] = str(len(body))
     elif "Content-Length" not in fields:
         if body is not None:
             fields["Transfer-Encoding"] = "chunked"
@@ -51,7 +49,7 @@ def make_request(
     return EngineRequest(method, f"{method} {slash}{path} HTTP/1.1", fields, body)
 
 
-async def write(request: EngineRequest, connection: Connection) -> asyncio.Task[None] | None:
+async def write(request: EngineRequest, connection: EngineConnection) -> asyncio.Task[None] | None:
     """Send a request: at once where it is small, else in the task that is returned.
 
     An engine may answer before it has read a body: nothing is waited for here.
@@ -61,40 +59,47 @@ async def write(request: EngineRequest, connection: Connection) -> asyncio.Task[
         ValueError: a control character is in the line or a field.
     """
     body, fields = request.body, request.fields
+    head = as_bytes(request.line, fields)
+    transport = connection.transport
+    if transport is None or transport.is_closing():
+        raise aiohttp.ClientConnectionResetError("the connection has ended")
     if body is None or (isinstance(body, bytes) and len(body) <= PIECE_BYTES):
-        head = _serialize_headers(request.line, fields)  # a StreamWriter would cost more than that
-        transport = connection.transport
-        if transport is None or transport.is_closing():
-            raise aiohttp.ClientConnectionResetError("the connection has ended")
         transport.write(head + body if body else head)
         return None
-    writer = StreamWriter(cast("EngineConnection", connection.protocol), asyncio.get_running_loop())
-    await writer.write_headers(request.line, fields)
-    if "Transfer-Encoding" in fields:
-        writer.enable_chunking()
-    else:
-        writer.length = int(fields["Content-Length"])
+    transport.write(head)
     pieces = _cut(body) if isinstance(body, bytes) else body
-    return asyncio.create_task(_write_pieces(pieces, writer, connection))
+    sending = _write_pieces(pieces, connection, transport, chunked="Transfer-Encoding" in fields)
+    return asyncio.create_task(sending)
 
 
 async def _write_pieces(
-    pieces: AsyncIterator[bytes], writer: StreamWriter, connection: Connection
+    pieces: AsyncIterator[bytes],
+    connection: EngineConnection,
+    transport: asyncio.Transport,
+    *,
+    chunked: bool,
 ) -> None:
     """Send a body as fast as the engine takes it; who waits for the reply is told if that fails."""
-    protocol = cast("EngineConnection", connection.protocol)
     try:
         async for piece in pieces:
-            await writer.write(piece)
-        await writer.write_eof()
+            if piece:
+                transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                await connection.drain()
+        if chunked:
+            transport.write(b"0\r\n\r\n")
+        await connection.drain()
     except OSError as error:
-        broke = aiohttp.ClientOSError(error.errno, "the request could not be sent")
-        protocol.set_exception(broke, error)
+        connection.fail(_because(aiohttp.ClientOSError(error.errno, "it could not be sent"), error))
     except Exception as error:  # noqa: BLE001 - whatever the client's body broke with
-        protocol.set_exception(aiohttp.ClientConnectionError("the request broke off"), error)
+        connection.fail(_because(aiohttp.ClientConnectionError("the request broke off"), error))
     except BaseException:
         connection.close()
         raise
+
+
+def _because(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 async def _cut(body: bytes) -> AsyncIterator[bytes]:

@@ -16,11 +16,11 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy import routing
 from slowtok.proxy.engine import Engine, facts_at, runs_of
 from slowtok.proxy.look import look
-from slowtok.proxy.models_list import LISTS, ModelLists
+from slowtok.proxy.models_list import ModelLists
 from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
@@ -167,7 +167,7 @@ class Engines:
 
         None where this is no such list, where one engine alone can answer, and where none does.
         """
-        if method != "GET" or path not in LISTS or not self.several:
+        if method != "GET" or path not in routing.MODEL_LISTS or not self.several:
             return None
         engines = routing.fitting(self.present, path)
         if len(engines) < 2:

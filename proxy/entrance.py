@@ -1,19 +1,22 @@
 """What stands before everything that is answered: who is refused, and what cannot be relayed."""
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from aiohttp import web
-from aiohttp.http import HttpVersion11
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
-from slowtok.config.settings import Settings
 from slowtok.proxy import api_key, guard
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.door import Door
 from slowtok.proxy.headers import allow_page
 from slowtok.proxy.outputs.errors import as_page, error_response
+from slowtok.proxy.relay_settings import RelaySettings
+
+if TYPE_CHECKING:
+    from slowtok.proxy.aiohttp_private import RawRequestMessage
 
 Relayed = Callable[[ClientRequest], Awaitable[ClientReply]]
 Asked = ClientRequest | web.Request  # to be relayed, or for one of the proxy's own pages
@@ -24,16 +27,16 @@ _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 91
 class Entrance:
     """Lets in what may pass. `door` is where connections come in, once there is one."""
 
-    def __init__(self, settings: Settings, door: Callable[[], Door | None]) -> None:
+    def __init__(self, settings: RelaySettings, door: Callable[[], Door | None]) -> None:
         self._own_hosts = (settings.host, *settings.allow_host)
         self._origins = settings.allow_origin
         self._is_local = settings.is_local
-        self._key = settings.api_key.get_secret_value()
+        self._key = settings.api_key
         self._door = door
 
     def refusal_of(self, request: ClientRequest) -> ClientReply | None:
         """Return the reply to a request that is not relayed, None where it is."""
-        return self._refusal(request) or _unexpected(request)
+        return _unclear(request) or self._refusal(request) or _unexpected(request)
 
     def middleware(self) -> Middleware:
         """Return what lets requests in to the proxy's own pages, for aiohttp."""
@@ -65,6 +68,7 @@ class Entrance:
             target=request.raw_path,
             site=fields.get("Sec-Fetch-Site"),
             mode=fields.get("Sec-Fetch-Mode"),
+            method=request.method,
             is_local=self._is_local,
         )
         if foreign is not None:
@@ -88,7 +92,27 @@ def _not_relayed(request: Asked) -> ClientReply | None:
     # Such a coding is about one connection. It would be gone behind the proxy, the bytes would not.
     if fields.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
         return _not_implemented("slowtok takes no Transfer-Encoding but chunked")
+    # aiohttp reads past what comes after the last chunk: lost without a word, it could be missed.
+    if fields.get("Trailer") and "Transfer-Encoding" in fields:
+        return _not_implemented("slowtok passes no trailer of a request on: use header fields")
     return None
+
+
+def is_unclear(message: "RawRequestMessage") -> bool:
+    """Say whether a request may end elsewhere than it seems: nothing after it is read."""
+    version = message.version
+    return version.major != 1 or (message.chunked and version < HttpVersion11)
+
+
+def _unclear(request: ClientRequest) -> ClientReply | None:
+    if not is_unclear(request.message):
+        return None
+    if request.message.version.major != 1:
+        refusal = error_response(505, "slowtok speaks HTTP/1.1 and HTTP/1.0", "version")
+    else:  # RFC 9112, section 6.1
+        refusal = error_response(400, "HTTP/1.0 knows no Transfer-Encoding", "malformed")
+    refusal.force_close()
+    return refusal
 
 
 def _unexpected(request: ClientRequest) -> ClientReply | None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.case import (
+from slowtok.detectors.case.case import (
     Baseline,
     Case,
     EngineTimings,
@@ -14,9 +14,10 @@ from slowtok.detectors.case import (
     Phases,
     Timeline,
 )
-from slowtok.detectors.engine import EngineActivity
-from slowtok.detectors.expectation import expectation, refined
-from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.case.engine import EngineActivity
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.expectation.case_envelope import expectation, refined
+from slowtok.proxy.abandoned import MAX_AGE_S, AbandonedLog
 from slowtok.proxy.baselines import NO_BASELINE, Baselines
 from slowtok.proxy.crowds import (
     Look,
@@ -35,7 +36,9 @@ from slowtok.proxy.history import NO_HISTORY, Past
 from slowtok.proxy.neighbours import count_neighbours, in_flight_at, with_looks
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
+from slowtok.proxy.servers.ollama import counts_cached
 from slowtok.proxy.servers.scraper import GAUGED
+from slowtok.proxy.servers.slots import BusySlots
 from slowtok.proxy.stream.phases import estimate, split, with_queue
 
 MIN_SAMPLE_WINDOW_S = 1.0
@@ -65,7 +68,9 @@ class Evidence:
         past: Past,
         failures: Counter[str],
         loop_lag: Callable[[float], float | None],
+        abandoned: AbandonedLog,
     ) -> None:
+        self._abandoned = abandoned
         self._engines = engines
         self._sampler = sampler
         self._device = device
@@ -87,6 +92,8 @@ class Evidence:
         seen = {"slept": exchange.slept, "gpu_indices": used}
         server, model = facts_at(engine, process, timeline.model, seen)
         activity = None if engine is None else _activity(exchange, engine, timeline)
+        if server.kind == "ollama" and not counts_cached(server.version):
+            timeline = _without_cached(timeline)
         choices = exchange.meter.reply.choices if exchange.meter else 1
         if activity and choices == 1:  # each of several reads the prompt for itself
             timeline = _with_cached(timeline, activity)
@@ -102,10 +109,14 @@ class Evidence:
         neighbours = count_neighbours(at_send, phases, met)
         if met or looks:
             neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
+        if abandoned := self._abandoned.of(exchange, phases, met, looks, _tasks(exchange, engine)):
+            neighbours = replace(neighbours, abandoned=abandoned)
         case = Case(
             timeline=timeline,
             phases=phases,
             prompt=exchange.prefix,
+            prompt_parts=exchange.parts,
+            repeat=exchange.repeat,
             neighbours=neighbours,
             host=host,
             gpu=gpu,
@@ -190,6 +201,14 @@ def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]
     return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
 
 
+def _tasks(exchange: Exchange, engine: Engine | None) -> Sequence[BusySlots]:
+    """Return the looks at the engine's slots before and while the request was there."""
+    begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
+    if engine is None or begin_s is None or end_s is None:
+        return ()
+    return engine.slots.window(begin_s - MAX_AGE_S, end_s)
+
+
 def _with_crowds(
     guessed: Neighbours,
     exchange: Exchange,
@@ -242,6 +261,11 @@ def _with_cached(timeline: Timeline, activity: EngineActivity) -> Timeline:
     if tokens.prompt is None or tokens.cached is not None or not activity.alone:
         return timeline
     return replace(timeline, tokens=replace(tokens, cached=activity.cached_tokens))
+
+
+def _without_cached(timeline: Timeline) -> Timeline:
+    """Take away the zero that stands for a count."""
+    return replace(timeline, tokens=replace(timeline.tokens, cached=None))
 
 
 def _is_alone(met: Sequence[Stay], activity: EngineActivity | None) -> bool:

@@ -3,10 +3,12 @@
 The relay writes the times, the meter the tokens; nobody reads before the end but the live views.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from slowtok.detectors.case import PromptPrefix, Timeline, Tokens
+from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
 from slowtok.proxy.how_far import PromptGuess, Queued, SlotTold
+from slowtok.proxy.runs.book import Place
+from slowtok.proxy.runs.clues import Clues
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import PromptPrint
@@ -44,6 +46,8 @@ class Exchange:
     traceparent: str | None = None  # as the engine gets it
     began_trace: bool = False  # the client sent no traceparent: it is ours
     slept: bool | None = None  # the engine had put its model away when the request went to it
+    clues: Clues | None = None  # what it says of its run and its client
+    run: Place | None = None
     prompt: PromptPrint | None = None
     asked_for_usage: bool = False
     annotate: Mode | None = None  # put the record into the stream
@@ -59,6 +63,8 @@ class Exchange:
     delivered_at_s: float | None = None
     ended_at_s: float | None = None
     prefix: PromptPrefix | None = None
+    parts: PromptParts | None = None
+    repeat: Repeat | None = None
     seen_at_s: float | None = None  # the last bytes that went to the client
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
@@ -120,7 +126,7 @@ class Exchange:
             token_at_s=arrivals.token_at_s if arrivals else (),
             itl_p50_s=_percentile(gaps_s, 0.50),
             itl_p99_s=_percentile(gaps_s, 0.99),
-            tokens=reply.tokens() if reply else NO_TOKENS,
+            tokens=_tokens(meter) if meter else NO_TOKENS,
             engine=reply.engine() if reply else None,
             client_blocked_s=self.client_blocked_s,
             proxy_s=self.proxy_s,
@@ -135,7 +141,10 @@ class Exchange:
         return "unknown" if self.last_byte_at_s is None else "complete"
 
     def _ending(self, reply: Reply) -> str:
-        """Say how it ended: cut short, else the engine's reason; no reason at all is an error."""
+        """Say how it ended: cut short, else the engine's reason.
+
+        A stream that neither gave one nor said that it is done is an error.
+        """
         plain = self.ended or self._plain_ending()
         if plain in _CUT_SHORT:
             return plain
@@ -143,7 +152,16 @@ class Exchange:
             return "http-error"
         if reply.failed:
             return "upstream-error"
-        return reply.finish or ("upstream-error" if self.stream else plain)
+        if reply.finish is not None or not self.stream:
+            return reply.finish or plain
+        said_done = self.meter is not None and self.meter.done  # all of it is here, without a why
+        return plain if said_done else "upstream-error"
+
+
+def _tokens(meter: Meter) -> Tokens:
+    """Return the counts of a reply, those of its reasoning among them."""
+    tokens, reasoning = meter.reply.tokens(), meter.reasoning_tokens()
+    return tokens if reasoning is None else replace(tokens, reasoning=reasoning)
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:

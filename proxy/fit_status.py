@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from slowtok.detectors.footprint import context_that_fits, footprint, reserved_tokens
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.vram import newest_split
+from slowtok.detectors.analysis.vram import newest_split
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.expectation.footprint import context_that_fits, footprint, reserved_tokens
 from slowtok.proxy.doctor.memory import check_memory
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
 from slowtok.proxy.outputs.record import known

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.facts import PID_HOST, label
-from slowtok.detectors.gpu_fields import WHO_HAS, name_of
-from slowtok.detectors.gpu_window import by_gpu, newest
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.analysis.gpu_window import by_gpu, newest
+from slowtok.detectors.case.facts import PID_HOST, WHO_HAS, label, name_of
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
 from slowtok.proxy.outputs.gpus import REASONS, memory_entry
 from slowtok.proxy.outputs.record import known
 

@@ -10,8 +10,8 @@ Sources: CUDA Programming Guide, "CUDA Environment Variables"; ROCm, "GPU isolat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
-from slowtok.detectors.vram import split
+from slowtok.detectors.analysis.vram import split
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 
 CONTEXT_BYTES = 640 * 2**20
 """What a process takes on a GPU by merely looking at it: llama.cpp and Ollama show 0.3-0.6 GiB."""

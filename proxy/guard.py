@@ -17,6 +17,10 @@ _LOCAL_SUFFIXES = (".localhost", ".internal")  # nobody can register a name that
 # Anybody on the local network can answer for such a name (RFC 6762): no help against rebinding, and
 # of use only where other machines may come in.
 _NETWORK_SUFFIX = ".local"
+# Nobody's page, or one of this machine. A foreign one shows no `Origin` where its own rules leave
+# it out, and where it loads an image or follows a link.
+_SITES_OF_OURS = frozenset({None, "none", "same-origin", "same-site"})
+_FOLLOWS_A_LINK = frozenset({"GET", "HEAD"})
 _AUTHORITY = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s\[\]:/?#@\\]+)(?::[0-9]*)?")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
@@ -30,6 +34,7 @@ def refuse(
     target: str = "/",
     site: str | None = None,
     mode: str | None = None,
+    method: str = "GET",
     is_local: bool = True,
 ) -> str | None:
     """Say why a request is refused, or None when it may pass.
@@ -41,7 +46,8 @@ def refuse(
         allowed: origins that the user allowed (`allow_origin`); `*` allows every page.
         target: its target; one in absolute form names a host, too.
         site: its `Sec-Fetch-Site` field, by which browsers tell of pages that show no `Origin`.
-        mode: its `Sec-Fetch-Mode` field; who follows a link navigates.
+        mode: its `Sec-Fetch-Mode` field; who follows a link navigates, and so does a form.
+        method: its method, by which a link and a form can be told apart.
         is_local: whether only this machine can reach the proxy.
     """
     absolute = None if target.startswith("/") else _ABSOLUTE.match(target)
@@ -53,7 +59,7 @@ def refuse(
     if "*" in allowed:
         return None
     if origin is None:
-        if site == "cross-site" and mode != "navigate":
+        if site not in _SITES_OF_OURS and not (mode == "navigate" and method in _FOLLOWS_A_LINK):
             return (
                 "pages of other sites may not use it; add theirs with allow_origin if they should"
             )

@@ -23,6 +23,10 @@ HOP_BY_HOP = frozenset(
 # judged it already); 100-continue is answered here; a conversation id makes llama-server ignore
 # that the client left.
 _NOT_UPSTREAM = frozenset({"host", "origin", "expect", "x-conversation-id"})
+# RFC 9110, section 6.5.1: what a message's reader must know before its body.
+_NOT_IN_A_TRAILER = frozenset(
+    {"content-length", "content-encoding", "content-type", "content-range", "host", "set-cookie"}
+)
 _CORS_PREFIX = "access-control-"
 _OURS = "slowtok-"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -67,11 +71,35 @@ def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
     return passed
 
 
+def trailer_to_client(trailer: bytes) -> bytes:
+    """Return the field lines after the last chunk that may go on to the client."""
+    if not trailer:
+        return trailer
+    lines = trailer.splitlines(keepends=True)
+    return b"".join(line for line in lines if _may_trail(line.partition(b":")[0]))
+
+
 def allow_page(headers: Headers, origin: str) -> None:
     """Tell a browser that a page of this origin may read the reply."""
     headers["Access-Control-Allow-Origin"] = origin
     headers["Access-Control-Expose-Headers"] = "*"
     headers.add("Vary", "Origin")
+
+
+def as_bytes(line: str, headers: Headers) -> bytes:
+    """Return a head as it goes over the wire; each octet that came is one again.
+
+    (aiohttp's own function leaves out octets that are not UTF-8.)
+
+    Raises:
+        ValueError: a control character is in the line or in a field.
+    """
+    lines = [line, *[f"{name}: {value}" for name, value in headers.items()]]
+    all_of_it = "".join(lines)
+    if not all_of_it.isprintable() and _CONTROLS.search(all_of_it):
+        raise ValueError("a control character in a header")
+    lines += ("", "")
+    return "\r\n".join(lines).encode("utf-8", "surrogateescape")
 
 
 def without_controls(value: str) -> str:
@@ -83,21 +111,22 @@ def _end_to_end(headers: CIMultiDictProxy[str], also_dropped: frozenset[str]) ->
     dropped = also_dropped
     for value in headers.getall("Connection", ()):
         dropped |= {token.strip().lower() for token in value.split(",")}
-    spelled: dict[str, str] = {}  # aiohttp would take a second spelling for a correction
     passed: list[tuple[str, str]] = []
     for spelling, value in headers.items():
         name = _passing(spelling)
         if name is not None and name not in dropped:
-            passed.append((spelled.setdefault(name, spelling), without_controls(value)))
+            passed.append((spelling, without_controls(value)))
     return CIMultiDict(passed)
+
+
+def _may_trail(name: bytes) -> bool:
+    spelled = name.decode("latin-1")
+    return _passing(spelled) is not None and spelled.lower() not in _NOT_IN_A_TRAILER
 
 
 @lru_cache(maxsize=256)
 def _passing(spelling: str) -> str | None:
-    """Return a field's name in lower case; None for one that never passes.
-
-    Nor does what cannot be a name: aiohttp takes `Content-Length ` from an engine.
-    """
+    """Return a field's name in lower case; None for one that never passes, or is no name."""
     name = spelling.lower()
     passes = name not in HOP_BY_HOP and not name.startswith(_OURS) and _TOKEN.fullmatch(name)
     return name if passes else None

@@ -1,21 +1,23 @@
-"""What bodies and whole replies hold in memory now, all clients together, and the most they may.
+"""What bodies, whole replies and slow readers hold in memory now, and the most they may together.
 
 Each process that relays has one count, which only its event loop touches. What a client or an
 engine sent is counted, by its size on the wire: what is read from it comes on top.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.upstream import UpstreamError
 
 
 class HeldBytes:
-    """Counts what is held; at any time no more than `limit_bytes`."""
+    """Counts what is held; at any time no more than `limit_bytes`. `freed` hears what was freed."""
 
-    __slots__ = ("limit_bytes", "most_bytes", "now_bytes")
+    __slots__ = ("_freed", "limit_bytes", "most_bytes", "now_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, freed: Callable[[int], None] = lambda _: None) -> None:
+        self._freed = freed
         self.limit_bytes = limit_bytes
         self.now_bytes = 0
         self.most_bytes = 0  # so far
@@ -30,12 +32,23 @@ class HeldBytes:
         self.most_bytes = max(self.most_bytes, now_bytes)
         return True
 
+    def take_for_reader(self, exchange: Exchange, size_bytes: int) -> bool:
+        """Count bytes that wait for a slow reader; False where its engine has to wait instead.
+
+        Half of the room is not for them: slow readers must not keep requests from being read.
+        """
+        if self.now_bytes + size_bytes > self.limit_bytes // 2:
+            return False
+        return self.take(exchange, size_bytes)
+
     def give_back(self, exchange: Exchange, size_bytes: int | None = None) -> None:
         """Count bytes no more: all that the exchange holds, or so many of them."""
         held = exchange.held_bytes
         given = held if size_bytes is None else min(size_bytes, held)
         exchange.held_bytes = held - given
         self.now_bytes -= given
+        if given:
+            self._freed(given)
 
     def no_room(self, exchange: Exchange, what: str) -> UpstreamError:
         """Return the error of an exchange whose `what` is too much; it holds nothing any more.

@@ -7,14 +7,15 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slowtok.detectors.case import Case, History
-from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.measured_loss import was_throttled
+from slowtok.detectors.analysis.measured_loss import was_throttled
+from slowtok.detectors.case.case import Case, History
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.baselines import NO_EARLIER, Baselines
 from slowtok.proxy.past.bests import Best, seen_in
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.loads import Loads
+from slowtok.proxy.past.served import Served
 from slowtok.proxy.past.setup import model_of
 
 RECENT = 5  # judged requests
@@ -38,6 +39,7 @@ class Past:
         self._kept = kept
         self._baselines = baselines
         self._loads = Loads()
+        self._served = Served()
         self._judged: OrderedDict[_Configuration, deque[_Judged]] = OrderedDict()
 
     def of(self, case: Case, idle: Sequence[GpuSample] = ()) -> History:
@@ -50,7 +52,8 @@ class Past:
         earlier = self._baselines.earlier(case)
         recent = self._recent(case) if self._judged else ()
         loads = self._loads.of(case, idle) if case.server.local is not False else ()
-        if not (recent or loads) and best is _NO_BEST and earlier is NO_EARLIER:
+        served = self._served.before(case)
+        if not (recent or loads or served) and best is _NO_BEST and earlier is NO_EARLIER:
             return NO_HISTORY
         return History(
             loads=loads,
@@ -62,6 +65,11 @@ class Past:
             best_decode_tps=earlier.best_decode_tps,
             best_prefill_tps=earlier.best_prefill_tps,
             week_ago_decode_tps=earlier.week_ago_decode_tps,
+            other_version=earlier.other_version,
+            other_version_decode_tps=earlier.other_version_decode_tps,
+            other_version_count=earlier.other_version_count,
+            served_before=None if served is None else served.requests,
+            served_alike=None if served is None else served.alike,
         )
 
     def since_s(self, case: Case) -> float:
@@ -70,6 +78,7 @@ class Past:
 
     def note(self, case: Case, diagnosis: Diagnosis) -> None:
         """Remember a request that was judged."""
+        self._served.note(case)
         # a GPU that was always held back shows no best, and one that was hot or braked neither
         if diagnosis.verdict == "normal" and case.gpu and not was_throttled(case):
             for best in seen_in(case):

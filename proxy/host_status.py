@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.machine import HostSample
+from slowtok.detectors.case.machine import HostSample
 
 SHOWN = (
     "cpu_cores",

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs import headers
 

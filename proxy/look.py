@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engine import MODELS, Engine
 from slowtok.proxy.models_list import read_list
 from slowtok.proxy.sampling.wire import ProcessFacts

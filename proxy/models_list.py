@@ -10,7 +10,6 @@ import aiohttp
 from slowtok.proxy.engine import MODELS, Engine
 from slowtok.proxy.servers.reply import Reply, get
 
-LISTS = (MODELS, "/api/tags")
 _REFUSED = (401, 403)
 _NAMES = ("id", "model", "name")  # of an entry, in OpenAI's and in Ollama's lists
 

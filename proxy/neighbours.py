@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.case import Neighbours, Phases
+from slowtok.detectors.case.case import Neighbours, Phases
 from slowtok.proxy.crowds import Look, Stay
 from slowtok.proxy.exchange import Exchange
 

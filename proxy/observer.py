@@ -4,6 +4,7 @@ Nothing here may harm a request: whatever breaks is counted in `failures` by its
 """
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import Counter, defaultdict
@@ -11,10 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.detectors.diagnosis.diagnose import diagnose
+from slowtok.proxy.abandoned import AbandonedLog
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.crowds import Stay
 from slowtok.proxy.engines import Engines
@@ -29,16 +31,20 @@ from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.prompt_guess import PromptGuesses
 from slowtok.proxy.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
 from slowtok.proxy.running import running
+from slowtok.proxy.runs.watch import Runs
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.servers.slots import SlotsLook
 from slowtok.proxy.slot_owners import SlotOwners
-from slowtok.proxy.stream.call import PromptPrint, print_prompt
-from slowtok.proxy.together import Together
+from slowtok.proxy.stream.call import PromptPrint, parts_of, print_prompt
+from slowtok.proxy.turns import Turns
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
 PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
+
+GAVE_UP = frozenset({"client-gone", "timeout"})
+"""Endings after which a client may ask the very same again."""
 
 Step = Literal["begin", "sent", "end"]
 
@@ -73,6 +79,7 @@ class Observer:
         past: Past,
         loop_lag: Callable[[float], float | None],
         store: Store,
+        runs: Runs,
         sinks: Mapping[str, Sink],
         disabled: Collection[str] = (),
     ) -> None:
@@ -81,6 +88,7 @@ class Observer:
         self._baselines = baselines
         self._past = past
         self.failures: Counter[str] = Counter()
+        self._abandoned = AbandonedLog()
         self._evidence = Evidence(
             engines=engines,
             sampler=sampler,
@@ -89,8 +97,10 @@ class Observer:
             past=past,
             failures=self.failures,
             loop_lag=loop_lag,
+            abandoned=self._abandoned,
         )
         self._store = store
+        self._runs = runs
         self._sinks = sinks
         self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
@@ -103,9 +113,8 @@ class Observer:
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._verdicts = LastVerdicts()
-        self._meanwhile = Together(self.failures, "prompt print", after_s=PRINT_AFTER_S)
-        self._diagnosing = Together(self.failures, "diagnosis")
-        self._publishing = Together(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
+        self._meanwhile = Turns(self.failures, "prompt print", after_s=PRINT_AFTER_S)
+        self._publishing = Turns(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
         self.requests = 0
         self.diagnosed = 0
         self.diagnose_s = 0.0
@@ -118,6 +127,11 @@ class Observer:
     def running(self) -> list[dict[str, Any]]:
         """Return each generation that is on its way now, and how far it is."""
         return running(self._live.values(), time.monotonic())
+
+    @property
+    def live(self) -> Collection[Exchange]:
+        """The requests that are on their way now."""
+        return self._live.values()
 
     def is_asked(self, engine_name: str) -> bool:
         """Say whether a generation is at that engine now."""
@@ -137,6 +151,7 @@ class Observer:
         """A request is about to go to its engine."""
         self._note("sent", exchange)
         if exchange.api is not None:
+            self._runs.sent(exchange)
             self._engines.note_begin(exchange.engine_name, exchange.model)
             if self._settling and (before := self._just_ended(exchange.model, KEEP_PER_MODEL)):
                 self._meanwhile.add(partial(self._settle_each, before))
@@ -158,8 +173,10 @@ class Observer:
             except Exception:  # noqa: BLE001 - as in _wait
                 self.failures["engine counters"] += 1
         del self._live[exchange.request_id]
+        self._runs.ended(exchange)
         self._note("end", exchange)
         self._stays.note(exchange, now_s)
+        self._abandoned.note(exchange, now_s)
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publishing.add(partial(self._publish, exchange))
         else:
@@ -173,12 +190,14 @@ class Observer:
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
-        soon(self._meanwhile, size_bytes, partial(self._print, exchange, said))
+        loop = asyncio.get_running_loop()
+        soon(self._meanwhile, size_bytes, partial(self._print, exchange, said, loop))
 
     def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
         """Compare a worker's prompt, of which there is the print, with earlier ones."""
         self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
         self._compare(exchange, printed)
+        self._runs.printed(exchange, printed)
 
     def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
         """Take note of how far an engine's slots are; of those of `model` where it has several."""
@@ -205,29 +224,18 @@ class Observer:
         if exchange.meter is None or not exchange.meter.reply.is_timed:
             await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
         await self._wait("engine look", lambda: self._engines.settled(name, COUNTERS_S))
-        found: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        if len(self._live) == 1:
-            self._tell(exchange, found)
-        else:
-            self._diagnosing.add(partial(self._tell, exchange, found))
-        return await found
-
-    def _tell(self, exchange: Exchange, found: asyncio.Future[dict[str, str]]) -> None:
-        if found.done():
-            return  # the client has gone
         if exchange.request_id not in self._live:  # a worker's, which did not wait so long
-            found.set_result({})
-            return
+            return {}
         try:
+            previous = self._previous_header(exchange)
             case, diagnosis = self._diagnose(exchange)
-            said = headers.diagnosis_headers(case, diagnosis) | self._previous_header(exchange)
+            said = headers.diagnosis_headers(case, diagnosis) | previous
         except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
             self.failures["diagnosis"] += 1
-            found.set_result({})
-            return
+            return {}
         self._concluded[exchange.request_id] = (case, diagnosis)
-        found.set_result(said)
         self._verdicts.note(exchange, diagnosis)
+        return said
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
         """Return the record of a stream whose last token is here; its last sample may be missing.
@@ -236,7 +244,8 @@ class Observer:
         """
         try:
             case = self._evidence.case(exchange, self._met(exchange))
-            return make_record(case, diagnose(case, disabled=self._disabled))
+            diagnosis = diagnose(case, disabled=self._disabled)
+            return make_record(case, diagnosis) | self._runs.fields(exchange)
         except Exception:  # noqa: BLE001 - the stream goes on without its record
             self.failures["annotation"] += 1
             return None
@@ -287,12 +296,13 @@ class Observer:
         concluded = self._concluded.pop(exchange.request_id, None)
         try:
             case, diagnosis = concluded or self._conclude(exchange)
-            record = make_record(case, diagnosis)
+            record = make_record(case, diagnosis) | self._runs.fields(exchange)
         except Exception:  # noqa: BLE001 - a request that cannot be explained is still counted
             self.failures["diagnosis"] += 1
             self._store.forget(exchange.request_id)
             return
         self._store.add(record)
+        self._runs.ledger.add(record)
         try:
             self._remember(exchange, case, diagnosis)
         except Exception:  # noqa: BLE001 - it costs what later requests could be compared with
@@ -326,12 +336,23 @@ class Observer:
         if diagnosis is None:
             return
         served_by = _served_by(exchange)
-        if exchange.prompt is not None and _was_read(case):
-            self._prompts.remember(served_by, exchange.prompt, exchange.accepted_at_s)
+        if exchange.prompt is not None:
+            self._remember_prompt(served_by, exchange.prompt, case)
         self._guesses.learn(served_by, exchange, case)
         self._verdicts.note(exchange, diagnosis)
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
+
+    def _remember_prompt(self, served_by: str, prompt: PromptPrint, case: Case) -> None:
+        """Keep the print of a prompt: of one that was read, and of a try that was cut short."""
+        line = case.timeline
+        if _was_read(case):
+            self._prompts.remember(served_by, prompt, line.accepted_at_s)
+        if line.ended in GAVE_UP:
+            spent_s = case.phases.total_s
+            self._prompts.note_cut(
+                served_by, prompt, line.accepted_at_s + spent_s, spent_s, line.ended
+            )
 
     def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
         """Return the newest streams of a model that wait for their last samples, in their order."""
@@ -345,14 +366,23 @@ class Observer:
             self._settle(request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        if self._settling:
-            self._settle_each(self._just_ended(exchange.model, 1))
+        """Return the verdict on the request before, which is published once this is said."""
+        for request_id in self._just_ended(exchange.model, 1) if self._settling else ():
+            before = self._settling.pop(request_id)[0]
+            with contextlib.suppress(Exception):  # counted when it is to be published
+                self._concluded[request_id] = concluded = self._diagnose(before)
+                self._verdicts.note(before, concluded[1])
+            self._publishing.add(partial(self._publish, before))
         return self._verdicts.header(exchange.model)
 
-    def _print(self, exchange: Exchange, said: Mapping[str, Any]) -> None:
+    def _print(
+        self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Take the prompt's print; that of a large one in a thread, which must not touch runs."""
         try:
             if (printed := print_prompt(said)) is not None:
                 self._compare(exchange, printed)
+                loop.call_soon_threadsafe(self._runs.printed, exchange, printed)
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
             self.failures["prompt print"] += 1
 
@@ -360,7 +390,9 @@ class Observer:
         """Compare a prompt with earlier ones; that of a large one happens in a thread."""
         served_by = _served_by(exchange)
         exchange.prompt = printed
+        exchange.parts = parts_of(printed)
         exchange.prefix = self._prompts.compare(served_by, printed, exchange.accepted_at_s)
+        exchange.repeat = self._prompts.repeat(served_by, printed, exchange.accepted_at_s)
         exchange.guess = self._guesses.guess(served_by, exchange)
 
 

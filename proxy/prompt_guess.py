@@ -7,7 +7,7 @@ many of them made a token, and how many tokens a second were read, earlier reque
 from collections import OrderedDict, deque
 from typing import TypeVar
 
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.how_far import PromptGuess
 
@@ -16,8 +16,8 @@ T = TypeVar("T")
 KEEP_PER_MODEL = 8  # the newest: what a client sends changes. No published source.
 KEEP_MODELS = 64
 MIN_TOKENS = 256
-"""As many as a prefill must have to be judged (detectors/phases.py). Shorter prompts give no rate,
-and are mostly the chat template, which has no characters here."""
+"""As many as a prefill must have to be judged (detectors/analysis/phase_loss.py). Shorter prompts
+give no rate, and are mostly the chat template, which has no characters here."""
 
 
 class PromptGuesses:

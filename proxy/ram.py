@@ -7,6 +7,7 @@ that the RAM can do: the most of all that was seen counts, a decode that read fa
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from typing import Any, Literal
 
 import orjson
 
-from slowtok.detectors.value import value
+from slowtok.detectors.case.value import value
+from slowtok.proxy.sampling.redaction import keyless
 from slowtok.proxy.state_file import replace_file
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.ram_bandwidth")
@@ -67,6 +69,7 @@ class RamBandwidth:
         self._is_idle = is_idle  # and nothing else keeps the cores busy
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
+        self._reaping: asyncio.Future[Any] | None = None
         self._kept = None if given_bytes_per_s is not None else _read(self._path)
         self.failure: str | None = None
 
@@ -99,6 +102,8 @@ class RamBandwidth:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._reaping is not None:
+            await self._reaping
 
     def note_read(self, bytes_per_s: float) -> None:
         """Raise what was measured: a decode has read this fast."""
@@ -145,8 +150,9 @@ class RamBandwidth:
                 with suppress(ProcessLookupError):
                     process.kill()
             ended = reading.done()
-            await asyncio.gather(reading, return_exceptions=True)
-            await process.wait()
+            both = asyncio.gather(reading, process.wait(), return_exceptions=True)
+            self._reaping = both
+            await asyncio.shield(both)
         found = reading.result()
         if ended and not found and self.failure is None:
             self.failure = "RAM bandwidth could not be measured"
@@ -192,6 +198,7 @@ async def _start() -> asyncio.subprocess.Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *COMMAND,
+            env=keyless(os.environ),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the proxy, which ends the measurement
         )

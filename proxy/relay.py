@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from slowtok.proxy import headers, ids
 from slowtok.proxy.api_key import client_keys
 from slowtok.proxy.assembled import as_document, assemble
-from slowtok.proxy.backlog import BacklogWatch, backlog_of, delivered
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.chunks import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.client_reply import ClientReply
 from slowtok.proxy.client_request import ClientRequest
@@ -32,6 +32,7 @@ from slowtok.proxy.relay_needs import Directory, Place, Watch
 from slowtok.proxy.request_body import read_request
 from slowtok.proxy.reshaped import Reshaped, break_off
 from slowtok.proxy.routing import model_named
+from slowtok.proxy.runs.clues import clues_of
 from slowtok.proxy.stream.annotate import mode_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
@@ -41,8 +42,6 @@ from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
 from slowtok.proxy.unharmed import Unharmed
 from slowtok.proxy.upstream import UpstreamError, broke_off, no_engine, send
-
-CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 
 
 class Relay:
@@ -61,6 +60,7 @@ class Relay:
         annotate: str,
         split_nonstreamed: str,
         records_traces: bool = False,
+        may_tap: bool = True,
     ) -> None:
         self.held = held
         self._session = session
@@ -72,6 +72,7 @@ class Relay:
         self._annotate = annotate
         self._split_nonstreamed = split_nonstreamed
         self._records_traces = records_traces
+        self._may_tap = may_tap
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
 
@@ -118,7 +119,7 @@ class Relay:
 
     async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
         outgoing = headers.to_upstream(
-            request.headers,
+            request.fields,
             request_id=exchange.request_id,
             traceparent=ids.make_traceparent(recorded=self._records_traces),
             own=request.own_fields,
@@ -134,6 +135,7 @@ class Relay:
             self._max_body_bytes,
             for_model=self._engines.several,
         )
+        self._note_clues(request, exchange, call)
         keys = client_keys(outgoing)
         if exchange.api is None:
             merged = await self._engines.merged_list(request.method, request.path, keys)
@@ -174,6 +176,16 @@ class Relay:
         exchange.headers_at_s = time.monotonic()
         with reply:
             return await self._pass_on(request, reply, exchange)
+
+    def _note_clues(self, request: ClientRequest, exchange: Exchange, call: Call | None) -> None:
+        """Note what a generation says of its run; a request that breaks this has no clues."""
+        if exchange.api is None:
+            return
+        try:
+            said = call.said if call else None
+            exchange.clues = clues_of(request.headers.items(), request.run_name, said)
+        except Exception:  # noqa: BLE001 - see above
+            exchange.observer_errors += 1
 
     def _prepare(
         self, call: Call, engine: Place, exchange: Exchange, outgoing: headers.Headers, body: Body
@@ -229,6 +241,7 @@ class Relay:
             return await self._whole(request, reply, exchange, passed)
         if exchange.assembling:
             return await self._assembled(reply, exchange, passed)
+        passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
         passed.extend(await self._observer.stream_headers(exchange))
         reshaping = None
         if exchange.meter is not None:
@@ -260,25 +273,35 @@ class Relay:
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
+        room = BacklogRoom(transport, self.held, exchange)
         reshaped = None
         if reshaping is not None:
             reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
-        backlog = BacklogWatch(backlog_of(transport))
+        backlog = BacklogWatch(backlog_of(transport), room.give_back)
         try:
             while first:
                 await response.write(first.popleft())
             self.held.give_back(exchange)
-            ended_at_s = await pass_chunks(request, reply, response, exchange, reshaped, backlog)
+            ended_at_s = await pass_chunks(
+                request,
+                reply,
+                response,
+                exchange,
+                reshaped,
+                backlog,
+                room,
+                may_tap=self._may_tap,
+            )
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
+                await delivered(backlog.waiting)
                 await break_off(request, reshaped)
                 return response
             exchange.last_byte_at_s = ended_at_s
             self._observer.arrived(exchange)
             if reshaped is not None:
                 await reshaped.close()
-            await response.write_eof()
+            await response.write_eof(headers.trailer_to_client(reply.body.trailer))
             await delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
@@ -289,6 +312,7 @@ class Relay:
             raise
         finally:
             backlog.close()
+            room.give_back()
             exchange.client_blocked_s = backlog.blocked_s
         exchange.delivered_at_s = time.monotonic()
         exchange.end(None, exchange.delivered_at_s)
@@ -313,7 +337,7 @@ class Relay:
                 is_held = has_room and size_bytes <= self._max_reply_bytes
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
-        if not is_held:
+        if not is_held or reply.body.trailer:
             exchange.meter = None
             return await self._stream(request, reply, exchange, passed, first=pieces)
         body = b"".join(pieces)

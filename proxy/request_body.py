@@ -5,6 +5,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
+from slowtok.proxy.aiohttp_private import has_next
 from slowtok.proxy.client_request import ClientRequest
 from slowtok.proxy.engine_request import Body
 from slowtok.proxy.exchange import Exchange
@@ -37,7 +38,7 @@ async def read_request(
     wanted = api is not None or (for_model and request.content_type == "application/json")
     if not wanted or "Content-Encoding" in request.headers:
         if request.content.is_eof():  # one that is here can be sent again
-            return request.content.read_nowait(), None
+            return await request.content.readany(), None
         return _rest(request, timeout_s), None
     pieces: deque[bytes] = deque()
     size_bytes = 0
@@ -84,7 +85,7 @@ async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
     So is one whose body broke: aiohttp tells nobody who waits for the rest of it.
     """
     if request.content.is_eof():  # all of it is here, as is nearly always so
-        return request.content.read_nowait()
+        return await request.content.readany()
     now_s = asyncio.get_running_loop().time
     until_s = now_s() + timeout_s
     while (left_s := until_s - now_s()) > 0 and not _is_broken(request):
@@ -98,4 +99,4 @@ async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
 
 def _is_broken(request: ClientRequest) -> bool:
     """Say whether there is a message after a body without an end: aiohttp's note of an error."""
-    return bool(request.protocol._messages) and not request.content.is_eof()
+    return has_next(request.protocol) and not request.content.is_eof()

@@ -1,12 +1,15 @@
 """Which engine a request is for, where there are several: by its path and its model. Pure."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import orjson
 
-from slowtok.proxy.engine import Engine
+if TYPE_CHECKING:  # a relaying process never loads what asks the engines: 10 MiB less
+    from slowtok.proxy.engine import Engine
 
+MODEL_LISTS = ("/v1/models", "/api/tags")
 ONE_MODEL = "/v1/models/"
 # Paths that one kind of engine alone knows; the longest prefix counts.
 OWN_PATHS: Mapping[str, str] = {
@@ -22,20 +25,20 @@ OWN_PATHS: Mapping[str, str] = {
 }
 
 
-def fitting(engines: Sequence[Engine], path: str) -> list[Engine]:
+def fitting(engines: Sequence["Engine"], path: str) -> "list[Engine]":
     """Return the engines that know a path; all of them where none is known to."""
     prefixes = [prefix for prefix in OWN_PATHS if path.startswith(prefix)]
     kind = OWN_PATHS[max(prefixes, key=len)] if prefixes else None
     return [engine for engine in engines if engine.last_kind == kind] or list(engines)
 
 
-def pick(engines: Sequence[Engine], model: str | None) -> Engine | None:
+def pick(engines: Sequence["Engine"], model: str | None) -> "Engine | None":
     """Return the engine that lists `model`, rather one that answers; None where none lists it."""
     listing = [engine for engine in engines if engine.serves(model)]
     return first(listing) if listing else None
 
 
-def first(engines: Sequence[Engine]) -> Engine:
+def first(engines: Sequence["Engine"]) -> "Engine":
     """Return the first engine that answers, or the first one at all."""
     return next((engine for engine in engines if engine.identity is not None), engines[0])
 

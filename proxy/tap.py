@@ -1,7 +1,7 @@
 """The fast way of a stream: what a read from the engine brings goes out in the callback it came in.
 
-Between two tokens nothing has to be decided. So a tap stands before aiohttp's own protocol of the
-engine's connection, lets it take the HTTP apart as ever, and writes what comes out of it at once.
+Between two tokens nothing has to be decided. So a tap stands before the protocol of the engine's
+connection, lets it take the HTTP apart as ever, and writes what comes out of it at once.
 Waking a task for each token would cost a future and a walk through every coroutine from the server
 down. A read that is nothing but whole chunks need not be taken apart: it goes out as it came.
 
@@ -12,16 +12,22 @@ that hung up or is behind. The relay's loop sees to that, as it would without a 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol
 
-import aiohttp
-from aiohttp.base_protocol import BaseProtocol
-
-from slowtok.proxy.backlog import BacklogWatch
-from slowtok.proxy.engine_connection import EngineConnection
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.fair_reads import SLICE_BYTES
 from slowtok.proxy.whole_chunks import payload_of
+
+
+class FlowControl(Protocol):
+    """Who knows whether a client is behind."""
+
+    @property
+    def writing_paused(self) -> bool:
+        """Whether it has as much as it may have."""
+        ...
 
 
 class Tap(asyncio.Protocol):
@@ -29,11 +35,13 @@ class Tap(asyncio.Protocol):
 
     `flow_control` tells when the client is behind, `chunked` how its reply is framed; the head of
     that has gone. `reshape` may change what the client gets. After that, `exchange` is shown every
-    piece as the engine sent it, and `backlog` looks at what the client has not taken.
+    piece as the engine sent it, and `backlog` looks at what the client has not taken. For that
+    there must be `room`.
     """
 
     __slots__ = (
         "_backlog",
+        "_body",
         "_chunked",
         "_client",
         "_connection",
@@ -42,8 +50,8 @@ class Tap(asyncio.Protocol):
         "_exchange",
         "_flow_control",
         "_inner",
-        "_is_between_chunks",
         "_reshape",
+        "_room",
         "_transport",
     )
 
@@ -51,13 +59,15 @@ class Tap(asyncio.Protocol):
         self,
         reply: EngineReply,
         client: asyncio.Transport,
-        flow_control: BaseProtocol,
+        flow_control: FlowControl,
         *,
         chunked: bool,
         reshape: Callable[[bytes], bytes] | None,
         exchange: Exchange,
         backlog: BacklogWatch,
+        room: BacklogRoom,
     ) -> None:
+        self._body = reply.body
         self._content = reply.content
         self._connection = reply.connection
         self._client = client
@@ -66,6 +76,7 @@ class Tap(asyncio.Protocol):
         self._reshape = reshape
         self._exchange = exchange
         self._backlog = backlog
+        self._room = room
         self._ended: asyncio.Future[None] | None = None
 
     async def flow(self) -> None:
@@ -73,11 +84,9 @@ class Tap(asyncio.Protocol):
         connection = self._connection
         if not self._pass_on(time.monotonic()):
             return
-        if connection is None or connection.transport is None or connection.protocol is None:
+        if connection is None or connection.transport is None:
             return
-        self._transport = connection.transport
-        self._inner = cast("EngineConnection", connection.protocol)
-        self._is_between_chunks = False  # as far as is known
+        self._transport, self._inner = connection.transport, connection
         self._ended = asyncio.get_running_loop().create_future()
         self._transport.set_protocol(self)
         try:
@@ -86,68 +95,57 @@ class Tap(asyncio.Protocol):
             self._end()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the engine."""
+        """Take bytes from the engine; many at once wait for their turns."""
+        if len(data) > SLICE_BYTES or self._inner.unread:
+            self._inner.keep_waiting(data)
+        else:
+            self.take(bytes(data))  # Windows' own event loop gives bytearrays
+
+    def take(self, data: bytes) -> None:
+        """Pass bytes on: as they came where they are whole chunks, else what is made of them."""
         at_s = time.monotonic()
         if (
-            self._is_between_chunks
+            self._body.is_between_chunks
             and not self._client.is_closing()
             and (payload := payload_of(data))
         ):
             self._write(payload, at_s, data)
-            goes_on = not self._flow_control.writing_paused
+            goes_on = self._room.fits() and not self._flow_control.writing_paused
         else:
-            self._parse(data)
+            self._inner.take(data)
             goes_on = self._pass_on(at_s)
         if not goes_on:
             self._end()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Let aiohttp know, and the relay's loop find out."""
+        """Let the connection know, and the relay's loop find out."""
+        if unread := self._inner.take_unread():
+            self.take(unread)
         self._inner.connection_lost(exc)
         self._end()
 
     def eof_received(self) -> None:
-        """Let aiohttp know."""
+        """Let the connection know."""
         self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Let aiohttp know."""
+        """Let the connection know."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Let aiohttp know."""
+        """Let the connection know."""
         self._inner.resume_writing()
 
-    def _parse(self, data: bytes) -> None:
-        """Let aiohttp take bytes apart, and find out whether it stands between two chunks then.
-
-        It does if the last byte, given alone, ends a chunk. Nothing less is certain: begun sizes
-        leave no trace, nor does what a parser that paused holds back. And without certainty a
-        client would be given other chunks than aiohttp takes for some.
-        """
-        inner, content = self._inner, self._content
-        self._is_between_chunks = False
-        if content._http_chunk_splits is None or data[-1:] != b"\n":
-            inner.data_received(data)
-            return
-        inner.data_received(data[:-1])
-        was_between = _ends_with_a_chunk(content)
-        inner.data_received(data[-1:])
-        if not was_between and not inner.was_paused and isinstance(data, bytes):
-            # (Windows' own event loop gives bytearrays, which nobody may keep.)
-            self._is_between_chunks = _ends_with_a_chunk(content)
-
     def _pass_on(self, at_s: float) -> bool:
-        """Pass on what the parser has put out; say whether more may go this way."""
-        content, client = self._content, self._client
-        while content.exception() is None and not client.is_closing():
-            parsed_bytes = content.total_bytes
-            piece = content.read_nowait()
-            if piece:
-                self._write(piece, at_s)
-            if content.total_bytes == parsed_bytes:  # else reading let a parser go on that paused
-                return not (content.is_eof() or self._flow_control.writing_paused)
-        return False
+        """Pass on what of the body is here; say whether more may go this way."""
+        content = self._content
+        if content.exception() is not None or self._client.is_closing():
+            return False
+        if piece := content.read_nowait():
+            self._write(piece, at_s)
+        if content.is_eof() or self._flow_control.writing_paused:
+            return False
+        return self._room.fits()
 
     def _write(self, piece: bytes, at_s: float, as_it_came: bytes = b"") -> None:
         """Write a piece to the client, in its own chunks where it can be, then look at it."""
@@ -173,9 +171,3 @@ class Tap(asyncio.Protocol):
 
 def _chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
-
-
-def _ends_with_a_chunk(content: aiohttp.StreamReader) -> bool:
-    """Say whether a chunk ended after the last byte of the body that is here."""
-    ends = content._http_chunk_splits
-    return ends is not None and len(ends) > 0 and ends[-1] == content.total_bytes

@@ -6,28 +6,26 @@ from dataclasses import dataclass
 from typing import cast
 
 import aiohttp
-from aiohttp.http import HttpProcessingError
 
 from slowtok.proxy.engine_connection import (
     MAX_HEAD_BYTES,
     READ_BUFFER_BYTES,
-    EngineConnection,
-    EngineConnector,
 )
+from slowtok.proxy.engine_connector import EngineConnector
 from slowtok.proxy.engine_reply import EngineReply, ask
 from slowtok.proxy.engine_request import Body, make_request
 from slowtok.proxy.headers import Headers
 from slowtok.proxy.outputs.errors import WHAT_TO_CHECK
+from slowtok.proxy.reply_head import FINAL, BadReply
 
 # llama-server and vLLM drop idle connections after 5 s (read in their sources): ours go first.
 KEEPALIVE_S = 4.0
-FIRST_FINAL_STATUS = 200  # what is below announces a reply and is none
 MAX_STALE_S = 1.0  # a dropped connection shows in a round trip; later the engine was at work
 
 _EXHAUSTED = frozenset(  # of this machine, which is no fault of the engine's
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 )
-_CONNECTION_BROKE = aiohttp.ClientOSError | ConnectionError
+_CONNECTION_BROKE = aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,28 +89,21 @@ async def send(
     request = make_request(address, method, target, headers, body)
     now_s = asyncio.get_running_loop().time
     while True:
-        was_idle, began_s = False, now_s()
+        connection, began_s = None, now_s()
         try:
             connection = await connector.reach(address, session.timeout)
-            was_idle = cast("EngineConnection", connection.protocol).was_idle
             reply = await ask(connection, request, address.origin)
-        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             at_once = now_s() - began_s < MAX_STALE_S
             resendable = at_once and isinstance(body, bytes | None)
-            if not (was_idle and resendable and _is_silent_end(error)):
+            was_idle = connection is not None and connection.was_idle and not connection.heard
+            if not (was_idle and resendable and isinstance(error, _CONNECTION_BROKE)):
                 raise _error_for(error, base_url) from error
         else:
-            if reply.status >= FIRST_FINAL_STATUS:
+            if reply.status >= FINAL:
                 return reply
             reply.close()  # 101 would make what follows another protocol, which nobody asked for
             raise _no_reply(base_url, f"status {reply.status}")
-
-
-def _is_silent_end(error: BaseException) -> bool:
-    """Say whether the connection ended without a byte of a reply, as far as can be told."""
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return isinstance(error.message, str)  # else it is the head as far as it had come
-    return isinstance(error, _CONNECTION_BROKE)
 
 
 def no_engine(looked_at: str) -> UpstreamError:
@@ -167,7 +158,7 @@ def _error_for(error: BaseException, base_url: str) -> UpstreamError:
             failed=f"{base_url} {what}",
             check=WHAT_TO_CHECK["upstream-refused"],
         )
-    if isinstance(error, aiohttp.ServerDisconnectedError | _CONNECTION_BROKE):
+    if isinstance(error, _CONNECTION_BROKE):
         return UpstreamError(
             status=502,
             ended="upstream-error",
@@ -188,6 +179,8 @@ def _no_reply(base_url: str, words: str) -> UpstreamError:
 
 def _words(error: BaseException) -> str:
     """Name an error without its text, which may hold bytes that the engine sent."""
+    if isinstance(error, BadReply):
+        return str(error)
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
         return error.os_error.strerror[:80]
     return type(error).__name__

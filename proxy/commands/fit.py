@@ -10,7 +10,7 @@ import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import running_at, with_state_of
 from slowtok.proxy.outlook.asked import Asked, AskError, question

@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.expectation import with_expectation
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
+from slowtok.detectors.expectation.case_envelope import with_expectation
 from slowtok.proxy.case_file import BadCase, RecordedCase, read_cases
 from slowtok.proxy.outputs.console import VERDICT_STYLES, plain
 from slowtok.proxy.outputs.explanation import explanation

@@ -18,8 +18,9 @@ from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.report import html, text
+from slowtok.proxy.report.choice import Choice
 from slowtok.proxy.report.log_files import LogFile, lines, open_log
-from slowtok.proxy.report.period import BadPeriod, Period, period_of
+from slowtok.proxy.report.period import BadPeriod, Period, period_between
 from slowtok.proxy.report.summary import summarise
 from slowtok.proxy.report.tally import Tally
 from slowtok.proxy.state_file import replace_file
@@ -27,12 +28,20 @@ from slowtok.proxy.state_file import replace_file
 DONE, FAILED, USAGE, NO_LOG = 0, 1, 2, 3
 STEP_BYTES = 1_000_000  # between two moves of the bar
 FILE_COLUMNS = 100
+ALL = Choice()
 Format = Literal["text", "json", "html"]
 _NOT_COUNTED = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 
 
 def run_report(
-    settings: Settings, since: str, form: Format, output: Path | None, now: datetime | None = None
+    settings: Settings,
+    since: str,
+    form: Format,
+    output: Path | None,
+    now: datetime | None = None,
+    *,
+    until: str | None = None,
+    choice: Choice = ALL,
 ) -> int:
     """Write the report. Returns 2 for a time that is none, 3 where there is no log.
 
@@ -41,23 +50,24 @@ def run_report(
     """
     path = log_of(settings)
     try:
-        period = period_of(since, now or datetime.now().astimezone())
+        period = period_between(since, until, now or datetime.now().astimezone())
         with open_log(path) as files:
             if not files:
                 return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
-            report = make_report(files, period)
+            report = make_report(files, period, choice)
         return _put(report, "json" if settings.json_lines else form, output)
     except Foreign as error:
         return complain(str(error), FAILED)
     except BadPeriod as error:
-        return complain(f"--since {error}", USAGE)
+        which = "until" if until and str(error).startswith(repr(until)) else "since"
+        return complain(f"--{which} {error}", USAGE)
     except BrokenPipeError:  # the reader has seen enough; the command line ends quietly
         raise
     except OSError as error:
         return complain(f"{error.filename or path}: {error.strerror}", FAILED)
 
 
-def make_report(files: Iterable[LogFile], period: Period) -> dict[str, Any]:
+def make_report(files: Iterable[LogFile], period: Period, choice: Choice = ALL) -> dict[str, Any]:
     """Read the files of a log, the oldest first, and return the report on a period.
 
     Raises:
@@ -69,13 +79,15 @@ def make_report(files: Iterable[LogFile], period: Period) -> dict[str, Any]:
     with _bar(sum(file.size_bytes for file in meant)) as advance:
         for file in meant:
             for line in lines(file, advance):
-                bad_lines += not _count(reading.entry(line), period, now, before)
+                bad_lines += not _count(reading.entry(line), period, choice, now, before)
     if meant:
         reading.check(meant[-1].path)
-    return summarise(period, now, before, bad_lines=bad_lines)
+    return summarise(period, now, before, choice=choice, bad_lines=bad_lines)
 
 
-def _count(record: dict[str, Any] | None, period: Period, now: Tally, before: Tally) -> bool:
+def _count(
+    record: dict[str, Any] | None, period: Period, choice: Choice, now: Tally, before: Tally
+) -> bool:
     """Count an entry where it belongs; False where its line could not be read."""
     if record is None:
         return False
@@ -83,6 +95,8 @@ def _count(record: dict[str, Any] | None, period: Period, now: Tally, before: Ta
         return True
     try:
         at = datetime.fromisoformat(record["ts"])
+        if not choice.holds(record):
+            return True
         if period.holds(at):
             now.add(record, at)
         elif period.before.holds(at):

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.console import is_telling, plain, plain_line, request_line
 from slowtok.proxy.outputs.lines import to_stdout
 from slowtok.proxy.outputs.log import Log
@@ -114,6 +114,13 @@ def _sampling_down(facts: Facts) -> tuple[str, ...]:
     )
 
 
+def _fast_path_off(facts: Facts) -> tuple[str, ...]:
+    return (
+        f"warning   {facts['library']} {facts['why']}:",
+        "          streams are relayed the plain way, which costs more CPU time",
+    )
+
+
 def _ram_measured_busy(facts: Facts) -> tuple[str, ...]:
     rate = f"{facts['bytes_per_s'] / 1e9:.3g} GB/s"
     return (
@@ -136,6 +143,7 @@ _WORDS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "engine-is-slowtok": _engine_is_slowtok,
     "state-shared": _state_shared,
     "sampling-down": _sampling_down,
+    "fast-path-off": _fast_path_off,
     "ram-measured-busy": _ram_measured_busy,
     "worker-died": _worker_died,
     "stopping": _stopping,

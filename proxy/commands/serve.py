@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 from slowtok.proxy.app import Proxy, make_app
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.port_holder import why_not
 from slowtok.proxy.commands.screen import Screen
 from slowtok.proxy.door import Door, leave_no_core, most_connections, open_ports
@@ -32,8 +33,11 @@ from slowtok.proxy.outputs.lines import to_file
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
+from slowtok.proxy.relay_settings import relay_settings
+from slowtok.proxy.self_test import UnusableLibraryError
 from slowtok.proxy.state_lock import claimed
 from slowtok.proxy.workers.crew import Crew
+from slowtok.proxy.workers.priority import Launcher, give_way
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
@@ -51,6 +55,7 @@ def run_serve(settings: Settings) -> int:
     _check_exposed(settings)
     leave_no_core()
     keep_threads_short()
+    launcher = Launcher()
     _check_workers(settings)
     with contextlib.ExitStack() as opened:
         listeners = _usable(
@@ -83,14 +88,18 @@ def run_serve(settings: Settings) -> int:
         if settings.otlp_endpoint:
             sinks["otel"], sender = open_otel(settings)
             opened.callback(sender.close)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, listeners, log, screen, sinks))
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(_serve(settings, listeners, launcher, log, screen, sinks))
+        except UnusableLibraryError as error:
+            return complain(str(error), 1)
     return 0
 
 
 async def _serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
+    launcher: Launcher,
     log: Log | None,
     screen: Screen,
     sinks: dict[str, Sink],
@@ -104,9 +113,10 @@ async def _serve(
     stop = _stop_on_signals()
     await runner.setup()
     try:
-        front = proxy.front = _front(proxy, runner, listeners)
+        front = proxy.front = _front(proxy, runner, listeners, launcher)
         await front.open()
-        if workers := front.workers():
+        give_way()
+        if len(workers := front.workers()) > 1:
             ready = sum(worker["ready"] for worker in workers)
             of_all = "" if ready == len(workers) else f" of {len(workers)}"
             screen.say(f"workers   {ready}{of_all} take clients in")
@@ -123,11 +133,21 @@ async def _serve(
         await runner.cleanup()
 
 
-def _front(proxy: Proxy, runner: web.AppRunner, listeners: Sequence[socket.socket]) -> Front:
-    """Return what takes clients in: this process, or one worker for each listening socket."""
+def _front(
+    proxy: Proxy, runner: web.AppRunner, listeners: Sequence[socket.socket], launcher: Launcher
+) -> Front:
+    """Return what takes clients in: a worker for each listening socket; on Windows this process."""
     settings = proxy.settings
-    if len(listeners) > 1:
-        return Crew(settings, proxy.observer, proxy.engines, runner, listeners, proxy.tell)
+    if sys.platform != "win32":
+        return Crew(
+            relay_settings(settings),
+            proxy.observer,
+            proxy.engines,
+            runner,
+            listeners,
+            launcher,
+            proxy.tell,
+        )
     server = cast(web.Server, runner.server)  # it is set up
     most = most_connections(settings.max_connections)
     proxy.door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=proxy.tell)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from slowtok.proxy.demo.leash import wait_for_end_of
 
@@ -56,6 +57,13 @@ def _start(options: argparse.Namespace) -> _Listening:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     if options.alias is not None:
         params.model_alias = {options.alias}
+    if options.chat_template_file is not None:
+        params.chat_template = Path(options.chat_template_file).read_text("utf-8")
+    params.swa_full = options.swa_full
+    if options.ctx_checkpoints is not None:
+        params.n_ctx_checkpoints = options.ctx_checkpoints
+    if options.cache_ram is not None:
+        params.cache_ram_mib = options.cache_ram
     params.endpoint_metrics = options.metrics
     params.endpoint_slots = True
     params.sleep_idle_seconds = options.sleep_idle_seconds
@@ -75,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     add("-np", "--parallel", type=int, default=1, help="number of slots")
     add("-t", "--threads", type=int, help="CPU threads, for prefill too")
     add("-ngl", "--n-gpu-layers", "--gpu-layers", type=int, default=-1, help="-1: as many as fit")
+    add("--chat-template-file", help="a template in place of the model's own")
+    add("--swa-full", action="store_true", help="keep all of a sliding window's KV cache")
+    add("-ctxcp", "--ctx-checkpoints", type=int, help="states of a sequence to go back to")
+    add("-cram", "--cache-ram", type=int, help="MiB for prompts that have no slot; 0: none")
     add("--metrics", action="store_true", help="Prometheus text at /metrics")
     add("--sleep-idle-seconds", type=int, default=-1, help="put an idle model away; -1: never")
     add("-lv", "--verbosity", type=int, default=QUIET_VERBOSITY)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slowtok.detectors.phases import MIN_DECODE_TOKENS
+from slowtok.detectors.analysis.phase_loss import MIN_DECODE_TOKENS
 from slowtok.proxy.outputs.console import Record, named
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 DECODE_S = 2.2
-"""A decode is judged from 2 s on (detectors/phases.py)."""
+"""A decode is judged from 2 s on (detectors/analysis/phase_loss.py)."""
 
 PREFILL_S = 2.5
 MAX_PREFILL_S = 6.0

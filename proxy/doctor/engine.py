@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from slowtok.detectors.case import Envelope, Range
-from slowtok.detectors.envelope import expect
-from slowtok.detectors.facts import how_to_enable
+from slowtok.detectors.case.case import Envelope, Range
+from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.expectation.envelope import expect
 from slowtok.proxy.doctor.check import Check, gib, measured
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.servers.server_facts import UNMAPPED_REMOTE
 
 START_ONE = (
     "start one, for instance llama-server -m model.gguf, or ollama serve; for one elsewhere: "
@@ -38,13 +39,18 @@ def _found(engine: EngineSeen) -> Check:
             area="engine", name="found", about=about, state="unknown",
             said=f"nothing answers at {engine.url}", advice="is it started, and is the port right?",
         )  # fmt: skip
-    where = "on another machine" if server.local is False else _process(server.pid)
+    where = _elsewhere(server.unmapped) if server.local is False else _process(server.pid)
     version = f" {server.version}" if server.version else ""
     return Check(
         area="engine", name="found", about=about, state="ok",
         said=f"{server.kind}{version} at {engine.url}, {where}",
         numbers=measured(pid=server.pid),
     )  # fmt: skip
+
+
+def _elsewhere(unmapped: str | None) -> str:
+    """Say where an engine is that does not run at its address."""
+    return "on another machine" if unmapped in (None, UNMAPPED_REMOTE) else f"where {unmapped}"
 
 
 def _process(pid: int | None) -> str:

@@ -7,10 +7,10 @@ there is a GPU to put layers on, threads where cores compute.
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from slowtok.detectors.footprint import footprint
-from slowtok.detectors.machine import HostSample
-from slowtok.detectors.thread_count import physical_cores, worth_threads
-from slowtok.detectors.vram import newest_split
+from slowtok.detectors.analysis.cpu import physical_cores, worth_threads
+from slowtok.detectors.analysis.vram import newest_split
+from slowtok.detectors.case.machine import HostSample
+from slowtok.detectors.expectation.footprint import footprint
 from slowtok.proxy.doctor.check import Check, State, gib, measured
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving, computes_on_cpu
 

@@ -7,11 +7,7 @@ its target temperature runs as it should.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from slowtok.detectors.gpu_window import (
-    BRAKE_BITS,
-    POWER_BITS,
-    SLOWDOWN_BIT,
-    THERMAL_BITS,
+from slowtok.detectors.analysis.gpu_window import (
     gained,
     gained_ratio,
     median,
@@ -19,7 +15,8 @@ from slowtok.detectors.gpu_window import (
     newest,
     share_with_bits,
 )
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, SLOWDOWN_BIT, THERMAL_BITS
+from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.doctor.check import Check, State, gib, measured
 from slowtok.proxy.doctor.seen import Seen
 

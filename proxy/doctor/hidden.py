@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from slowtok.detectors.facts import how_to_enable
-from slowtok.detectors.gpu_fields import name_of
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.facts import how_to_enable, name_of
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.seen import EngineSeen, Seen
 from slowtok.proxy.gpu_status import gpus_not_visible
@@ -32,8 +31,9 @@ def _of_engine(engine: EngineSeen) -> Iterator[Check]:
     if not engine.answers or engine.is_slowtok:
         return
     if server.local is False:
-        said = "it runs on another machine: memory, GPU, flags and host there"
-        yield _hidden("remote", said, "run slowtok doctor on that machine", engine.name)
+        where = server.unmapped or "the engine runs on another machine"
+        said = f"{where}: memory, GPU, flags and host there"
+        yield _hidden("remote", said, "run slowtok doctor beside the engine", engine.name)
         return
     if server.pid is None:
         reason = f" ({server.unmapped})" if server.unmapped else ""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from slowtok.detectors.cpu_users import programs
-from slowtok.detectors.machine import HostSample
-from slowtok.detectors.window import mean
+from slowtok.detectors.analysis.cpu import programs
+from slowtok.detectors.analysis.host_window import mean
+from slowtok.detectors.case.machine import HostSample
 from slowtok.proxy.doctor.check import Check, State, gib, measured
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, computes_on_cpu
 

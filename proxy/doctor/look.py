@@ -17,8 +17,8 @@ import aiohttp
 import psutil
 
 from slowtok.config.settings import Settings
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import CpuUser, DeviceFacts
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import CpuUser, DeviceFacts
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
 from slowtok.proxy.doctor.shared import see_store
 from slowtok.proxy.engine import Engine

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.facts import how_to_enable
-from slowtok.detectors.footprint import Footprint, context_that_fits, footprint
-from slowtok.detectors.gpu_window import by_gpu
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.vram import MODEL_BYTES, Holder, VramSplit, newest_split
+from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.vram import MODEL_BYTES, Holder, VramSplit, newest_split
+from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint
 from slowtok.proxy.doctor.check import Check, State, gib, measured
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
 

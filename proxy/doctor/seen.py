@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.gpu_window import by_gpu
-from slowtok.detectors.machine import CpuUser, DeviceFacts, GpuFacts, GpuSample, HostSample
+from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import CpuUser, DeviceFacts, GpuFacts, GpuSample, HostSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

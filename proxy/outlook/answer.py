@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.footprint import GIB, LEAST_OVERHEAD_BYTES, MOST_OVERHEAD_BYTES
-from slowtok.detectors.prospect import Prospect, Rate
+from slowtok.detectors.expectation.footprint import GIB, LEAST_OVERHEAD_BYTES, MOST_OVERHEAD_BYTES
+from slowtok.detectors.expectation.prospect import Prospect, Rate
 
 DIGITS = 4
 

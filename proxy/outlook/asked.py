@@ -1,7 +1,8 @@
 """What was asked on the command line, as facts: the model, the machine, the context.
 
-The numbers are read as a row of published measurements is (`slowtok.detectors.published`); a model
-that is there, a file or a folder, is read itself, and then its own words win.
+The numbers are read as a row of published measurements is, by
+`slowtok.detectors.expectation.published`; a model that is there, a file or a folder, is read
+itself, and then its own words win.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ from pathlib import Path
 
 from slowtok.config.hardware import Card, card_called, cards_with
 from slowtok.config.models import find_model
-from slowtok.detectors.assumed_model import BITS, Unsized, bits_of, completed_live
-from slowtok.detectors.engine import ModelFacts
-from slowtok.detectors.envelope_reads import KV_RATIO
-from slowtok.detectors.machine import DeviceFacts
-from slowtok.detectors.published import ENGINES, Published, facts_of
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.detectors.expectation.assumed_model import BITS, Unsized, bits_of, completed_live
+from slowtok.detectors.expectation.published import ENGINES, Published, facts_of
+from slowtok.detectors.expectation.reads import KV_RATIO
 
 LLAMA_CPP = ("llama.cpp", "llama-server", "lm-studio")  # one and the same, computed alike
 KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)

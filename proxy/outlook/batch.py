@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from slowtok.detectors.assumed_model import Unsized
-from slowtok.detectors.prospect import prospect
-from slowtok.detectors.published import facts_of
+from slowtok.detectors.expectation.assumed_model import Unsized
+from slowtok.detectors.expectation.prospect import prospect
+from slowtok.detectors.expectation.published import facts_of
 from slowtok.proxy.outlook.answer import as_json, unanswered
 
 MOST_LINE_BYTES = 1 << 20

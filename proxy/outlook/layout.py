@@ -5,14 +5,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.detectors.envelope_claim import Claim
-from slowtok.detectors.footprint import (
+from slowtok.detectors.expectation.envelope import Claim
+from slowtok.detectors.expectation.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
     LEAST_OVERHEAD_BYTES,
     MOST_OVERHEAD_BYTES,
 )
-from slowtok.detectors.prospect import Rate
+from slowtok.detectors.expectation.prospect import Rate
 from slowtok.proxy.outlook.outlook import Outlook
 from slowtok.proxy.outputs.console import number, plain
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slowtok.detectors.case import Range
-from slowtok.detectors.envelope import judge_claim
-from slowtok.detectors.envelope_claim import Claim
-from slowtok.detectors.footprint import FIT_MARGIN_BYTES, context_that_fits
-from slowtok.detectors.prospect import Prospect, layers_that_fit, prospect, room_bytes
+from slowtok.detectors.case.case import Range
+from slowtok.detectors.expectation.envelope import Claim, judge_claim
+from slowtok.detectors.expectation.footprint import FIT_MARGIN_BYTES, context_that_fits
+from slowtok.detectors.expectation.prospect import Prospect, layers_that_fit, prospect, room_bytes
 from slowtok.proxy.outlook.answer import as_json, rate
 from slowtok.proxy.outlook.asked import Question
 

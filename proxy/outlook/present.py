@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.doctor.look import NOT_LOOKED, POLL_S, READY_S
 from slowtok.proxy.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.supervisor import Sampler

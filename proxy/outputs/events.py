@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.errors import error_page
 from slowtok.proxy.running import running_entry

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.detectors.ruled_out import GPU_CAUSES
+from slowtok.detectors.diagnosis.clearance import GPU_CAUSES
 from slowtok.proxy.outputs.console import (
     VERDICT_STYLES,
     Record,

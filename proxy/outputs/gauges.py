@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.gpus import THROTTLED
 from slowtok.proxy.outputs.now import Now
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.gpu_window import by_gpu, facts_of, gained, newest
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.vram import Holder, newest_split
+from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
+from slowtok.detectors.analysis.vram import Holder, newest_split
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.numbers import median_of, rounded
 
 MOST_OTHERS = 5
@@ -94,7 +94,7 @@ def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
 
 
 def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    facts, seen = facts_of(case, index), _readings(samples)
+    facts, seen = gpu_facts(case, index), _readings(samples)
     gains = {name: gained(samples, read) for name, read in _COUNTERS.items()}
     energy_j = gains["energy_j"]
     entry = {

@@ -1,7 +1,7 @@
 """The response headers of docs/headers-and-records.md, from a finished diagnosis. Pure."""
 
-from slowtok.detectors.case import Case, Envelope, Phases, Range
-from slowtok.detectors.finding import Diagnosis, Finding
+from slowtok.detectors.case.case import Case, Envelope, Phases, Range
+from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.proxy.outputs.structured import bare, decimal, inner_list, item, string
 
 _MS = 1000.0

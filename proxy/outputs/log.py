@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import structlog
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.lines import LineWriter
 from slowtok.proxy.utc import utc_text
 

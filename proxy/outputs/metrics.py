@@ -14,8 +14,8 @@ from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.cells import Counter, Counters, Histograms
 from slowtok.proxy.outputs.gauges import gauges
 from slowtok.proxy.outputs.names import Names, ending, unexplained_s

@@ -1,7 +1,7 @@
 """Labels for metrics: what each request counts as, in a bounded number of words."""
 
-from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.finding import Diagnosis
 
 MOST_MODELS = 20
 """Names of models that get a label of their own; a dashboard with more cannot be read."""

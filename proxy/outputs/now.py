@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from slowtok.detectors.gpu_window import by_gpu
-from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
 
 WINDOW_S = 5.0
 """How old a reading may be that is shown as what is so now: idle sampling writes every 2 s."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter
 
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.outputs.names import Names
 from slowtok.proxy.outputs.otel_names import Attributes, common
 from slowtok.proxy.stream.meter import MAX_STEPS

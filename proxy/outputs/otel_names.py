@@ -7,8 +7,8 @@ has renamed some since, in no release yet.
 
 from urllib.parse import urlsplit
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.stream.apis import find_api
 
 Attributes = dict[str, str | int | float | bool | list[str]]

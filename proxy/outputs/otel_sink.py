@@ -7,8 +7,8 @@ made and what cannot be sent is counted.
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.otel_export import open_providers

@@ -8,8 +8,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.finding import Diagnosis, Finding
+from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.proxy.outputs.otel_export import ChosenIds
 from slowtok.proxy.outputs.otel_names import Attributes, error_type, of_span, operation
 

@@ -7,10 +7,12 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from slowtok.detectors.case import Case, Envelope, Phases, Tokens
-from slowtok.detectors.facts import how_to_enable
-from slowtok.detectors.finding import Diagnosis, Finding
-from slowtok.detectors.machine import HostSample
+from slowtok.detectors.analysis.prompt_change import client_remedy
+from slowtok.detectors.analysis.recomputed import known_ratio, recomputed_of
+from slowtok.detectors.case.case import Case, Envelope, Phases, PromptPrefix, Tokens
+from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.case.finding import Diagnosis, Finding
+from slowtok.detectors.case.machine import HostSample
 from slowtok.proxy.outputs.gpus import gpu_entries
 from slowtok.proxy.outputs.names import sendable
 from slowtok.proxy.outputs.numbers import median_of, rounded
@@ -71,10 +73,12 @@ def _request(case: Case) -> dict[str, Any]:
         record["status"] = timeline.status
     record["ended"] = timeline.ended
     record["timing"] = _timing(case)
-    if tokens := _tokens(timeline.tokens):
+    if tokens := _tokens(timeline.tokens, recomputed_of(case)):
         record["tokens"] = tokens
     if rate := _rate(case.phases):
         record["rate"] = rate
+    if case.prompt is not None:
+        record["prompt"] = _prompt(case.prompt)
     if timeline.parse_errors:
         record["parse_errors"] = timeline.parse_errors
     return record
@@ -95,6 +99,7 @@ def _timing(case: Case) -> dict[str, Any]:
         ("delivery_ms", phases.delivery_s),
         ("proxy_ms", timeline.proxy_s),
         ("decode_stream_ms", phases.decode_stream_s),
+        ("loop_lag_ms", timeline.loop_lag_s),
     ):
         if seconds is not None:
             timing[name] = rounded(seconds * _MS)
@@ -105,15 +110,33 @@ def _timing(case: Case) -> dict[str, Any]:
     return timing
 
 
-def _tokens(tokens: Tokens) -> dict[str, int]:
+def _tokens(tokens: Tokens, recomputed: int | None) -> dict[str, int]:
     counts = (
         ("prompt", tokens.prompt),
         ("cached", tokens.cached),
+        ("recomputed", recomputed),
         ("completion", tokens.completion),
         ("drafted", tokens.drafted),
         ("accepted", tokens.accepted),
     )
     return {name: count for name, count in counts if count is not None}
+
+
+def _prompt(prompt: PromptPrefix) -> dict[str, Any]:
+    """Return how the prompt compares with the earlier one of its conversation: counts, no text."""
+    found: dict[str, Any] = {"known_ratio": round(known_ratio(prompt), 4)}
+    if prompt.difference_message is not None:
+        found |= known(
+            {
+                "message": prompt.difference_message + 1,
+                "role": prompt.difference_role,
+                "change": prompt.difference_kind,
+                "at_char": prompt.first_difference,
+            }
+        )
+        if prompt.difference_kind is not None:
+            found["remedy"] = client_remedy(prompt)
+    return found
 
 
 def _rate(phases: Phases) -> dict[str, float]:
@@ -199,7 +222,7 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
 def _unread(case: Case) -> dict[str, Any]:
     """Say why a request has no readings of the machine."""
     if case.server.local is False:
-        why = "the engine runs on another machine"
+        why = case.server.unmapped or "the engine runs on another machine"
     else:
         why = case.device.sampling_failure or "the sampling process gave none in that time"
     return {"samples": 0, "why": why}

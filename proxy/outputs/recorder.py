@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.case_file import dump_case
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.version import own_version

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from slowtok.detectors.case import Case, Phase
-from slowtok.detectors.gpu_window import by_gpu, facts_of
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
+from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.gpus import REASONS
 
 MAX_POINTS = 600  # of one lane: more than a screen shows
@@ -128,7 +128,7 @@ def _bin_s(arrivals: Sequence[float]) -> float:
 def _gpu(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
     return {
         "index": index,
-        "name": facts_of(case, index).name,
+        "name": gpu_facts(case, index).name,
         **_lanes(case, samples, GPU_LANES),
         "brakes": list(_brakes(case, samples)),
     }

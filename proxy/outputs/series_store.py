@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.series import series
 
 MAX_KEPT_BYTES = 8 * 2**20  # some 30 KiB for a minute with one GPU: hundreds of requests

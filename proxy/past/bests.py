@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.past.rates import DAY_S, KEEP_S
 from slowtok.proxy.past.setup import gpus_of
 

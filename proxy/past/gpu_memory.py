@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slowtok.detectors.machine import GpuProcess, GpuSample
-from slowtok.detectors.vram import MODEL_BYTES, VramSplit, split, sum_if_all
+from slowtok.detectors.analysis.vram import MODEL_BYTES, VramSplit, split, sum_if_all
+from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 RISE_RATIO = 0.5
 """Below this share of what it holds now, a server did not have its model. No published source."""

@@ -9,10 +9,10 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slowtok.detectors.case import Case, ModelLoad
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.phases import MIN_LOAD_S
-from slowtok.detectors.vram import MODEL_BYTES
+from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
+from slowtok.detectors.analysis.vram import MODEL_BYTES
+from slowtok.detectors.case.case import Case, ModelLoad
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.past.gpu_memory import Held, held_over_time, last_rise, lowest
 from slowtok.proxy.past.setup import gpus_of, model_of
 

@@ -8,7 +8,7 @@ import statistics
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.past.setup import Setup
 
 MOST_KEPT = 8

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.once import once
-from slowtok.detectors.placement import serving_gpus
+from slowtok.detectors.analysis.placement.where import serving_gpus
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.memo import once
 
 Kind = Literal["decode", "prefill"]
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from slowtok.detectors.envelope import REFINE_AFTER
+from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.past.rates import DAY_S, Rate
 from slowtok.proxy.past.setup import Setup
 

@@ -47,8 +47,11 @@ def _parts(report: Report) -> Iterator[str]:
     yield _first(report)
     yield _tiles(report)
     yield _section("Time lost, by cause", _causes(report["causes"]))
+    yield _section("Time spent, by phase", _spent(report["spent_ms"]))
+    yield _section("Runs, by time that a cure would win", _runs(report["runs"]))
     yield _section("Requests by hour", _chart(report["hours"]))
-    yield _section("Models, by time lost", _models(report["models"]))
+    yield _section("Models, by time lost", _groups("model", report["models"]))
+    yield _section("Clients, by time lost", _groups("client", report["clients"]))
     yield _section("Busiest hours", _hours(report["busiest_hours"]))
     yield _cache(report["prompt_cache"])
     if lines := list(trend_lines(report)):
@@ -115,19 +118,42 @@ def _cause(cause: Report) -> str:
     )
 
 
-def _models(models: Sequence[Report]) -> str:
+def _spent(spent_ms: Report) -> str:
+    whole_ms = sum(spent_ms.values())
+    ranked = sorted(spent_ms.items(), key=lambda item: -item[1])
+    rows = [_row(phase, duration(ms), percent(ms / whole_ms)) for phase, ms in ranked if ms]
+    return _table(("phase", "spent", "share"), rows)
+
+
+def _runs(runs: Sequence[Report]) -> str:
     rows = [
         _row(
-            m["model"],
+            run.get("name") or run["id"],
+            clock(run["started"]),
+            run["requests"],
+            duration(run["wall_ms"]),
+            duration(run["fix_first"]["wall_then_ms"]) if "fix_first" in run else "",
+            run.get("fix_first", {}).get("cause", ""),
+        )
+        for run in runs
+    ]
+    return _table(("run", "started", "requests", "took", "would take", "fix first"), rows)
+
+
+def _groups(kind: str, groups: Sequence[Report]) -> str:
+    rows = [
+        _row(
+            m[kind],
             m["requests"],
             m["slow"],
+            duration(m["total_ms"]),
             duration(m["lost_ms"]),
             f"{m['decode_tps']:.1f}" if "decode_tps" in m else "",
             m.get("first_cause", ""),
         )
-        for m in models
+        for m in groups
     ]
-    return _table(("model", "requests", "slow", "lost", "decode/s", "first cause"), rows)
+    return _table((kind, "requests", "slow", "spent", "lost", "decode/s", "first cause"), rows)
 
 
 def _hours(hours: Sequence[Report]) -> str:

@@ -29,6 +29,18 @@ class Period:
         return self.since <= at < self.until
 
 
+def period_between(since: str, until: str | None, now: datetime) -> Period:
+    """Return the period from `since` to `until`, or up to now.
+
+    Raises:
+        BadPeriod: one of them is no time, or they are not in order.
+    """
+    if until is None:
+        return period_of(since, now)
+    end = period_of(until, now).since
+    return period_of(since, end)
+
+
 def period_of(text: str, now: datetime) -> Period:
     """Return the period that `1d`, `7d`, `12h` or an ISO date or time begins, up to `now`.
 

@@ -5,14 +5,18 @@ from datetime import datetime
 from typing import Any
 
 from slowtok.proxy.outputs.record import known
+from slowtok.proxy.report.choice import Choice
 from slowtok.proxy.report.period import Period
 from slowtok.proxy.report.tally import CACHE_MISS, UNEXPLAINED, Group, Loss, Tally
+from slowtok.proxy.runs.turn import PHASES
 
 SCHEMA = 1
 MOST_MODELS, MOST_HOURS = 10, 5
 
 
-def summarise(period: Period, now: Tally, before: Tally, *, bad_lines: int) -> dict[str, Any]:
+def summarise(
+    period: Period, now: Tally, before: Tally, *, choice: Choice, bad_lines: int
+) -> dict[str, Any]:
     """Return the report on a period; `before` is what was counted in the one before."""
     report: dict[str, Any] = known(
         {
@@ -20,6 +24,7 @@ def summarise(period: Period, now: Tally, before: Tally, *, bad_lines: int) -> d
             "schema": SCHEMA,
             "since": period.since.isoformat(timespec="seconds"),
             "until": period.until.isoformat(timespec="seconds"),
+            "only": choice.told() if choice != Choice() else None,
             "bad_lines": bad_lines,
             "requests": now.whole.requests,
             "generations": sum(now.verdicts.values()),
@@ -27,13 +32,16 @@ def summarise(period: Period, now: Tally, before: Tally, *, bad_lines: int) -> d
             "slow_phases": dict(now.slow_phases.most_common()),
             "failed": dict(now.failed.most_common()),
             "total_ms": round(now.whole.total_ms),
+            "spent_ms": {phase: now.spent_ms[phase] for phase in PHASES},
             "lost_ms": round(now.whole.lost_ms),
             "lost_ratio": _share(now.whole.lost_ms, now.whole.total_ms),
             "tokens_generated": now.whole.generated,
             "decode_tps": _rounded(now.whole.decode_tps),
             "causes": _causes(now),
             "fix_first": _fix_first(now),
-            "models": [_group({"model": name}, group) for name, group in _worst_models(now)],
+            "models": [_group({"model": name}, group) for name, group in _worst(now.models)],
+            "clients": [_group({"client": name}, group) for name, group in _worst(now.clients)],
+            "runs": now.runs.dearest(),
             "busiest_hours": [_group(_at(hour), group) for hour, group in _busiest(now)],
             "hours": [_group(_at(hour), group) for hour, group in sorted(now.hours.items())],
             "prompt_cache": _prompt_cache(now),
@@ -44,15 +52,17 @@ def summarise(period: Period, now: Tally, before: Tally, *, bad_lines: int) -> d
 
 
 def _causes(tally: Tally) -> list[dict[str, Any]]:
+    won_ms = tally.won_ms + tally.runs.won_ms()
     dearest = sorted(tally.causes.items(), key=lambda item: -item[1].lost_ms)
-    return [_cause(name, loss, tally.whole.lost_ms) for name, loss in dearest]
+    return [_cause(name, loss, tally.whole.lost_ms, won_ms[name]) for name, loss in dearest]
 
 
-def _cause(name: str, loss: Loss, all_lost_ms: float) -> dict[str, Any]:
+def _cause(name: str, loss: Loss, all_lost_ms: float, won_ms: int) -> dict[str, Any]:
     return {
         "cause": name,
         "requests": loss.requests,
         "lost_ms": round(loss.lost_ms),
+        "won_ms": won_ms,
         "share": _share(loss.lost_ms, all_lost_ms),
         "worst_id": loss.worst_id,
         "worst_model": loss.worst_model,
@@ -63,13 +73,13 @@ def _cause(name: str, loss: Loss, all_lost_ms: float) -> dict[str, Any]:
 
 
 def _fix_first(tally: Tally) -> dict[str, Any] | None:
-    """Return the dearest cause that has a name and a remedy."""
-    named = (c for c in _causes(tally) if c["cause"] != UNEXPLAINED and c["remedy"])
-    return next(named, None)
+    """Return the cause with a name and a remedy that would give most wall time back."""
+    named = [c for c in _causes(tally) if c["cause"] != UNEXPLAINED and c["remedy"]]
+    return max(named, key=lambda c: (c["won_ms"], c["lost_ms"]), default=None)
 
 
-def _worst_models(tally: Tally) -> list[tuple[str, Group]]:
-    ranked = sorted(tally.models.items(), key=lambda m: (-m[1].lost_ms, -m[1].requests))
+def _worst(groups: Mapping[str, Group]) -> list[tuple[str, Group]]:
+    ranked = sorted(groups.items(), key=lambda m: (-m[1].lost_ms, -m[1].requests))
     return ranked[:MOST_MODELS]
 
 

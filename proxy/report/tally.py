@@ -7,6 +7,8 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from slowtok.proxy.outputs.console import named
+from slowtok.proxy.report.runs import RunTally
+from slowtok.proxy.runs.turn import PHASES
 
 MOST_NAMES = 500
 """Models that are counted apart; a client may ask for any name. The rest is `(others)`."""
@@ -78,6 +80,10 @@ class Tally:
     passed: int = 0
     causes: dict[str, Loss] = field(default_factory=dict)
     models: dict[str, Group] = field(default_factory=dict)
+    clients: dict[str, Group] = field(default_factory=dict)
+    runs: RunTally = field(default_factory=RunTally)
+    spent_ms: Counter[str] = field(default_factory=Counter)
+    won_ms: Counter[str] = field(default_factory=Counter)
     hours: dict[datetime, Group] = field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -90,7 +96,9 @@ class Tally:
             AttributeError, KeyError, TypeError, ValueError: it is no record; nothing was counted.
         """
         seen = _seen(record)
-        groups = (self.whole, self._model(seen.model), self._hour(at))
+        groups = [self.whole, _of(self.models, seen.model), self._hour(at)]
+        if seen.client is not None:
+            groups.append(_of(self.clients, seen.client))
         for group in groups:
             seen.count_in(group)
         if seen.verdict is None:
@@ -101,19 +109,24 @@ class Tally:
             self.slow_phases[seen.phase] += 1
         if seen.failure:
             self.failed[seen.failure] += 1
+        self.spent_ms.update(seen.spent_ms)
+        is_in_run = self.runs.add(record, at)
         for cause, lost_ms, finding in seen.losses:
             self.causes.setdefault(cause, Loss()).add(lost_ms, record, finding)
+            if not is_in_run:
+                self.won_ms[cause] += round(lost_ms)
         self.prompt_tokens += seen.prompt_tokens
         self.cached_tokens += seen.cached_tokens
         self.wasted_tokens += seen.wasted_tokens
 
-    def _model(self, name: str) -> Group:
-        known = name in self.models or len(self.models) < MOST_NAMES
-        return self.models.setdefault(name if known else OTHERS, Group())
-
     def _hour(self, at: datetime) -> Group:
         hour = at.astimezone(self.zone).replace(minute=0, second=0, microsecond=0)
         return self.hours.setdefault(hour, Group())
+
+
+def _of(groups: dict[str, Group], name: str) -> Group:
+    known = name in groups or len(groups) < MOST_NAMES
+    return groups.setdefault(name if known else OTHERS, Group())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +134,7 @@ class _Seen:
     """One record, read as a whole before anything is counted."""
 
     model: str
+    client: str | None
     verdict: str | None
     phase: str
     failure: str | None
@@ -131,6 +145,7 @@ class _Seen:
     prompt_tokens: int
     cached_tokens: int
     wasted_tokens: int
+    spent_ms: dict[str, int]
     losses: list[tuple[str, float, Mapping[str, Any]]]
 
     def count_in(self, group: Group) -> None:
@@ -155,6 +170,7 @@ def _seen(record: Record) -> _Seen:
     is_timed = completion is not None and completion > 1 and decode_ms is not None
     return _Seen(
         model=str(record.get("model") or "(no model)"),
+        client=record.get("client"),
         verdict=None if verdict is None else str(verdict),
         phase=str(record.get("phase") or "?"),
         failure=_failure(record),
@@ -165,6 +181,7 @@ def _seen(record: Record) -> _Seen:
         prompt_tokens=int(tokens.get("prompt") or 0),
         cached_tokens=int(tokens.get("cached") or 0),
         wasted_tokens=_computed_again(record),
+        spent_ms={p: round(timing[f"{p}_ms"]) for p in PHASES if timing.get(f"{p}_ms")},
         losses=list(_losses(record)) if verdict == "slow" else [],
     )
 

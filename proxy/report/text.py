@@ -24,7 +24,10 @@ def page(report: Report) -> RenderableType:
     parts: list[RenderableType] = [_head(report), _numbers(report)]
     for title, table in (
         ("Time lost, by cause", _causes(report)),
-        ("Models, by time lost", _models(report["models"])),
+        ("Time spent, by phase", _spent(report["spent_ms"])),
+        ("Runs, by time that a cure would win", _runs(report["runs"])),
+        ("Models, by time lost", _groups("model", report["models"])),
+        ("Clients, by time lost", _groups("client", report["clients"])),
         ("Busiest hours", _hours(report["busiest_hours"])),
     ):
         if table.row_count:
@@ -119,19 +122,47 @@ def _causes(report: Report) -> Table:
     return table
 
 
-def _models(models: Sequence[Report]) -> Table:
+def _spent(spent_ms: Report) -> Table:
+    table = _table(("phase", ""), ("spent", "r"), ("share", "r"))
+    whole_ms = sum(spent_ms.values())
+    for phase, ms in sorted(spent_ms.items(), key=lambda item: -item[1]):
+        if ms:
+            table.add_row(phase, duration(ms), percent(ms / whole_ms))
+    return table
+
+
+def _runs(runs: Sequence[Report]) -> Table:
     table = _table(
-        ("model", ""), ("requests", "r"), ("slow", "r"), ("lost", "r"), ("decode/s", "r"),
-        ("first cause", ""),
+        ("run", ""), ("started", ""), ("requests", "r"), ("took", "r"), ("then", "r"),
+        ("fix first", ""),
     )  # fmt: skip
-    for model in models:
+    for run in runs:
+        first = run.get("fix_first")
         table.add_row(
-            short_name(model["model"]),
-            f"{model['requests']:,}",
-            f"{model['slow']:,}",
-            duration(model["lost_ms"]),
-            f"{model['decode_tps']:.1f}" if "decode_tps" in model else "",
-            plain(model.get("first_cause", "")),
+            short_name(run.get("name") or run["id"]),
+            clock(run["started"]),
+            f"{run['requests']:,}",
+            duration(run["wall_ms"]),
+            duration(first["wall_then_ms"]) if first else "",
+            plain(first["cause"]) if first else "",
+        )
+    return table
+
+
+def _groups(kind: str, groups: Sequence[Report]) -> Table:
+    table = _table(
+        (kind, ""), ("requests", "r"), ("slow", "r"), ("spent", "r"), ("lost", "r"),
+        ("decode/s", "r"), ("first cause", ""),
+    )  # fmt: skip
+    for group in groups:
+        table.add_row(
+            short_name(group[kind]),
+            f"{group['requests']:,}",
+            f"{group['slow']:,}",
+            duration(group["total_ms"]),
+            duration(group["lost_ms"]),
+            f"{group['decode_tps']:.1f}" if "decode_tps" in group else "",
+            plain(group.get("first_cause", "")),
         )
     return table
 

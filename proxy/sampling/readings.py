@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.budget import WHY, hidden
 from slowtok.proxy.sampling.ring import Ring
 from slowtok.proxy.sampling.wire import (

@@ -5,6 +5,7 @@ some values look like secrets wherever they stand.
 """
 
 import re
+from collections.abc import Mapping
 
 HIDDEN = "***"
 
@@ -20,6 +21,7 @@ _SECRET_VALUE = re.compile(
     re.VERBOSE,
 )
 _SECRET_JSON = re.compile(r'("[^"]*"\s*:\s*)("(?:[^"\\]|\\.)*")')
+_OUR_SETTINGS = "SLOWTOK_"
 _OPTION = re.compile(r"--?[A-Za-z]")
 _LONG_OPTION = re.compile(r"--[a-z][a-z-]*(=|$)")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -53,6 +55,18 @@ def _ends_values(argument: str, first: bool) -> bool:
 def is_secret_name(name: str) -> bool:
     """Say whether an option or a variable of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def keyless(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a process that needs no secret: slowtok's settings are left out.
+
+    One of them is its key, and others may hold a password in a URL.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.upper().startswith(_OUR_SETTINGS) and not is_secret_name(name)
+    }
 
 
 def redact_variable(name: str, value: str) -> str | None:

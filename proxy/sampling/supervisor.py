@@ -6,6 +6,7 @@ caller: it costs its samples, is counted, and a new one is started after a pause
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ from typing import Any, cast
 
 import orjson
 
-from slowtok.detectors.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.readings import Readings
+from slowtok.proxy.sampling.redaction import keyless
 from slowtok.proxy.sampling.wire import EdgeLine, HostLine, ProcessFacts
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
@@ -236,6 +238,7 @@ class Sampler:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            env=keyless(os.environ),
             stderr=asyncio.subprocess.STDOUT,  # its last words are counted and kept as a bad line
             limit=LINE_LIMIT_BYTES,
         )

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import orjson
 
-from slowtok.detectors.machine import (
+from slowtok.detectors.case.machine import (
     CpuUser,
     DeviceFacts,
     GpuFacts,

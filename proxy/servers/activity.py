@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from slowtok.detectors.engine import EngineActivity
+from slowtok.detectors.case.engine import EngineActivity
 from slowtok.proxy.servers.metrics import Counters, gain
 
 BEGIN_SLACK_S = 0.1

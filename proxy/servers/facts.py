@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.loading import Loading
 
 Kind = Literal["llama-server", "vllm", "ollama", "sglang", "lm-studio", "openai", "unknown"]
@@ -52,6 +52,8 @@ class Flags:
     prefix_caching: bool | None = None
     eager: bool | None = None
     cpu_offload_bytes: int | None = None
+    swa_full: bool | None = None
+    checkpoints: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class Loaded:
     argv: tuple[str, ...] = ()
     flags: Flags | None = None
     model: ModelFacts | None = None
+    template_habits: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +107,5 @@ class Probe:
     kv_cache_tokens: int | None = None
     gpu_memory_ratio: float | None = None
     prefix_caching: bool | None = None
+    cache_block_tokens: int | None = None
+    template_habits: tuple[str, ...] | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 
 
 def print_facts(argv: list[str], read: Callable[[Path], ModelFacts], usage: str) -> int:

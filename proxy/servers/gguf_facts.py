@@ -19,7 +19,7 @@ from typing import Any
 from gguf import GGUFReader, LlamaFileType, ReaderField
 from gguf.constants import GGUFValueType
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts_process import print_facts
 from slowtok.proxy.servers.kv_geometry import kv_bytes, state_bytes
 

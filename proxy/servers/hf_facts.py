@@ -17,7 +17,7 @@ from pathlib import Path
 
 import orjson
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers import hf_config, safetensors_facts
 from slowtok.proxy.servers.facts_process import print_facts
 from slowtok.proxy.servers.hf_config import Config

@@ -34,6 +34,8 @@ OPTIONS = {
         "--hf-repo-draft",
     ),
     "split_mode": ("SPLIT_MODE", "-sm", "--split-mode"),
+    "swa_full": ("SWA_FULL",),
+    "checkpoints": ("CTX_CHECKPOINTS", "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"),
     "sleep_idle_s": ("SLEEP_IDLE_SECONDS", "--sleep-idle-seconds"),
 }  # fmt: skip
 MORE_VARIABLES = {"MODEL_DRAFT": "draft_model"}  # before the options were renamed
@@ -45,6 +47,7 @@ BARE = {
     "--kv-offload": ("kv_offload", "1"),
     "--no-mmap": ("mmap", "0"),
     "--mmap": ("mmap", "1"),
+    "--swa-full": ("swa_full", "1"),
     "--no-cache-prompt": ("prompt_cache", "0"),
     "--cache-prompt": ("prompt_cache", "1"),
     "-kvu": ("context_shared", "1"),
@@ -94,6 +97,8 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str]) -> Flags:
         speculative=_asks_for_drafts(said.get("spec_type"), said.get("draft_model")),
         split_mode=said.get("split_mode"),
         sleep_idle_s=number(said.get("sleep_idle_s")),
+        swa_full=_truth(said.get("swa_full")),
+        checkpoints=number(said.get("checkpoints")),
     )
 
 

@@ -12,10 +12,11 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts import Loaded, Probe
 from slowtok.proxy.servers.llama_flags import parse_flags
 from slowtok.proxy.servers.reply import Reply, get
+from slowtok.proxy.servers.template_habits import habits_of
 
 __all__ = ["is_sleeping", "parse_flags", "probe", "read_probe", "router_query"]
 
@@ -75,6 +76,7 @@ def read_probe(
         speculative=_speculative(settings),
         sleeping=about.get("is_sleeping"),
         loading=loading,
+        template_habits=habits_of(about.get("chat_template")),
     )
 
 
@@ -102,6 +104,7 @@ def _one_loaded(entry: Mapping[str, Any], about: Mapping[str, Any]) -> Loaded:
         speculative=_speculative(settings),
         sleeping=about.get("is_sleeping", _state(entry) == "sleeping"),
         argv=argv,
+        template_habits=habits_of(about.get("chat_template")),
         model=ModelFacts(
             path=path,
             quantisation=about.get("model_ftype") or meta.get("ftype"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts import Flags, Loaded, Probe
 from slowtok.proxy.servers.openai_server import model_entries
 from slowtok.proxy.servers.reply import Reply, get

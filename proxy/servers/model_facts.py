@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.state_file import replace_file
 

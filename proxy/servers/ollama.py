@@ -1,7 +1,7 @@
 """Ollama: which models it holds, how much of each is on a GPU, and which file each one is.
 
 Only what neither loads a model nor puts off its unloading is asked: `/api/ps` and `/api/tags` read
-lists, `/api/show` reads a file (server/routes.go, 0.33).
+lists, `/api/show` reads a file (server/routes.go, 0.34).
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from slowtok.proxy.servers.reply import Reply, get, post
 
 FROM_LINE = re.compile(r"^FROM\s+(\S.*?)\s*$", re.MULTILINE)
 BESIDE_THE_WEIGHTS_BYTES = 1 << 20  # templates and licences, which `/api/tags` counts in
+COUNTS_CACHED_SINCE = (0, 34)  # before, Responses always said 0 (openai/responses.go)
 
 
 async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
@@ -57,6 +58,15 @@ def read_probe(
     )
 
 
+def counts_cached(version: str | None) -> bool:
+    """Say whether this version counts the tokens that came from its cache.
+
+    One built without its version calls itself 0.0.0: not known, so it is not believed.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return found is not None and (int(found[1]), int(found[2])) >= COUNTS_CACHED_SINCE
+
+
 def entries(reply: Reply | None) -> Sequence[dict[str, Any]]:
     """Return the objects of a reply's `models`."""
     body = None if reply is None else reply.json
@@ -92,8 +102,7 @@ def _memory(entry: dict[str, Any], on_disk_bytes: int | None) -> tuple[int | Non
         beside_bytes = on_disk_bytes - size
         if 0 <= beside_bytes <= BESIDE_THE_WEIGHTS_BYTES:
             return None, None
-    # Go leaves a zero out: a loaded model without the field has nothing on a GPU.
-    return size, on_gpu if isinstance(on_gpu, int) else 0
+    return size, on_gpu if isinstance(on_gpu, int) else None
 
 
 def _path(shown: Reply | None) -> str | None:

@@ -7,7 +7,7 @@ be a megabyte each time), so the weights read for a token stay unknown.
 from collections.abc import Mapping
 from typing import Any
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.kv_geometry import KvBytes, kv_bytes
 from slowtok.proxy.servers.reply import Reply
 

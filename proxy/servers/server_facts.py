@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
 from slowtok.proxy.servers import vllm
 from slowtok.proxy.servers.facts import Flags, Identity, Kind, Loaded, Probe
@@ -76,6 +76,11 @@ def server_facts(
         eager=asked.eager,
         cpu_offload_bytes=asked.cpu_offload_bytes,
         unified_memory=_unified_memory(identity, process),
+        started_unix_s=None if process is None else process.created_unix_s,
+        swa_full=asked.swa_full,
+        checkpoints=asked.checkpoints,
+        cache_block_tokens=probe.cache_block_tokens,
+        template_habits=probe.template_habits if loaded is None else loaded.template_habits,
     )
 
 

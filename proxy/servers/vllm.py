@@ -67,6 +67,7 @@ def read_probe(version: Reply | None, models: Reply | None, metrics: Reply | Non
         kv_cache_tokens=_kv_cache_tokens(caches),
         gpu_memory_ratio=_ratio(cache.get("gpu_memory_utilization")),
         prefix_caching=_flag(cache.get("enable_prefix_caching")),
+        cache_block_tokens=number(cache.get("block_size")),
     )
 
 

@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from slowtok.detectors.case import DifferenceKind, PromptPrefix
+from slowtok.detectors.case.case import DifferenceKind, PromptParts, PromptPrefix
 from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.stream.prompt_text import (
+    Message,
+    messages_of,
+    squeezed,
+    tools_of,
+    without_tagged,
+)
 from slowtok.proxy.stream.reply import text_of
 from slowtok.proxy.stream.volatile import Mark, find_marks, kind_at
 
@@ -20,15 +27,8 @@ FINE_CHARS = 16_384
 COARSE_BLOCK_CHARS = 256
 MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
 MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
-_PLAIN_MESSAGE = frozenset({"role", "content"})
-_SYSTEM_FIELDS = ("system", "instructions")  # beside the messages: of Anthropic and of Responses
-_HEAD_ROLES = ("system", "developer")
-_ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
-_ROLE_OF_ITEM = {  # of Responses, which say no role
-    "reasoning": "assistant",
-    "function_call": "assistant",
-    "function_call_output": "tool",
-}
+_RESULTS = frozenset({"tool", "function"})
+PRUNED_RATIO = 0.5  # of an earlier tool result's length: a shorter one was cut down. Heuristic
 # Of these a request names what came before, and the engine alone has it: Responses, and Ollama's
 # generate.
 _KEPT_BY_ENGINE = ("previous_response_id", "conversation", "context")
@@ -36,11 +36,19 @@ _PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 ch
 
 
 class Span(NamedTuple):
-    """Where one message begins in the canonical prompt, and the hash of all of it."""
+    """Where one message begins in the canonical prompt, and the hash of all of it.
+
+    Further hashes are of what is left without blanks, without the model's reasoning, and without
+    tagged blocks; `images` are the characters that stand for images.
+    """
 
     role: str
     begin: int
     whole: int
+    squeezed: int = 0
+    plain: int = 0
+    untagged: int = 0
+    images: int = 0
 
 
 class PromptPrint(NamedTuple):
@@ -92,10 +100,10 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     spans: list[Span] = []
     texts: list[str] = []
     begin = 0
-    for role, text in _messages(said):
-        spans.append(Span(role, begin, hash((role, text))))
-        texts.append(text)
-        begin += len(text)
+    for message in messages_of(said):
+        spans.append(_span(message, begin))
+        texts.append(message.text)
+        begin += len(message.text)
     whole = "".join(texts)[:MAX_PRINTED_CHARS]
     if not whole:
         return None
@@ -103,8 +111,24 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
     for piece in _PIECE.findall(whole):
         which = hash(piece)
         pieces[which] = pieces.get(which, 0) + len(piece)
-    tools = _tools(said.get("tools"))
+    tools = tuple([hash(tool) for tool in tools_of(said)])
     return PromptPrint(len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools)
+
+
+def _span(message: Message, begin: int) -> Span:
+    """Return the hashes of one message."""
+    role, text, plain, images = message
+    bare = squeezed(text)
+    untagged = without_tagged(text)
+    return Span(
+        role,
+        begin,
+        hash((role, text)),
+        hash(bare),
+        hash(plain),
+        hash(bare if untagged is text else squeezed(untagged)),
+        images,
+    )
 
 
 def compare(
@@ -113,11 +137,13 @@ def compare(
     """Say how much of `new` an engine that had served `old` could have kept."""
     begin, length = _block_at(_same(new.blocks, old.blocks))
     message: int | None = _same(new.spans, old.spans)  # the first that differs
-    common = new.chars if message == len(new.spans) else min(begin, new.chars, old.chars)
+    common = common_chars(new, old)
     if common == new.chars:
         message = None
     kept = sum(map(new.pieces.__getitem__, new.pieces.keys() & old.pieces.keys()))
     printed = sum(new.pieces.values())
+    kind = None if message is None else _kind(new, old, message, begin, length)
+    images = sum([span.images for span in new.spans])
     return PromptPrefix(
         chars=new.chars,
         common_prefix_chars=common,
@@ -125,10 +151,44 @@ def compare(
         first_difference=None if message is None else max(common - new.spans[message].begin, 0),
         difference_message=message,
         difference_role=None if message is None else new.spans[message].role,
-        difference_kind=None if message is None else _kind(new, old, message, begin, length),
+        difference_kind=kind,
         granularity_chars=length,
         previous_age_s=age_s,
+        previous_chars=old.chars,
         others_since=others_since,
+        image_chars=images,
+        common_image_chars=images
+        if message is None
+        else sum([span.images for span in new.spans[:message]]),
+    )
+
+
+def common_chars(new: PromptPrint, old: PromptPrint) -> int:
+    """Return how much of its beginning a prompt has in common with an earlier one."""
+    message = _same(new.spans, old.spans)
+    if message == len(new.spans):
+        return new.chars
+    common = min(_block_at(_same(new.blocks, old.blocks))[0], new.chars, old.chars)
+    if message == len(old.spans):
+        return max(common, min(old.chars, new.spans[message].begin))
+    return common
+
+
+def parts_of(prompt: PromptPrint) -> PromptParts:
+    """Return how much of a prompt is whose, in characters."""
+    by_role: dict[str, int] = {}
+    for number, span in enumerate(prompt.spans):
+        by_role[span.role] = by_role.get(span.role, 0) + _length(prompt, number)
+    last = max(
+        (i for i, span in enumerate(prompt.spans) if span.role in ("user", "prompt")), default=None
+    )
+    return PromptParts(
+        chars=prompt.chars,
+        messages=len(prompt.spans),
+        system_chars=sum(by_role.get(role, 0) for role in ("system", "developer")),
+        tools_chars=by_role.get("tools", 0),
+        last_user_chars=0 if last is None else _length(prompt, last),
+        image_chars=sum(span.images for span in prompt.spans),
     )
 
 
@@ -155,7 +215,31 @@ def _kind(
         return "trimmed"
     if _moved(old, new, message):
         return "inserted"
-    return kind_at(new.marks, old.marks, begin, begin + length) or "text"
+    return _kind_of_message(new, old, message) or _kind_of_text(new, old, message, begin, length)
+
+
+def _kind_of_message(new: PromptPrint, old: PromptPrint, message: int) -> DifferenceKind | None:
+    """Say what was done to a message, where what is left of it tells; None where it does not."""
+    one, other = new.spans[message], old.spans[message]
+    if one.role != other.role:
+        return None
+    if one.squeezed == other.squeezed:
+        return "whitespace"
+    if one.plain == other.plain:
+        return "reasoning"
+    if one.role in _RESULTS and _length(new, message) < PRUNED_RATIO * _length(old, message):
+        return "pruned"
+    return None
+
+
+def _kind_of_text(
+    new: PromptPrint, old: PromptPrint, message: int, begin: int, length: int
+) -> DifferenceKind:
+    """Say what changed within a message, by what stands there."""
+    if kind := kind_at(new.marks, old.marks, begin, begin + length):
+        return kind
+    one, other = new.spans[message], old.spans[message]
+    return "reminder" if one.role == other.role and one.untagged == other.untagged else "text"
 
 
 def _moved(one: PromptPrint, other: PromptPrint, message: int) -> bool:
@@ -173,59 +257,6 @@ def _moved(one: PromptPrint, other: PromptPrint, message: int) -> bool:
 def _length(prompt: PromptPrint, message: int) -> int:
     begins = [*(span.begin for span in prompt.spans[message : message + 2]), prompt.chars]
     return begins[1] - begins[0]
-
-
-def _messages(said: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (role, text) in the order of most chat templates: the system's word, tools, the rest.
-
-    Some templates put the tools first, so that what differs in them may differ at once.
-    """
-    found = [
-        ("system", _text(word))
-        for name in _SYSTEM_FIELDS
-        if isinstance(word := said.get(name), (str, list))
-    ]
-    tools = said.get("tools")
-    for message in _given(said):
-        if tools and message.get("role") not in _HEAD_ROLES:
-            found.append(("tools", _text(tools)))
-            tools = None
-        found.append(_message(message))
-    if tools:
-        found.append(("tools", _text(tools)))
-    if "prompt" in said and not isinstance(said.get("messages"), list):
-        found.append(("prompt", _text(said["prompt"])))
-    return found
-
-
-def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the messages, or what Responses have in their place: items, or one text."""
-    messages = said["messages"] if "messages" in said else said.get("input")
-    if isinstance(messages, str) and "messages" not in said:
-        return [{"role": "user", "content": messages}]
-    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
-
-
-def _message(message: Mapping[str, Any]) -> tuple[str, str]:
-    text = _text(message.get("content"))
-    if not message.keys() <= _PLAIN_MESSAGE:
-        extra = {k: v for k, v in message.items() if k not in _PLAIN_MESSAGE and v}
-        text += _text(extra) if extra else ""
-    role = message.get("role") or _ROLE_OF_ITEM.get(str(message.get("type")))
-    return (role if role in _ROLES else "other"), text  # a role could be any text
-
-
-def _tools(tools: Any) -> tuple[int, ...]:
-    """Return the hash of each tool, whatever the order of its members."""
-    if not isinstance(tools, list):
-        return ()
-    return tuple([hash(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS)) for tool in tools])
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _blocks(text: str) -> tuple[int, ...]:

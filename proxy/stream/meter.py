@@ -42,6 +42,7 @@ class Meter:
         self.reply = Reply()
         self.parse_errors = 0
         self.token_events = 0
+        self.thinking_events = 0
         self.first_at_s: float | None = None
         self.last_at_s: float | None = None
         self.done = False
@@ -89,6 +90,18 @@ class Meter:
         """Whether the reply has said all that it had to say, its counts included."""
         said_all = self.reply.finish is not None and self.reply.tokens().completion is not None
         return self.done or said_all
+
+    def reasoning_tokens(self) -> int | None:
+        """Return how many tokens the model thought with: as told, else by its share of the events.
+
+        Of a whole reply by the length of its texts. None where nothing tells.
+        """
+        told, completion = self.reply.reasoning_tokens, self.reply.tokens().completion
+        if told is not None or completion is None:
+            return told
+        if (ratio := self.reply.thought_ratio) is None and self.token_events >= 2:
+            ratio = self.thinking_events / self.token_events
+        return None if ratio is None else round(completion * ratio) or None
 
     @property
     def token_at_s(self) -> tuple[float, ...]:
@@ -151,6 +164,8 @@ class Meter:
     def _count(self, carried: int, at_s: float) -> None:
         """Take note of a read that carried tokens."""
         self.token_events += carried
+        if self.reply.is_thinking:
+            self.thinking_events += carried
         if self.first_at_s is None:
             self.first_at_s = at_s
         self.last_at_s = at_s

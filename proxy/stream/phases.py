@@ -6,7 +6,7 @@ the record, and their difference is evidence (an answer from a cache, a clock th
 
 from dataclasses import replace
 
-from slowtok.detectors.case import EngineTimings, Phases, Source, Timeline
+from slowtok.detectors.case.case import EngineTimings, Phases, Source, Timeline
 
 _NO_WORD = EngineTimings()
 MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; no published source

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slowtok.detectors.case import EngineTimings, Tokens
+from slowtok.detectors.case.case import EngineTimings, Tokens
 
 MAX_NAME_CHARS = 256  # of a model; a longer one is cut
 MAX_REASON_CHARS = 64  # of a finish reason
@@ -31,17 +31,23 @@ class ChoiceTimings:
 class Reply:
     """Everything a reply's events told, whatever the dialect; None where it did not tell.
 
-    `choices_seen` counts the answers that showed.
+    `choices_seen` counts the answers that showed. `is_thinking` says that the last token was one
+    of the model's reasoning, `thought_ratio` what share of a whole reply's text that was.
+    `response_id` is how a next request may name it.
     """
 
     model: str | None = None
     finish: str | None = None
     failed: bool = False
     fingerprint: str | None = None
+    response_id: str | None = None
     choices_seen: int = 1
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    is_thinking: bool = False
+    thought_ratio: float | None = None
     queue_s: float | None = None
     load_s: float | None = None
     prefill_s: float | None = None
@@ -55,6 +61,12 @@ class Reply:
         self.last_choice = number = count_of(index) or 0
         if number >= self.choices_seen:
             self.choices_seen = number + 1
+
+    def note_thoughts(self, thought: Any, answer: Any) -> None:
+        """A whole reply has these two texts; only how they compare in length is kept."""
+        if isinstance(thought, str) and thought:
+            answer_chars = len(answer) if isinstance(answer, str) else 0
+            self.thought_ratio = len(thought) / (len(thought) + answer_chars)
 
     @property
     def choices(self) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slowtok.detectors.case import DifferenceKind
+from slowtok.detectors.case.case import DifferenceKind
 
 MARKED_CHARS = 65_536  # a difference further on leaves most of a prompt in the cache
 MAX_MARKS = 1024  # about 130 KiB

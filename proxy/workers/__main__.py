@@ -28,6 +28,7 @@ from slowtok.proxy.entrance import Entrance
 from slowtok.proxy.lag import LoopLag, keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
 from slowtok.proxy.relay import Relay
+from slowtok.proxy.self_test import can_tap
 from slowtok.proxy.upstream import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.far_engines import FarEngines
@@ -75,7 +76,8 @@ class Worker:
             )
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
-            relay = make_relay(settings, session, self._engines, self._observer)
+            may_tap = await can_tap(lambda *_, **__: None)  # the main process has told of it
+            relay = make_relay(settings, session, self._engines, self._observer, may_tap=may_tap)
             edge = make_edge(
                 Entrance(settings, lambda: self._door),
                 relay.handle,

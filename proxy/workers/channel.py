@@ -16,6 +16,9 @@ MAX_UNREAD_BYTES = 32 * 1024 * 1024
 
 _LENGTH_BYTES = 4
 
+Message = tuple[int | None, str | None, Any]
+"""The number of a question or its answer, what it is about (None: the answer), and what is said."""
+
 Handlers = Mapping[str, Callable[..., Any]]
 
 
@@ -29,6 +32,7 @@ class Channel(asyncio.Protocol):
         self._handlers = handlers
         self._failed = failed
         self._unread = bytearray()
+        self._unsent: list[Message] = []  # of this turn of the loop
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -71,6 +75,7 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what waits, then end."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -98,14 +103,24 @@ class Channel(asyncio.Protocol):
             end = body + int.from_bytes(self._unread[begin:body], "big")
             if len(self._unread) < end:
                 break
-            self._take(*pickle.loads(self._unread[body:end]))  # noqa: S301 - see above
+            for message in pickle.loads(self._unread[body:end]):  # noqa: S301 - see above
+                self._take(*message)
             begin = end
         del self._unread[:begin]
 
-    def _send(self, message: tuple[int | None, str | None, Any]) -> None:
+    def _send(self, message: Message) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(message)
+
+    def _flush(self) -> None:
+        """Send the messages of one turn of the loop as one: a write costs more than a message."""
+        messages, self._unsent = self._unsent, []
+        if not messages or self._transport is None or self._transport.is_closing():
+            return
+        body = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         self._transport.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
     def _take(self, number: int | None, name: str | None, said: Any) -> None:

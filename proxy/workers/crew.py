@@ -14,11 +14,12 @@ from typing import Any
 
 from aiohttp import web
 
-from slowtok.config.settings import Settings
 from slowtok.proxy.door import most_connections
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.observer import Observer
+from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.process import END_S, WorkerProcess, environment
 
 START_S = 20.0  # until the greeting comes all the same; a machine that swaps takes long
@@ -29,11 +30,12 @@ class Crew:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RelaySettings,
         observer: Observer,
         engines: Engines,
         runner: web.AppRunner,
         listeners: Sequence[socket.socket],
+        launcher: Launcher,
         tell: Callable[..., None],
     ) -> None:
         self._settings = settings
@@ -47,6 +49,7 @@ class Crew:
                 settings=settings,
                 pages_path=str(self._folder / "pages"),
                 environment=shared,
+                launcher=launcher,
                 make_desk=self._make_desk,
                 tell=tell,
                 failed=self._count_failure,

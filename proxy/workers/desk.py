@@ -30,6 +30,7 @@ class Desk:
         self._tell = tell
         self._copies: dict[str, Exchange] = {}
         self._told: FarDirectory | None = None
+        self.pulses = 0
         self.requests = 0
         self.refused = 0
         self.loop_lag: Mapping[str, float | None] = {}
@@ -51,6 +52,7 @@ class Desk:
             "diagnose": self._diagnose,
             "record_so_far": self._record_so_far,
             "end": self._end,
+            "end_diagnosed": self._end_diagnosed,
             "pulse": self._pulse,
             "choose": self._choose,
             "merged_list": self._engines.merged_list,
@@ -122,6 +124,10 @@ class Desk:
     def _end(self, values: Packed) -> None:
         self._close(self._updated(values))
 
+    def _end_diagnosed(self, request_id: str) -> None:
+        """End a whole reply of which all was told when it was diagnosed."""
+        self._close(self._copies[request_id])
+
     def _close(self, exchange: Exchange) -> None:
         del self._copies[exchange.request_id]
         self._observer.end(exchange)
@@ -133,6 +139,7 @@ class Desk:
         return exchange
 
     def _pulse(self, pulse: Pulse) -> None:
+        self.pulses += 1
         now_s = time.monotonic()
         for progress in pulse.progress:
             exchange = self._copies.get(progress.request_id)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slowtok.proxy.models_list import LISTS
 from slowtok.proxy.relay_needs import Place
+from slowtok.proxy.routing import MODEL_LISTS
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace
 
@@ -59,7 +59,7 @@ class FarEngines:
         self, method: str, path: str, keys: Mapping[str, str]
     ) -> Mapping[str, Any] | None:
         """Return the list of models of several engines; None where the request is for one."""
-        if not self.several or method != "GET" or path not in LISTS:
+        if not self.several or method != "GET" or path not in MODEL_LISTS:
             return None
         asked = self._channel.ask("merged_list", method, path, dict(keys))
         merged: Mapping[str, Any] | None = await self._channel.answer(asked, LIST_S)

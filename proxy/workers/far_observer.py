@@ -6,20 +6,21 @@ without it. Tokens are counted here: only four times a second is told how far ea
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.last_verdicts import KEEP_MODELS
 from slowtok.proxy.outputs.headers import server_timing
 from slowtok.proxy.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.stream.call import print_prompt
-from slowtok.proxy.together import Together
+from slowtok.proxy.turns import Turns
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, packed, progress_of
 
-HEAD_S = 0.05  # that a stream's head may wait; asked long before, it is there by then
+HEAD_S = 0.05  # that the head of a stream may wait which is alone; asked long before, it is there
 WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
 RECORD_S = 0.5  # that the end of a stream may wait for its record
 # None of them has a published source.
@@ -33,8 +34,10 @@ class FarObserver:
         self._loop_lag = loop_lag
         self._live: dict[str, Exchange] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
+        self._previous: OrderedDict[str, str] = OrderedDict()  # as last told, by model
+        self._diagnosed: set[str] = set()  # whole replies of which all has been told
         self.failures: Counter[str] = Counter()
-        self._meanwhile = Together(self.failures, "prompt print", after_s=PRINT_AFTER_S)
+        self._meanwhile = Turns(self.failures, "prompt print", after_s=PRINT_AFTER_S)
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come; while nobody reads what is told, nothing is told of it."""
@@ -50,6 +53,7 @@ class FarObserver:
             return
         if exchange.stream:
             asked = self._channel.ask("sent_stream", packed(exchange))
+            asked.add_done_callback(partial(self._note_previous, exchange.model or ""))
             self._asked[exchange.request_id] = asked
         else:
             self._channel.tell("sent", packed(exchange))
@@ -66,15 +70,22 @@ class FarObserver:
             self._channel.tell("arrived", exchange.request_id, exchange.last_byte_at_s)
 
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Return what the head of a stream can say: what is known so far, and the last verdict."""
+        """Return what the head of a stream can say: what is known so far, and the last verdict.
+
+        A stream beside others does not wait for the verdict: the last one that was told serves.
+        """
         found = {"server-timing": server_timing(None, exchange.proxy_s)}
         asked = self._asked.pop(exchange.request_id, None)
-        previous = None if asked is None else await self._answer(asked, HEAD_S)
+        if asked is not None and not asked.done() and len(self._live) == 1:
+            await self._wait(asked, HEAD_S)
+        previous = self._previous.get(exchange.model or "")
         return found | ({"slowtok-previous": previous} if previous else {})
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Have a reply diagnosed that is here as a whole, and return its headers."""
         found: dict[str, str] | None = await self._concluded("diagnose", exchange, WHOLE_S)
+        if found:
+            self._diagnosed.add(exchange.request_id)
         return found or {}
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
@@ -85,9 +96,13 @@ class FarObserver:
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
         exchange.end(None, time.monotonic())
-        if asked := self._asked.pop(exchange.request_id, None):
-            asked.cancel()
-        if self._live.pop(exchange.request_id, None):
+        self._asked.pop(exchange.request_id, None)
+        if not self._live.pop(exchange.request_id, None):
+            return
+        if exchange.request_id in self._diagnosed:
+            self._diagnosed.discard(exchange.request_id)
+            self._channel.tell("end_diagnosed", exchange.request_id)
+        else:
             self._channel.tell("end", self._whole(exchange))
 
     def progress(self) -> list[Progress]:
@@ -105,6 +120,19 @@ class FarObserver:
     async def _answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
         """Wait for an answer; not again for one who let the last question wait."""
         return await self._channel.answer(asked, 0.0 if self._channel.is_silent else timeout_s)
+
+    async def _wait(self, asked: asyncio.Future[Any], timeout_s: float) -> None:
+        """Wait for an answer that is of use later, too."""
+        await asyncio.wait((asked,), timeout=0.0 if self._channel.is_silent else timeout_s)
+
+    def _note_previous(self, model: str, asked: asyncio.Future[Any]) -> None:
+        """Keep the verdict on the last request of a model."""
+        if asked.cancelled() or not (previous := asked.result()):
+            return
+        self._previous[model] = previous
+        self._previous.move_to_end(model)
+        if len(self._previous) > KEEP_MODELS:
+            self._previous.popitem(last=False)
 
     def _whole(self, exchange: Exchange) -> tuple[Any, ...]:
         exchange.loop_lag_s = self._loop_lag(exchange.accepted_at_s)

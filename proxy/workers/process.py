@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from typing import Any
 
 import psutil
 
-from slowtok.config.settings import Settings
+from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.wire import TICK_S, Start
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
@@ -23,6 +25,11 @@ COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 PAUSE_S = (0.2, 5.0)
 HEALTHY_S = 10.0
 """After a life this long it is started again at once, else after a pause. No published source."""
+
+SILENT_TICKS = 80
+"""One that has said nothing for so many of our own ticks, 20 s, hangs: clients that the kernel
+gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. No published
+source."""
 
 STOP_S = 1.0  # until it has said how many requests are on their way
 END_S = 2.0  # from the last word to the end of the process; then it is killed
@@ -37,9 +44,10 @@ class WorkerProcess:
     """
 
     listener: socket.socket
-    settings: Settings
+    settings: RelaySettings
     pages_path: str
     environment: dict[str, str]
+    launcher: Launcher
     make_desk: Callable[[], Desk]
     tell: Callable[..., None]
     failed: Callable[[str], None]
@@ -51,7 +59,7 @@ class WorkerProcess:
     _desk: Desk | None = None
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
-    _process: asyncio.subprocess.Process | None = None
+    _process: "subprocess.Popen[bytes] | None" = None
     _usage: tuple[float, float] | None = None  # when it was looked at, and CPU seconds by then
     _began_s: float = 0.0
 
@@ -92,9 +100,8 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End its process, whatever it does."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
 
     @property
     def refused(self) -> int:
@@ -120,12 +127,11 @@ class WorkerProcess:
         try:
             with theirs:
                 descriptors = (theirs.fileno(), self.listener.fileno())
-                self._process = await asyncio.create_subprocess_exec(
-                    *COMMAND,
-                    *map(str, descriptors),
+                self._process = self.launcher.start(
+                    (*COMMAND, *map(str, descriptors)),
                     pass_fds=descriptors,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
                     env=self.environment,
                 )
         except OSError:
@@ -139,7 +145,7 @@ class WorkerProcess:
             return await _ended(process)
         finally:
             self.kill()
-            await process.wait()
+            await asyncio.to_thread(process.wait)
             self._process = self._channel = None
 
     async def _speak(self, ours: socket.socket, desk: Desk) -> None:
@@ -158,9 +164,13 @@ class WorkerProcess:
         if self.stopping.is_set():
             channel.tell("stop")
         try:
-            while not channel.ended.done():
+            silent_ticks, heard = 0, desk.pulses
+            while not channel.ended.done() and silent_ticks < SILENT_TICKS:
                 await asyncio.wait((channel.ended,), timeout=TICK_S)
                 _tell_news(channel, desk)
+                is_silent = desk.pulses == heard > 0  # before the first word it starts
+                silent_ticks = silent_ticks + 1 if is_silent else 0
+                heard = desk.pulses
         finally:
             channel.close()
 
@@ -198,12 +208,11 @@ def _tell_news(channel: Channel, desk: Desk) -> None:
         channel.tell("directory", news)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> int | None:
+async def _ended(process: "subprocess.Popen[bytes]") -> int | None:
     """Return the exit code of a process that has said its last word; None where it hangs."""
     try:
-        async with asyncio.timeout(END_S):
-            return await process.wait()
-    except TimeoutError:
+        return await asyncio.to_thread(process.wait, END_S)
+    except subprocess.TimeoutExpired:
         return None
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from slowtok.config.settings import Settings
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.relay_needs import Place
+from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.running import RECENT_S
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
@@ -16,7 +16,17 @@ TICK_S = 0.25
 """Between two words of a worker on how far its requests are. No published source."""
 
 # found again by the path, made in the main process, or counted by each worker
-_KEPT_APART = ("api", "prompt", "prefix", "slot", "guess", "held_bytes")
+_KEPT_APART = (
+    "api",
+    "run",
+    "prompt",
+    "prefix",
+    "parts",
+    "repeat",
+    "slot",
+    "guess",
+    "held_bytes",
+)
 _FIELDS = tuple(f.name for f in fields(Exchange) if f.name not in _KEPT_APART)
 
 Packed = tuple[Any, ...]
@@ -68,7 +78,7 @@ class FarDirectory:
 class Start:
     """All that a new worker is told; the main process serves its own pages at `pages_path`."""
 
-    settings: Settings
+    settings: RelaySettings
     pages_path: str
 
 

@@ -6,6 +6,7 @@ import { describe, moveFocus, renderRecent } from "./requests.js";
 import { renderMachine } from "./machine.js";
 import { renderRequest } from "./request.js";
 import { renderRunning } from "./running.js";
+import { renderRuns } from "./runs.js";
 import { renderTrends } from "./trends.js";
 import { Source } from "./source.js";
 
@@ -35,11 +36,11 @@ function showLink() {
 /** Show what the address asks for. */
 function route() {
   const [name, id] = location.hash.slice(1).split("/");
-  const known = ["now", "request", "machine", "trends"].includes(name) ? name : "now";
+  const known = ["now", "request", "runs", "machine", "trends"].includes(name) ? name : "now";
   const before = view;
   view = { name: known, id: id ? decodeId(id) : null };
   if (view.name === "request") lastOpened = view.id;
-  for (const each of ["now", "request", "machine", "trends"]) byId(`view-${each}`).hidden = each !== view.name;
+  for (const each of ["now", "request", "runs", "machine", "trends"]) byId(`view-${each}`).hidden = each !== view.name;
   for (const link of document.querySelectorAll("nav a")) {
     const isHere = link.dataset.view === (view.name === "request" ? "now" : view.name);
     if (isHere) link.setAttribute("aria-current", "page");
@@ -64,6 +65,8 @@ function draw() {
     renderRecent(recent, source, filters);
   } else if (view.name === "request") {
     renderRequest(byId("view-request"), view.id, source, () => view === shown);
+  } else if (view.name === "runs") {
+    renderRuns(byId("view-runs"), view.id, () => view === shown);
   } else if (view.name === "machine") {
     renderMachine(byId("view-machine"), source);
   } else {

@@ -16,10 +16,10 @@ from pathlib import PurePath
 
 import orjson
 
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Missing
-from slowtok.detectors.machine import GpuFacts
-from slowtok.detectors.placement import off_gpu, serving_gpus
+from slowtok.detectors.analysis.placement.where import off_gpu, serving_gpus
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Missing
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.past.setup import Setup
 
 FORMAT = 1  # raise when a row or a setup means something else: the old ones are then not found

@@ -32,6 +32,7 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
         _read_end(event.get("delta") or {}, event.get("usage"), reply)
     elif kind == "content_block_delta":
         delta = event.get("delta") or {}
+        reply.is_thinking = bool(delta.get("thinking"))
         return any(delta.get(name) for name in _DELTAS)
     elif kind == "content_block_start":
         block = event.get("content_block") or {}

@@ -11,6 +11,7 @@ from slowtok.proxy.stream.dialects.llama_server import read_timings
 from slowtok.proxy.stream.dialects.vllm import read_metrics
 from slowtok.proxy.stream.reply import MAX_REASON_CHARS, Reply, count_of, text_of
 
+_REASONING_FIELDS = frozenset({"reasoning_content", "reasoning"})
 _TEXT_FIELDS = (  # llama-server and vLLM disagree on the name of reasoning
     "content",
     "reasoning_content",
@@ -42,9 +43,15 @@ def _read_choice(choice: Mapping[str, Any], reply: Reply) -> bool:
     reply.finish = text_of(choice.get("finish_reason"), MAX_REASON_CHARS) or reply.finish
     if choice.get("text"):
         return True
-    said = choice.get("delta") or choice.get("message") or {}
-    for name in _TEXT_FIELDS:  # noqa: SIM110 - a generator costs more than what it looks at
+    said = choice.get("delta")
+    if not said:
+        said = choice.get("message") or {}
+        if said:
+            thought = said.get("reasoning_content") or said.get("reasoning")
+            reply.note_thoughts(thought, said.get("content"))
+    for name in _TEXT_FIELDS:
         if said.get(name):
+            reply.is_thinking = name in _REASONING_FIELDS
             return True
     return False
 
@@ -58,3 +65,6 @@ def _read_usage(usage: Mapping[str, Any], reply: Reply) -> None:
     details = usage.get("prompt_tokens_details")
     if isinstance(details, dict):
         reply.cached_tokens = count_of(details.get("cached_tokens"))
+    details = usage.get("completion_tokens_details")
+    if isinstance(details, dict):
+        reply.reasoning_tokens = count_of(details.get("reasoning_tokens"))

@@ -26,11 +26,15 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
         read_timings(event, reply)  # beside the response, not in it
     if kind == "response.output_item.added":
         return _calls(event.get("item"))
-    return kind.endswith(".delta") and bool(event.get("delta"))
+    if not kind.endswith(".delta") or not event.get("delta"):
+        return False
+    reply.is_thinking = kind.startswith("response.reasoning")
+    return True
 
 
 def _read_response(response: Mapping[str, Any], reply: Reply) -> bool:
     reply.model = reply.model or text_of(response.get("model"))
+    reply.response_id = reply.response_id or text_of(response.get("id"))
     output = response.get("output") or ()
     status = response.get("status")
     if status == "failed":
@@ -61,3 +65,6 @@ def _read_usage(usage: Mapping[str, Any], reply: Reply) -> None:
     details = usage.get("input_tokens_details")
     if isinstance(details, dict):
         reply.cached_tokens = count_of(details.get("cached_tokens"))
+    details = usage.get("output_tokens_details")
+    if isinstance(details, dict):
+        reply.reasoning_tokens = count_of(details.get("reasoning_tokens"))

@@ -1,0 +1,224 @@
+"""What slowtok uses of aiohttp beyond what aiohttp documents: all of it is here.
+
+The names are looked at once, at start (`missing`). What only makes streams fast is left unused
+where it is gone; without the rest slowtok cannot serve, and says which name it misses.
+"""
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import aiohttp
+from aiohttp import web, web_protocol
+from yarl import URL
+
+if TYPE_CHECKING:
+    from aiohttp.base_protocol import BaseProtocol
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.connector import Connection
+    from aiohttp.http import RawRequestMessage, StreamWriter
+
+    __all__ = ["BaseProtocol", "RawRequestMessage", "StreamWriter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """A name of aiohttp's, and how it is called: with so many arguments, and these keywords.
+
+    `positional` counts `self`; None is an attribute. `is_for_speed`: what it serves can be left.
+    """
+
+    name: str
+    positional: int | None = None
+    keywords: tuple[str, ...] = ()
+    is_for_speed: bool = False
+
+
+_REQUEST_HANDLER_OPTIONS = (
+    *("loop", "keepalive_timeout", "access_log", "max_line_size", "max_field_size"),
+    "auto_decompress",
+)
+
+USED = (
+    # Opening a connection to an engine.
+    Used(name="aiohttp.ClientRequest", positional=2, keywords=("loop",)),
+    Used(name="aiohttp.TCPConnector.connect", positional=4),
+    Used(name="aiohttp.connector.Connection.close", positional=1),
+    Used(name="aiohttp.connector.Connection.protocol"),
+    Used(name="aiohttp.connector.Connection.transport"),
+    Used(name="aiohttp.client_proto.ResponseHandler.connection_lost", positional=2),
+    Used(name="aiohttp.client_proto.ResponseHandler.should_close"),
+    # The body of an engine's reply, between the connection and whoever reads it.
+    Used(name="aiohttp.StreamReader", positional=2, keywords=("loop",)),
+    Used(name="aiohttp.StreamReader.exception", positional=1),
+    Used(name="aiohttp.StreamReader.feed_data", positional=2),
+    Used(name="aiohttp.StreamReader.feed_eof", positional=1),
+    Used(name="aiohttp.StreamReader.on_eof", positional=2),
+    Used(name="aiohttp.StreamReader.set_exception", positional=2),
+    # Connections from clients.
+    Used(name="aiohttp.web.AppRunner._make_server", positional=1),
+    Used(
+        name="aiohttp.web.Server",
+        positional=1,
+        keywords=("request_factory", "handler_cancellation"),
+    ),
+    Used(name="aiohttp.web.Server.connections"),
+    Used(name="aiohttp.web.RequestHandler", positional=1, keywords=_REQUEST_HANDLER_OPTIONS),
+    Used(name="aiohttp.web.RequestHandler._messages"),
+    Used(name="aiohttp.web.RequestHandler._request_count"),
+    Used(name="aiohttp.web.RequestHandler._request_in_progress"),
+    Used(name="aiohttp.web.RequestHandler.data_received", positional=2),
+    Used(name="aiohttp.web.RequestHandler.force_close", positional=1),
+    Used(name="aiohttp.web.RequestHandler.max_field_size"),
+    Used(name="aiohttp.web.RequestHandler.pause_reading", positional=1),
+    Used(name="aiohttp.web.RequestHandler.resume_reading", positional=2),
+    Used(name="aiohttp.web.RequestHandler.transport"),
+    Used(name="aiohttp.web_protocol.ERROR"),
+    # One request from a client, and the reply to it.
+    Used(name="aiohttp.http.RawRequestMessage.chunked"),
+    Used(name="aiohttp.http.RawRequestMessage.headers"),
+    Used(name="aiohttp.http.RawRequestMessage.method"),
+    Used(name="aiohttp.http.RawRequestMessage.path"),
+    Used(name="aiohttp.http.RawRequestMessage.raw_headers"),
+    Used(name="aiohttp.http.RawRequestMessage.should_close"),
+    Used(name="aiohttp.http.RawRequestMessage.upgrade"),
+    Used(name="aiohttp.http.RawRequestMessage.url"),
+    Used(name="aiohttp.http.RawRequestMessage.version"),
+    Used(name="aiohttp.http.StreamWriter.drain", positional=1),
+    Used(name="aiohttp.http.StreamWriter.enable_chunking", positional=1),
+    Used(name="aiohttp.http.StreamWriter.length"),
+    Used(name="aiohttp.http.StreamWriter.output_size"),
+    Used(name="aiohttp.http.StreamWriter.transport"),
+    Used(name="aiohttp.http.StreamWriter.write", positional=2),
+    Used(name="aiohttp.http.StreamWriter.write_eof", positional=1),
+    # The tap, by which a stream goes past aiohttp's writer and reader.
+    Used(name="aiohttp.StreamReader.read_nowait", positional=1, is_for_speed=True),
+    Used(name="aiohttp.web.RequestHandler.writing_paused", is_for_speed=True),
+)
+
+
+def missing() -> Iterator[Used]:
+    """Yield what is used of aiohttp and is not there, or can no longer be called as it is."""
+    return (used for used in USED if not _is_there(used))
+
+
+def _is_there(used: Used) -> bool:
+    try:
+        found = _find(used.name)
+    except (ImportError, AttributeError):
+        return False
+    if used.positional is None:
+        return True
+    try:
+        signature = inspect.signature(found)
+    except ValueError:  # compiled code tells none
+        return True
+    try:
+        signature.bind(*[None] * used.positional, **dict.fromkeys(used.keywords))
+    except TypeError:
+        return False
+    return True
+
+
+def _find(name: str) -> Any:
+    """Return what a dotted name stands for; its longest part that is a module is imported."""
+    package, *parts = name.split(".")
+    found: Any = importlib.import_module(package)
+    for part in parts:
+        if not hasattr(found, part) and inspect.ismodule(found):
+            importlib.import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part)
+    return found
+
+
+class Lease:
+    """A connection that aiohttp opened and counts as in use, until it is closed."""
+
+    __slots__ = ("_connection", "_opened", "is_spoken_on")
+
+    def __init__(self, connection: "Connection", opened: "ResponseHandler") -> None:
+        self.is_spoken_on = opened.should_close  # before anything was asked
+        self._connection = connection
+        self._opened = opened
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def lost(self, error: BaseException | None) -> None:
+        """Let aiohttp know that the connection has ended: it waits for that when it closes."""
+        self._opened.connection_lost(error)
+        self._connection.close()
+
+
+async def open_connection(
+    connector: aiohttp.TCPConnector,
+    url: URL,
+    limits: aiohttp.ClientTimeout,
+    protocol: asyncio.Protocol,
+) -> Lease:
+    """Open a connection to the server of `url`, and let `protocol` have it.
+
+    Raises:
+        aiohttp.ClientError, OSError: it could not be opened, or has ended at once.
+    """
+    request = aiohttp.ClientRequest("GET", url, loop=asyncio.get_running_loop())  # never sent
+    connection = await connector.connect(request, [], limits)
+    opened, transport = connection.protocol, connection.transport
+    if opened is None or transport is None:
+        connection.close()
+        raise aiohttp.ClientConnectionResetError("the connection ended at once")
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    return Lease(connection, opened)
+
+
+def make_reader(
+    protocol: asyncio.Protocol, limit_bytes: int, loop: asyncio.AbstractEventLoop
+) -> aiohttp.StreamReader:
+    """Return what a body is read from; it pauses `protocol` at twice the limit.
+
+    `protocol` needs `connected`, `pause_reading` and `resume_reading(resume_parser)`.
+    """
+    return aiohttp.StreamReader(cast("BaseProtocol", protocol), limit_bytes, loop=loop)
+
+
+class Runner(web.AppRunner):
+    """aiohttp's runner of an application, whose clients are served by what `make` returns."""
+
+    def __init__(
+        self, pages: web.Application, make: Callable[[web.Server], web.Server], **options: Any
+    ) -> None:
+        super().__init__(pages, **options)
+        self._make = make
+
+    async def _make_server(self) -> web.Server:
+        return self._make(await super()._make_server())
+
+
+def requests_read(connection: web.RequestHandler) -> int:
+    """Return how many heads of requests have come over a client's connection."""
+    return connection._request_count
+
+
+def has_next(connection: web.RequestHandler) -> bool:
+    """Say whether a request waits for its turn, or aiohttp's note that what came is none."""
+    return bool(connection._messages)
+
+
+def body_of_last(connection: web.RequestHandler) -> aiohttp.StreamReader | None:
+    """Return the body of the last request that waits for its turn."""
+    return connection._messages[-1][1] if connection._messages else None
+
+
+def is_answering(connection: web.RequestHandler) -> bool:
+    """Say whether a request is being answered."""
+    return connection._request_in_progress
+
+
+def is_no_http(message: "RawRequestMessage") -> bool:
+    """Say whether a message is aiohttp's stand-in for one that it could not read."""
+    return message is web_protocol.ERROR

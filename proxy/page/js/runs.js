@@ -1,0 +1,71 @@
+// Agent runs: the list, and one run as a waterfall.
+
+import { el, facts, fill, sized, table } from "./dom.js";
+import { clock, count, millis } from "./format.js";
+
+const PARTS = {
+  queue: "waiting for the engine", load: "loading the model", prefill: "reading the prompt, needed",
+  prefill_again: "reading known prompt again", decode: "generating", delivery: "waiting for the client to take it",
+  slowtok: "slowtok itself", client: "outside the model: tools, the client",
+};
+const POLL_MS = 2000;
+
+/** Show the runs, or one of them; again every two seconds while `isHere`. */
+export async function renderRuns(place, id, isHere) {
+  const asked = await ask(id ? `runs/${encodeURIComponent(id)}` : "runs");
+  if (!isHere()) return;
+  if (!asked) fill(place, el("h1", {}, "Runs"), el("p", { class: "empty" }, id ? "No run with this id." : "No answer."));
+  else fill(place, id ? one(asked) : list(asked.runs));
+  setTimeout(() => isHere() && renderRuns(place, id, isHere), POLL_MS);
+}
+
+async function ask(path) {
+  try {
+    const reply = await fetch(path, { cache: "no-store" });
+    return reply.ok ? await reply.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+function list(runs) {
+  if (!runs.length) return [el("h1", {}, "Runs"), el("p", { class: "empty" }, "No run yet: a run is two requests that belong together, or one with a name.")];
+  const rows = runs.map((run) => [
+    el("a", { href: `#runs/${encodeURIComponent(run.id)}` }, run.name ?? run.id.slice(0, 8)),
+    clock(run.started), `${count(run.requests)}${run.live ? " …" : ""}`, millis(run.wall_ms), run.verdict,
+    run.fix_first?.cause ?? "", run.fix_first ? millis(run.fix_first.wall_then_ms) : "",
+  ]);
+  return [el("h1", {}, "Runs"), table("Runs, the newest first", ["Run", "Started", "Requests", "Took", "Verdict", "Fix first", "Would take"], rows, { stacks: true })];
+}
+
+function one(run) {
+  const first = run.fix_first;
+  return [
+    el("p", {}, el("a", { href: "#runs" }, "All runs")),
+    el("h1", {}, `Run ${run.name ?? run.id}: ${run.verdict}`),
+    el("p", {}, `${count(run.requests)} requests in ${millis(run.wall_ms)}: ${run.went_into}.`),
+    first ? el("p", {}, el("strong", {}, `Fix first: ${first.cause}`), ` (lost ${millis(first.lost_ms)}); the run would then take about ${millis(first.wall_then_ms)}. ${first.hint}`) : null,
+    facts(Object.entries(PARTS).map(([part, what]) => [what, run.split_ms[part] >= 1 ? millis(run.split_ms[part]) : null])),
+    table("Requests of the run", ["Turn", "After", "Tools", "Prompt", "Cached", "Again", "Out", "Took", "When"], run.turns.map((turn) => row(turn, run)), { stacks: true }),
+  ];
+}
+
+function row(turn, run) {
+  const { prompt, cached, recomputed, completion } = turn.tokens;
+  return [
+    el("a", { href: `#request/${turn.request}` }, turn.turn), turn.parent ?? "", turn.client_ms === undefined ? "" : millis(turn.client_ms),
+    count(prompt), count(cached), count(recomputed), count(completion), millis(turn.total_ms), bar(turn, run.wall_ms),
+  ];
+}
+
+/** Where in the run a request was, a piece for each phase. */
+function bar(turn, wall_ms) {
+  const share = (ms) => (100 * ms) / Math.max(wall_ms, 1);
+  let at_ms = turn.started_ms;
+  const pieces = Object.entries(turn.split_ms).map(([part, ms]) => {
+    const piece = sized(el("span", { dataset: { part }, title: `${PARTS[part]}: ${millis(ms)}` }), { left: share(at_ms), width: share(ms) });
+    at_ms += ms;
+    return piece;
+  });
+  return el("div", { class: "waterfall" }, pieces);
+}

@@ -1,0 +1,79 @@
+"""The runs that were seen, newest first, and each one in full: bounded."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slowtok.proxy.runs.account import Json, account, summary
+from slowtok.proxy.runs.turn import NoTurn, Turn, turn_of
+
+KEEP_TURNS = 4096  # of all runs, about 2 KiB each
+KEEP_TURNS_OF_ONE = 2048
+MOST_LISTED = 200
+MIN_ID_CHARS = 4  # of an id that is given by its begin or end alone
+NEWEST = "last"
+
+
+class Ledger:
+    """Keeps the turns of runs by run, the one that was asked last at the end."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, list[Turn]] = OrderedDict()
+        self._turns = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take up the turn that a record tells of; a record of no run is left out."""
+        if "run" not in record:
+            return
+        try:
+            turn = turn_of(record)
+        except NoTurn:
+            return
+        turns = self._runs.setdefault(turn.run, [])
+        self._runs.move_to_end(turn.run)
+        turns.append(turn)
+        self._turns += 1
+        if len(turns) > KEEP_TURNS_OF_ONE:
+            del turns[0]
+            self._turns -= 1
+        while self._turns > KEEP_TURNS and len(self._runs) > 1:
+            self._turns -= len(self._runs.popitem(last=False)[1])
+
+    def newest_first(self, live: Iterable[Turn] = (), limit: int = MOST_LISTED) -> list[Json]:
+        """Return the runs in short; one guessed run of one request is a request, and left out."""
+        runs = [turns for turns in self._with(live).values() if is_run(turns)]
+        runs.sort(key=lambda turns: max(turn.started_s for turn in turns), reverse=True)
+        return [summary(turns) for turns in runs[:limit]]
+
+    def one(self, wanted: str, live: Iterable[Turn] = ()) -> Json | None:
+        """Return one run in full: by its id, or a part of it, by its name, or the newest."""
+        runs = self._with(live)
+        turns = runs.get(wanted) or _meant(runs, wanted)
+        return account(turns) if turns else None
+
+    def _with(self, live: Iterable[Turn]) -> dict[str, Sequence[Turn]]:
+        runs: dict[str, Sequence[Turn]] = dict(self._runs)
+        for turn in live:
+            done = runs.get(turn.run, ())
+            if all(other.request != turn.request for other in done):
+                runs[turn.run] = [*done, turn]
+        return runs
+
+
+def is_run(turns: Sequence[Turn]) -> bool:
+    """Say whether requests are a run: several, or one that somebody named or a client numbered."""
+    return len(turns) > 1 or turns[0].by != "prompt"
+
+
+def _meant(runs: Mapping[str, Sequence[Turn]], wanted: str) -> Sequence[Turn] | None:
+    """Return the newest run that is meant by a name, a part of an id, a request's id, or `last`."""
+    newest = sorted(runs.values(), key=lambda turns: max(t.started_s for t in turns), reverse=True)
+    if wanted == NEWEST:
+        return next((turns for turns in newest if is_run(turns)), None)
+    for turns in newest:
+        if any(wanted in (turn.name, turn.request) for turn in turns):
+            return turns
+    if len(wanted) < MIN_ID_CHARS:
+        return None
+    parts = (turns for turns in newest if turns[0].run.startswith(wanted))
+    return next(parts, None) or next((t for t in newest if t[0].run.endswith(wanted)), None)

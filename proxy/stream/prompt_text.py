@@ -1,0 +1,223 @@
+"""A request's prompt as messages in their canonical form: what an engine's cache goes by.
+
+The texts live only while a fingerprint is taken of them. What no engine reads is left out: cache
+markers that move from message to message, and whether a text came as a string or as a list of
+parts. Images, sound and files stand in the text as many characters as their tokens would take: a
+photograph of 2 MB is a thousand tokens, not half a million.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from slowtok.proxy.stream.image_size import image_size
+
+CHARS_PER_TOKEN = 4
+"""Of plain English in most vocabularies; only how images stand beside text rests on it."""
+
+IMAGE_TOKENS = 1024
+PIXELS_PER_TOKEN = 28 * 28
+MIN_IMAGE_TOKENS, MAX_IMAGE_TOKENS = 64, 4096
+"""A patch of 28 x 28 pixels is a token to Qwen2-VL and its successors, which scale images into
+4 to 16,384 of them; Gemma 3 takes 256 whatever the size, LLaVA 1.5 takes 576. Where an image does
+not tell its size, something in the middle. Heuristic."""
+
+MIN_BLOB_CHARS = 256  # a shorter text in base64 is an identifier; no published source
+_BLOB_KEYS = frozenset({"data", "file_data", "images"})
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_REASONING_KEYS = frozenset({"reasoning_content", "reasoning", "reasoning_details", "thinking"})
+_UNREAD_KEYS = frozenset({"cache_control"})  # Anthropic's: it marks, and says nothing
+_PLAIN_MESSAGE = frozenset({"role", "content"})
+_SYSTEM_FIELDS = ("system", "instructions")  # beside the messages: of Anthropic and of Responses
+_HEAD_ROLES = ("system", "developer")
+_ROLES = (*_HEAD_ROLES, "user", "assistant", "tool", "function")
+_ROLE_OF_ITEM = {  # of Responses, which say no role
+    "reasoning": "assistant",
+    "function_call": "assistant",
+    "function_call_output": "tool",
+}
+_TAG = re.compile(r"<(/?)([a-z]+(?:[-_][a-z]+)+|env|context|memory|memories)>")
+_LETTERS = str.maketrans("0123456789-", "ghijklmnopq")  # so that no digits look like a number
+
+
+class Message(NamedTuple):
+    """One message of the canonical prompt.
+
+    `plain` is its text without the model's reasoning, `images` the characters that stand for what
+    is not text.
+    """
+
+    role: str
+    text: str
+    plain: str
+    images: int = 0
+
+
+def messages_of(said: Mapping[str, Any]) -> list[Message]:
+    """Return the messages in the order of most chat templates: the system's word, tools, the rest.
+
+    Some templates put the tools first, so that what differs in them may differ at once.
+    """
+    found = [
+        _made("system", word)
+        for name in _SYSTEM_FIELDS
+        if isinstance(word := said.get(name), (str, list))
+    ]
+    tools = said.get("tools")
+    for message in _given(said):
+        if tools and message.get("role") not in _HEAD_ROLES:
+            found.append(_of_tools(tools))
+            tools = None
+        found.append(_message(message))
+    if tools:
+        found.append(_of_tools(tools))
+    if "prompt" in said and not isinstance(said.get("messages"), list):
+        found.append(_made("prompt", said["prompt"], {"images": said.get("images")}))
+    return found
+
+
+def without_tagged(text: str) -> str:
+    """Return a text without its tagged blocks: reminders, memories, surroundings.
+
+    In one pass, whatever the text: a tag that is never closed hides no more than itself.
+    """
+    if "</" not in text:
+        return text
+    kept, at = [], 0
+    opened: tuple[str, int] | None = None
+    for tag in _TAG.finditer(text):
+        if opened is None:
+            opened = None if tag[1] else (tag[2], tag.start())
+        elif tag[1] and tag[2] == opened[0]:
+            kept.append(text[at : opened[1]])
+            at, opened = tag.end(), None
+    return "".join((*kept, text[at:]))
+
+
+def squeezed(text: str) -> str:
+    """Return a text without its blanks."""
+    return text.replace(" ", "").replace("\n", "").replace("\t", "").replace("\r", "")
+
+
+def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the messages, or what Responses have in their place: items, or one text."""
+    messages = said["messages"] if "messages" in said else said.get("input")
+    if isinstance(messages, str) and "messages" not in said:
+        return [{"role": "user", "content": messages}]
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    content = message.get("content")
+    extra: dict[str, Any] = {}
+    if not message.keys() <= _PLAIN_MESSAGE:
+        extra = {k: v for k, v in message.items() if k not in _PLAIN_MESSAGE and v}
+    role = message.get("role") or _ROLE_OF_ITEM.get(str(message.get("type")))
+    if role not in _ROLES:
+        role = "other"  # a role could be any text
+    if role == "user" and _is_tool_result(content):
+        role = "tool"  # Anthropic's
+    made = _made(role, content, extra)
+    if extra.get("type") == "reasoning":  # an item of Responses
+        return made._replace(plain="")
+    return made
+
+
+def _is_tool_result(content: Any) -> bool:
+    return (
+        isinstance(content, list)
+        and bool(content)
+        and all(isinstance(part, dict) and part.get("type") == "tool_result" for part in content)
+    )
+
+
+def tools_of(said: Mapping[str, Any]) -> list[bytes]:
+    """Return each tool in a form in which the order of its members does not matter."""
+    tools = said.get("tools")
+    if not isinstance(tools, list):
+        return []
+    return [orjson.dumps(_read(tool, []), option=orjson.OPT_SORT_KEYS) for tool in tools]
+
+
+def _of_tools(tools: Any) -> Message:
+    text = _dumped(_read(tools, []))
+    return Message("tools", text, text)
+
+
+def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> Message:
+    """Return a message of its content, and of what else it says."""
+    if isinstance(content, str) and not extra:
+        return Message(role, content, content)
+    blobs: list[int] = []
+    text, plain = _texts(content, blobs)
+    rest = {k: v for k, v in (extra or {}).items() if v and k not in _UNREAD_KEYS}
+    if rest:
+        thought = {k: v for k, v in rest.items() if k in _REASONING_KEYS}
+        other = _read({k: v for k, v in rest.items() if k not in thought}, blobs)
+        said = _dumped(other) if other else ""
+        plain += said
+        text += (_dumped(_read(thought, blobs)) if thought else "") + said
+    return Message(role, text, plain, sum(blobs))
+
+
+def _texts(content: Any, blobs: list[int]) -> tuple[str, str]:
+    """Return the text of a content, and the same without reasoning."""
+    if content is None:
+        return "", ""
+    if not isinstance(content, list):
+        text = content if isinstance(content, str) else _dumped(_read(content, blobs))
+        return text, text
+    pieces, plain = [], []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _TEXT_PARTS and isinstance(part.get("text"), str):
+            piece = part["text"]
+        else:
+            piece = part if isinstance(part, str) else _dumped(_read(part, blobs))
+        pieces.append(piece)
+        if kind not in _REASONING_PARTS:
+            plain.append(piece)
+    return "".join(pieces), "".join(plain)
+
+
+def _dumped(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _read(value: Any, blobs: list[int], *, of_blob: bool = False) -> Any:
+    """Return a value as an engine reads it: without markers, with images in their size in tokens.
+
+    The characters that stand for them are added to `blobs`.
+    """
+    if isinstance(value, dict):
+        return {
+            name: _read(inner, blobs, of_blob=of_blob or name in _BLOB_KEYS)
+            for name, inner in value.items()
+            if name not in _UNREAD_KEYS
+        }
+    if isinstance(value, list):
+        return [_read(inner, blobs, of_blob=of_blob) for inner in value]
+    if isinstance(value, str) and _is_blob(value, of_blob=of_blob):
+        stand_in = _stand_in(value)
+        blobs.append(len(stand_in))
+        return stand_in
+    return value
+
+
+def _is_blob(text: str, *, of_blob: bool) -> bool:
+    if text.startswith("data:"):
+        return ";base64," in text[:128]
+    return of_blob and len(text) >= MIN_BLOB_CHARS and " " not in text[:MIN_BLOB_CHARS]
+
+
+def _stand_in(blob: str) -> str:
+    """Return letters that stand for an image: as many as it takes tokens, its own by a hash."""
+    size = image_size(blob.partition(";base64,")[2] or blob)
+    tokens = IMAGE_TOKENS if size is None else round(size[0] * size[1] / PIXELS_PER_TOKEN)
+    tokens = min(max(tokens, MIN_IMAGE_TOKENS), MAX_IMAGE_TOKENS)
+    letters = str(hash(blob)).translate(_LETTERS)
+    wanted = tokens * CHARS_PER_TOKEN
+    return (letters * (wanted // len(letters) + 1))[:wanted]
