@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from fakes.cases import healthy
-from slowtok.detectors.case import SCHEMA, Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import SCHEMA, Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.case_file import MAX_CASE_BYTES, RECORDED, RecordedCase, dump_case, parse_case
 from slowtok.proxy.commands.replay import replayed
 from slowtok.proxy.outputs.record import make_record

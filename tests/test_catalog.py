@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.detectors.catalog import CATALOG, cause_of
+from slowtok.detectors.case.finding import Detector
+from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 from slowtok.detectors.docs import HEAD, SECTIONS, render
-from slowtok.detectors.finding import Detector
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("memory", "gpu", "server", "host", "client")
@@ -28,11 +28,14 @@ def listed() -> list[str]:
 
 
 def test_every_detector_file_is_in_the_catalogue() -> None:
-    assert causes_in(ROOT / "detectors") == listed()
+    assert causes_in(ROOT / "detectors" / "causes") == listed()
 
 
 def test_every_detector_has_its_test_file() -> None:
-    assert causes_in(ROOT / "tests" / "detectors", prefix="test_") == listed()
+    tests = causes_in(ROOT / "tests" / "detectors" / "causes", prefix="test_")
+
+    assert [cause for cause in listed() if cause not in tests] == []
+    assert [test for test in tests if not test.startswith(tuple(listed()))] == []
 
 
 def test_every_cause_has_one_heading_in_the_documentation() -> None:

@@ -1,7 +1,9 @@
-"""The house rules that no tool checks by itself: sizes, directions, purity."""
+"""The house rules: sizes, directions and purity, and that the tools that hold them bite."""
 
 import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ MAY_IMPORT = {
     "config": ("slowtok.config",),
     "detectors": ("slowtok.detectors", "slowtok.config"),
     "proxy": ("slowtok.proxy", "slowtok.detectors", "slowtok.config"),
-    "proxy/stream": ("slowtok.proxy.stream", "slowtok.detectors.case"),
+    "proxy/stream": ("slowtok.proxy.stream", "slowtok.detectors.case.case"),
 }
 PURE_FOLDERS = ("detectors", "proxy/stream")
 IMPURE_LINES = (
@@ -47,6 +49,14 @@ IMPURE_LINES = (
     "import proxy.app",
     "import detectors.case",
     "import config.settings",
+)
+
+WRONG_WAYS = (  # an import that no contract of import-linter may let by, from each room to the next
+    ("case.case", "expectation.memory"),
+    ("expectation.memory", "analysis.clocks"),
+    ("analysis.clocks", "causes.gpu.power_cap"),
+    ("causes.gpu.power_cap", "diagnosis.precedence"),
+    ("causes.host.cpu_quota", "causes.host.host_contention"),
 )
 
 
@@ -127,7 +137,9 @@ def test_imports_are_absolute() -> None:
 
 @pytest.mark.parametrize("folder", PURE_FOLDERS)
 def test_purity_rule_leaves_pure_imports_alone(folder: str) -> None:
-    source = "import dataclasses, math, re, statistics, orjson\nimport slowtok.detectors.case\n"
+    source = (
+        "import dataclasses, math, re, statistics, orjson\nimport slowtok.detectors.case.case\n"
+    )
 
     assert banned_lines(source, f"{folder}/example.py") == set()
 
@@ -143,7 +155,7 @@ def test_purity_rule_bites_at_every_impure_import(folder: str) -> None:
 @pytest.mark.parametrize(
     ("line", "path"),
     [
-        ("import slowtok.proxy.relay", "detectors/gpu/example.py"),
+        ("import slowtok.proxy.relay", "detectors/causes/gpu/example.py"),
         ("import slowtok.config.settings", "proxy/stream/dialects/example.py"),
         ("import proxy.app", "proxy/example.py"),
         ("import detectors.case", "tests/example.py"),
@@ -151,3 +163,37 @@ def test_purity_rule_bites_at_every_impure_import(folder: str) -> None:
 )
 def test_wrong_way_imports_are_banned(line: str, path: str) -> None:
     assert banned_lines(line, path) == {1}
+
+
+def linted_imports(root: Path) -> str:
+    """What import-linter says of the packages below `root`, by the contracts in pyproject.toml."""
+    code = "from importlinter.cli import lint_imports_command as command; command()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config", str(ROOT / "pyproject.toml"), "--no-cache"],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return " ".join(done.stdout.split())  # it breaks lines
+
+
+def test_rooms_import_only_downwards(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "detectors", tmp_path / "slowtok" / "detectors")
+
+    assert " 0 broken" in linted_imports(tmp_path)
+
+
+def test_contracts_bite_at_every_wrong_way(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "detectors", tmp_path / "slowtok" / "detectors")
+    for module, other in WRONG_WAYS:
+        path = tmp_path / "slowtok" / "detectors" / f"{module.replace('.', '/')}.py"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"import slowtok.detectors.{other}\n")
+
+    said = linted_imports(tmp_path)
+
+    ways = {(m, o): f"slowtok.detectors.{m} -> slowtok.detectors.{o} (l." for m, o in WRONG_WAYS}
+    assert [way for way, line in ways.items() if line not in said] == []

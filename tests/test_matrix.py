@@ -4,11 +4,13 @@ import pytest
 
 from fakes.cases import cpu_quota_of_one_core, healthy
 from fakes.firing import FIRING
-from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.finding import UNNAMED, Detector, Finding, Missing
+from slowtok.detectors.case.finding import UNNAMED, Detector, Finding, Missing
+from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 
 # (cause that was provoked, cause that may be found as well): both are true there.
 ALLOWED: set[tuple[str, str]] = {
+    # what compiling does to the rate of a prompt
+    ("kernel-compile", "slow-prefill"),
     # it costs only where the context is long
     ("flash-attention-off", "long-context"),
     # the reason, and the split that follows from it

@@ -26,7 +26,7 @@ from fakes.slow_line import buffering_line, slow_line
 from slowtok.proxy.demo.model import fetch_model
 
 # What else this machine does in those seconds is not ours: a wrong verdict counts when it stays.
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.engine_speed]
 
 STORY = "Tell me a long story about a dragon and a lighthouse."
 DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds

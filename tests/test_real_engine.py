@@ -101,6 +101,7 @@ def _lines(content: bytes) -> list[bytes]:
     return sorted(VARYING.sub(b"", content).split(b"\n\n"))
 
 
+@pytest.mark.engine_speed
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", ["chat", "text"])
 def test_prefill_and_decode_agree_with_the_engine(
@@ -124,6 +125,7 @@ def test_prefill_and_decode_agree_with_the_engine(
     assert phases <= timing["total_ms"] * 1.02
 
 
+@pytest.mark.engine_speed
 def test_the_stream_alone_tells_the_same_decode_time(
     running: tuple[RunningEngine, RunningProxy],
 ) -> None:
@@ -135,6 +137,7 @@ def test_the_stream_alone_tells_the_same_decode_time(
     assert timing["decode_stream_ms"] == pytest.approx(timing["decode_ms"], rel=0.05, abs=15)
 
 
+@pytest.mark.engine_speed
 def test_a_non_streamed_reply_carries_its_own_diagnosis(
     running: tuple[RunningEngine, RunningProxy],
 ) -> None:

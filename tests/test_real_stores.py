@@ -26,8 +26,8 @@ from fakes.stores import (
     running_valkey,
     valkey_program,
 )
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.demo.children import free_port
 from slowtok.proxy.past.kept import Kept

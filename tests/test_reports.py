@@ -12,8 +12,8 @@ import pytest
 from cases.build_reports import FOLDER, INFORMED, case_text, label_text, reports
 from cases.table import BEGIN, END, MEANING, PAGE, put, rows, section
 from cases.untold import UNTOLD
-from slowtok.detectors.catalog import CATALOG, cause_of
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.case_file import parse_case
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,7 @@ from simulator.sight import CHANCES, seen
 from simulator.silicon import SW_THERMAL
 from simulator.simulate import Scenario, Truth, decode_tps, healthy_tps, simulate
 from simulator.world import FOREVER, Host, Level, World, change
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 
 
 def a_world(**nature: float) -> World:
@@ -214,9 +214,8 @@ def test_the_truth_knows_nothing_of_bands_and_detectors() -> None:
     others = {one for one in taken if one[1].rpartition(".")[2] not in types}
 
     assert others == {
-        ("simulate.py", "slowtok.detectors.expectation"),
+        ("simulate.py", "slowtok.detectors.expectation.case_envelope"),
         ("simulate.py", "slowtok.proxy.stream.phases"),
-        ("facts.py", "slowtok.detectors"),
     }
 
 

@@ -20,7 +20,7 @@ from accuracy.page import misses, put, render
 from accuracy.runs import labelled, reports, run_all
 from accuracy.score import Answer, figures
 from simulator.scenarios import Split
-from slowtok.detectors.catalog import CATALOG
+from slowtok.detectors.diagnosis.catalog import CATALOG
 from slowtok.proxy.version import own_version
 
 ROOT = Path(__file__).resolve().parents[2]

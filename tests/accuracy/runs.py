@@ -10,7 +10,7 @@ from typing import Any
 from accuracy.score import Answer, answer
 from simulator.scenarios import Split, build, draw, group_of
 from simulator.simulate import Truth
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.case_file import parse_case
 
 LABEL = ".label.json"

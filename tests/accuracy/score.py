@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.simulate import Truth
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.finding import Diagnosis
 
 NAMED = 0.5
 CONFIDENT = 0.8

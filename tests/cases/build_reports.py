@@ -26,7 +26,7 @@ from cases import (
     sharing_reports,
 )
 from cases.parts import USUAL, Report
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 
 MODULES = (
     memory_reports,
@@ -62,6 +62,23 @@ INFORMED = (
     "q3-kv-full",
     "q7-sliding-window",
     "q9-cache-cleared",
+    "r012-cannot-rewind",
+    "r023-template-rewrites",
+    "r030-fit-leaves-room",
+    "r035-compiles-3090",
+    "r036-compiles-drafter",
+    "r045-drafts-gb10",
+    "r045-no-drafts-gb10",
+    "r045-sure-drafts-gb10",
+    "r048-driver-mismatch",
+    "r053-build-8323",
+    "r064-gtt-7900xt",
+    "r064-room-7900xt",
+    "r066-vulkan-9060xt",
+    "r073-hello-22500",
+    "r085-model-swap",
+    "r087-counter-zero",
+    "r091-compiles-bucket",
     "s1-spill-unnamed-card",
     "s12-held-by-another",
     "s3-not-spill-5070ti",
@@ -84,19 +101,7 @@ INFORMED = (
     "v9-disk-7b",
     "x14-threads-over-quota",
     "x3-prose-after-counting",
-    "r012-cannot-rewind",
-    "r023-template-rewrites",
-    "r030-fit-leaves-room",
-    "r036-compiles-drafter",
-    "r045-drafts-gb10",
-    "r045-no-drafts-gb10",
-    "r045-sure-drafts-gb10",
-    "r048-driver-mismatch",
-    "r064-gtt-7900xt",
-    "r064-room-7900xt",
-    "r066-vulkan-9060xt",
-    "r087-counter-zero",
-    "r091-compiles-bucket",
+    "x5-sticky-regression",
 )
 """Reports that a constant, a detector's sources or a detector's test quote, or that a rule was
 mended by: their split is `tuning`, and the accuracy that is published leaves them out."""

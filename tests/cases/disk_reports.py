@@ -8,7 +8,7 @@ from cases.parts import (
     build,
     weights,
 )
-from slowtok.detectors.case import Baseline, History, ModelLoad
+from slowtok.detectors.case.case import Baseline, History, ModelLoad
 
 
 def _disk_70b() -> Report:

@@ -7,8 +7,8 @@ from cases.parts import (
     card,
     weights,
 )
-from slowtok.detectors.case import Baseline, Case, History, Neighbours
-from slowtok.detectors.engine import EngineActivity, ModelFacts
+from slowtok.detectors.case.case import Baseline, Case, History, Neighbours
+from slowtok.detectors.case.engine import EngineActivity, ModelFacts
 
 STEP = "https://github.com/ggml-org/llama.cpp/pull/24508"
 NUMA = "https://github.com/ggml-org/llama.cpp/issues/11744"
@@ -24,7 +24,9 @@ def _slower_build() -> Report:
         cards=(card("NVIDIA GeForce RTX 5090"),),
         server={"version": "b8323", "gpu_layers": 99},
         device={"os": "windows"},
-        baseline=Baseline(count=20, decode_tps=219.49),
+        history=History(
+            other_version="b8322", other_version_decode_tps=219.49, other_version_count=20
+        ),
     )
     return Report(
         name="r053-build-8323",
@@ -32,13 +34,12 @@ def _slower_build() -> Report:
         says="2 to 3 times slower since build 8323: 219.49 tokens/s with 8322; all models, CUDA",
         case=case,
         slow=True,
+        primary=("engine-regression",),
         allowed=("slow-kernel",),
         inferred={
             "phases.decode_tps": "a 2.5th of the older build's rate",
-            "baseline": "the older build's rate on the same card",
+            "history": "the older build's rate on the same card",
         },
-        later="engine-regression",
-        needs="that its own past is of another build: same card, model and flags",
     )
 
 
@@ -56,9 +57,8 @@ def _newer_file() -> Report:
         "card not told",
         case=case,
         slow=True,
-        allowed=("slow-kernel",),
+        allowed=("slow-kernel", "engine-regression"),
         inferred={"baseline": "the rate before the update"},
-        later="engine-regression",
         needs="the build and the file's digest before and after",
     )
 
@@ -257,14 +257,13 @@ def _compiles_at_first() -> Report:
         "are compiled in 14 s; 557 prompt tokens take half a second by themselves",
         case=case,
         slow=True,
-        allowed=("slow-prefill",),
+        allowed=("slow-prefill", "kernel-compile"),
         verdicts=("slow", "unknown"),
         inferred={
             "timeline.tokens.completion": "what 76-86 tokens/s give in the 10.5 s that are left",
             "phases.prefill_s": "the compilation comes before the first token: when is not told",
             "server.uptime_s": "any: the first request after the start",
         },
-        later="kernel-compile",
         needs="the model's bytes; that no request of this shape came since the start",
     )
 
@@ -285,10 +284,9 @@ def _compiles_drafter() -> Report:
         "EAGLE3 with 15 drafts, one at a time",
         case=case,
         slow=True,
-        allowed=("slow-prefill",),
+        allowed=("slow-prefill", "kernel-compile"),
         verdicts=("slow", "unknown"),
         inferred={"server.uptime_s": "any: the first request after the start"},
-        later="kernel-compile",
         needs="the prompt's length, and that it is the first of its shape since the start",
     )
 
@@ -300,7 +298,7 @@ def _compiles_bucket() -> Report:
         model=ModelFacts(name="Gemma-4-12B"),
         cards=(),
         device={"os": "linux"},
-        history=History(best_prefill_tps=4096 / 0.94),
+        history=History(best_prefill_tps=4096 / 0.94, served_before=3, served_alike=0),
     )
     return Report(
         name="r091-compiles-bucket",
@@ -309,10 +307,12 @@ def _compiles_bucket() -> Report:
         "was never warmed up",
         case=case,
         slow=True,
+        primary=("kernel-compile",),
         allowed=("slow-prefill",),
-        inferred={"history.best_prefill_tps": "the same length once it was compiled"},
-        later="kernel-compile",
-        needs="that it is the first of its length since the start",
+        inferred={
+            "history.best_prefill_tps": "the same length once it was compiled",
+            "history.served_before": "shorter prompts came before",
+        },
     )
 
 

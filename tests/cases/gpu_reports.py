@@ -11,7 +11,7 @@ from cases.parts import (
     weights,
     whole_between,
 )
-from slowtok.detectors.case import Baseline, History
+from slowtok.detectors.case.case import Baseline, History
 
 CLUB = "https://github.com/noonghunna/club-3090"
 

@@ -10,7 +10,7 @@ from cases.parts import (
     card,
     weights,
 )
-from slowtok.detectors.case import Baseline
+from slowtok.detectors.case.case import Baseline
 
 CLUB = "https://github.com/noonghunna/club-3090"
 

@@ -12,7 +12,7 @@ from cases.parts import (
     vram,
     weights,
 )
-from slowtok.detectors.case import Baseline, History, ModelLoad
+from slowtok.detectors.case.case import Baseline, History, ModelLoad
 
 
 def _spill_wddm() -> Report:

@@ -12,8 +12,8 @@ from cases.parts import (
     vram,
     weights,
 )
-from slowtok.detectors.case import Baseline, Case
-from slowtok.detectors.machine import GpuProcess
+from slowtok.detectors.case.case import Baseline, Case
+from slowtok.detectors.case.machine import GpuProcess
 
 GTT = "https://github.com/ggml-org/llama.cpp/issues/26432"
 DEPTH = 74_700

@@ -11,7 +11,7 @@ from typing import Any
 
 from slowtok.config.hardware import find_card
 from slowtok.config.models import find_model
-from slowtok.detectors.case import (
+from slowtok.detectors.case.case import (
     Baseline,
     Case,
     EngineTimings,
@@ -22,9 +22,9 @@ from slowtok.detectors.case import (
     Timeline,
     Tokens,
 )
-from slowtok.detectors.engine import EngineActivity, ModelFacts, ServerFacts
-from slowtok.detectors.expectation import with_expectation
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.engine import EngineActivity, ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.expectation.case_envelope import with_expectation
 from slowtok.proxy.stream.phases import split
 
 MIB, GIB = 2**20, 2**30

@@ -8,8 +8,8 @@ from cases.parts import (
     serving,
     weights,
 )
-from slowtok.detectors.case import Baseline, History
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.case import Baseline, History
+from slowtok.detectors.case.engine import ModelFacts
 
 MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield"
 

@@ -7,8 +7,8 @@ from cases.parts import (
     card,
     weights,
 )
-from slowtok.detectors.case import Baseline, Neighbours, PromptPrefix
-from slowtok.detectors.engine import EngineActivity, ModelFacts
+from slowtok.detectors.case.case import Baseline, Neighbours, PromptPrefix
+from slowtok.detectors.case.engine import EngineActivity, ModelFacts
 
 CHARS_PER_TOKEN = 4
 

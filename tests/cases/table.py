@@ -16,8 +16,8 @@ from typing import Any
 from cases.build_reports import FOLDER, reports
 from cases.parts import Report
 from cases.untold import UNTOLD, Untold
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.diagnosis.diagnose import diagnose
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- reports: written by `make reports` -->", "<!-- end of reports -->"

@@ -95,14 +95,12 @@ UNTOLD = (
         cause="cache-not-rewindable",
         says="every turn reads everything, 95 % of it known; no time",
         needs="two turns, and that the model has a recurrent state",
-        later=True,
     ),
     Untold(
         url="https://github.com/kyuz0/amd-strix-halo-toolboxes/issues/99",
         cause="cache-not-rewindable",
         says="every turn is read again, not with denser checkpoints; no number",
         needs="two turns, and that the model has a recurrent state",
-        later=True,
     ),
     Untold(
         url="https://github.com/Mintplex-Labs/anything-llm/issues/6398",
@@ -135,7 +133,6 @@ UNTOLD = (
         cause="abandoned-request",
         says="a slot works on until the context is full though its client left",
         needs="slots at work that no request here asked for",
-        later=True,
     ),
     Untold(
         url="https://github.com/open-webui/open-webui/issues/28413",
@@ -149,7 +146,6 @@ UNTOLD = (
         cause="template-rewrite",
         says="a chain of tool calls is read again once the user speaks; no number",
         needs="that messages only grew while the engine found another beginning",
-        later=True,
     ),
     Untold(
         url="https://github.com/anomalyco/opencode/issues/37489",
@@ -186,14 +182,12 @@ UNTOLD = (
         cause="kernel-compile",
         says="the first request waits for a compiler; no time",
         needs="that it is the first of its shape since the start",
-        later=True,
     ),
     Untold(
         url=f"{VLLM}/pull/49903",
         cause="kernel-compile",
         says="each new shape of a batch compiles; no time",
         needs="that it is the first of its shape since the start",
-        later=True,
     ),
     Untold(
         url=f"{VLLM}/pull/32928",
@@ -212,7 +206,6 @@ UNTOLD = (
         cause="kernel-compile",
         says="the first image takes 1.18 s, the next 0.75",
         needs="nothing: 0.4 s once are below what counts",
-        later=True,
     ),
     Untold(
         url=f"{OLLAMA}/issues/13308",
@@ -243,35 +236,30 @@ UNTOLD = (
         cause="engine-regression",
         says="prompts are read more slowly since a commit; 4,095 tokens/s before it",
         needs="the rate after it, and that its own past is of another build",
-        later=True,
     ),
     Untold(
         url=f"{LLAMA}/issues/17058",
         cause="engine-regression",
         says="106.9 tokens/s before build 6969; the rate after it was not read",
         needs="the rate after it, and that its own past is of another build",
-        later=True,
     ),
     Untold(
         url=f"{VLLM}/issues/42317",
         cause="cache-not-rewindable",
         says="no hit in the prefix cache of a hybrid model; no time",
         needs="two turns, and that the model has a recurrent state",
-        later=True,
     ),
     Untold(
         url=f"{VLLM}/issues/51198",
         cause="cache-not-rewindable",
         says="1,131 tokens asked for, none found; no time",
         needs="two turns, and that the model has a recurrent state",
-        later=True,
     ),
     Untold(
         url=f"{VLLM}/issues/40696",
         cause="cache-not-rewindable",
         says="beginnings of less than 528 tokens are never found; no time",
         needs="the size of a block, from the engine's log",
-        later=True,
     ),
     Untold(
         url="https://github.com/dstackai/dstack/issues/4269",
@@ -299,21 +287,18 @@ UNTOLD = (
         cause="oversized-prompt",
         says="minutes for very long prompts; no tokens",
         needs="nothing but words: how much of the time went into how many tokens",
-        later=True,
     ),
     Untold(
         url="https://github.com/unslothai/unsloth/issues/11278",
         cause="engine-regression",
         says="slower since an upgrade of llama.cpp; the rates were not read",
         needs="the rate, and that its own past is of another build",
-        later=True,
     ),
     Untold(
         url="https://github.com/jundot/omlx/pull/1784",
         cause="template-rewrite",
         says="a model that thinks never finds its earlier prompt; no time",
         needs="that messages only grew while the engine found another beginning",
-        later=True,
     ),
     Untold(
         url="https://github.com/anomalyco/opencode/issues/23595",

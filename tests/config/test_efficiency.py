@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 
 from slowtok.config.efficiency import constants, parse
-from slowtok.detectors.envelope_serving import SERVING_ENGINES
+from slowtok.detectors.expectation.serving import SERVING_ENGINES
 
 
 def test_constants_are_physical() -> None:

@@ -12,7 +12,7 @@ import pytest
 from fakes.deployed import statements
 from fakes.page_cases import dated, simulated
 from fakes.records import full_record, names
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.log import to_json
 from slowtok.proxy.outputs.record import make_record
 

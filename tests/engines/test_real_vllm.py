@@ -103,6 +103,7 @@ def test_both_engines_are_known_by_what_they_are(stage: Stage) -> None:
     assert {entry["id"] for entry in listed} == {"plain", "told"}
 
 
+@pytest.mark.engine_speed
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_request_alone_is_timed_by_what_the_counters_gained(
@@ -164,6 +165,7 @@ def test_the_answer_is_that_of_a_direct_request(stage: Stage) -> None:
     }
 
 
+@pytest.mark.engine_speed
 def test_beside_a_request_that_only_the_engine_saw_nothing_is_put_down_to_prefill(
     stage: Stage,
 ) -> None:

@@ -1,10 +1,10 @@
 """What each engine answers at each API, as events: recorded where it could be, made otherwise.
 
-Recorded are llama-server and vLLM (`tests/data/streams`); the vLLM was started with per-request
-metrics and prompt token details, so what it says without them is its recording less those fields.
-Made replies follow the documented formats: Ollama's `api/types.go`, `middleware/openai.go`,
-`openai/openai.go` and `anthropic/anthropic.go` (0.33; `timings` of 0.35), llama-server's
-`tools/server/README.md` for infill, OpenAI's reference for LM Studio, SGLang and other servers.
+Recorded are llama-server, vLLM and Ollama (`tests/data`); the vLLM was started with
+per-request metrics and prompt token details, so what it says without them is its recording less
+those fields. Made replies follow the documented formats: Ollama's `openai/openai.go` (`timings` of
+0.35) and `server/routes.go` (`/api/embeddings`), llama-server's `tools/server/README.md` for
+infill, OpenAI's reference for LM Studio, SGLang and other servers.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,6 +26,21 @@ NAMES = {  # of the recordings of a path
     "/embedding": "embedding-native",
     "/v1/rerank": "rerank",
     "/completion": "completion",
+    "/api/chat": "api-chat",
+    "/api/generate": "api-generate",
+    "/api/embed": "api-embed",
+}
+PREFIXES = {
+    "llama-server": LLAMA,
+    "vLLM": VLLM,
+    "vLLM with metrics": VLLM,
+    "Ollama before 0.34": "ollama-0.17",
+    "Ollama 0.34": "ollama-0.34",
+    "Ollama from 0.34": "ollama-0.34",
+}
+ASKED_FOR_USAGE = {  # by slowtok, where the client did not
+    ("vLLM", "/v1/chat/completions"),
+    *(("Ollama", path) for path in ("/v1/chat/completions", "/v1/completions")),
 }
 BY_FLAG = ("metrics", "prompt_tokens_details")  # of vLLM
 
@@ -47,17 +62,19 @@ class Played:
 
 def play(path: str, engine: str, *, stream: bool) -> Played:
     """What `engine` answers at `path`."""
-    prefix = {"llama-server": LLAMA, "vLLM": VLLM, "vLLM with metrics": VLLM}.get(engine)
-    name = f"{prefix}.{NAMES.get(path)}" + ("-stream" if stream else "")
-    if engine.startswith("vLLM") and stream and path == "/v1/chat/completions":
-        name += "-usage"  # for which slowtok asks
-    if name in recordings.names():
+    name = f"{PREFIXES.get(engine)}.{NAMES.get(path)}" + ("-stream" if stream else "")
+    if stream and (engine.partition(" ")[0], path) in ASKED_FOR_USAGE:
+        name += "-usage"
+    if name in (*recordings.names(), *recordings.names(of=recordings.OLLAMA)):
         return _recorded(name, without=BY_FLAG if engine == "vLLM" else ())
     return _made(path, engine, stream=stream)
 
 
 def _recorded(name: str, without: tuple[str, ...]) -> Played:
     response = recordings.unframe(recordings.load(name))
+    if response.content_type.startswith(NDJSON):
+        lines = tuple(line + b"\n" for line in response.body.splitlines())
+        return Played(content_type=NDJSON, events=lines, recorded=True)
     if not response.content_type.startswith(SSE):
         body = response.body
         body = orjson.dumps(_less(orjson.loads(body), without)) if without else body
@@ -81,9 +98,6 @@ def _made(path: str, engine: str, *, stream: bool) -> Played:
     objects = MAKERS[path](engine, stream)
     if not stream:
         return Played(content_type=JSON, events=(orjson.dumps(objects[0]),), recorded=False)
-    if path.startswith("/api/"):
-        lines = tuple(orjson.dumps(said) + b"\n" for said in objects)
-        return Played(content_type=NDJSON, events=lines, recorded=False)
     events = [_named(said) + b"data: " + orjson.dumps(said) + b"\n\n" for said in objects]
     if path in ("/v1/chat/completions", "/v1/completions"):
         events.append(b"data: [DONE]\n\n")
@@ -126,7 +140,7 @@ def _text(engine: str, stream: bool) -> list[dict[str, Any]]:
         choice = {"index": 0, "text": "Red, green.", "finish_reason": "length"}
         return [{**head, "choices": [choice], **told}]
     zeros: dict[str, Any] = {}
-    if engine.startswith("Ollama"):  # on each chunk
+    if engine == "Ollama from 0.35":  # on each chunk
         zeros = {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
     said = [("Red", None), (",", None), (" green", None), (".", "length")]
     chunks: list[dict[str, Any]] = []
@@ -158,7 +172,6 @@ def _messages(engine: str, stream: bool) -> list[dict[str, Any]]:
     if not stream:
         content = [{"type": "text", "text": "Red, green."}]
         return [{**head, "content": content, "stop_reason": "end_turn", "usage": usage}]
-    # Ollama puts a quarter of the prompt's characters there, and the counts into the last event
     begun = {**head, "content": [], "usage": {"input_tokens": 9, "output_tokens": 0}}
     deltas: list[dict[str, Any]] = [
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
@@ -185,28 +198,6 @@ def _rerank(engine: str, stream: bool) -> list[dict[str, Any]]:
     return [{"id": "r", "model": "m", "usage": {"total_tokens": 8}, "results": results}]
 
 
-def _native(said: Callable[[str], dict[str, Any]]) -> Callable[[str, bool], list[dict[str, Any]]]:
-    end = {
-        "done": True, "done_reason": "stop", "total_duration": 2_300_000_000,
-        "load_duration": 101_500_000, "prompt_eval_count": 34, "prompt_eval_cached_count": 24,
-        "prompt_eval_duration": 303_354_000, "eval_count": 5, "eval_duration": 200_000_000,
-    }  # fmt: skip
-
-    def make(engine: str, stream: bool) -> list[dict[str, Any]]:
-        if not stream:
-            return [{"model": "m", **said("Red, green."), **end}]
-        pieces = ("Red", ",", " green", ".")
-        lines = [{"model": "m", **said(piece), "done": False} for piece in pieces]
-        return [*lines, {"model": "m", **said(""), **end}]
-
-    return make
-
-
-def _embed(engine: str, stream: bool) -> list[dict[str, Any]]:
-    told = {"total_duration": 14_143_917, "load_duration": 1_019_500, "prompt_eval_count": 8}
-    return [{"model": "m", "embeddings": [[0.1, 0.2]], **told}]
-
-
 def _older_embed(engine: str, stream: bool) -> list[dict[str, Any]]:
     return [{"embedding": [0.1, 0.2]}]
 
@@ -229,9 +220,6 @@ MAKERS: Mapping[str, Callable[[str, bool], list[dict[str, Any]]]] = {
     "/v1/messages": _messages,
     "/v1/embeddings": _embeddings,
     "/v1/rerank": _rerank,
-    "/api/chat": _native(lambda text: {"message": {"role": "assistant", "content": text}}),
-    "/api/generate": _native(lambda text: {"response": text}),
-    "/api/embed": _embed,
     "/api/embeddings": _older_embed,
     "/infill": _infill,
 }

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from slowtok.detectors.case import Baseline, Case
-from slowtok.detectors.expectation import refined
+from slowtok.detectors.case.case import Baseline, Case
+from slowtok.detectors.expectation.case_envelope import refined
 
 
 def with_baseline(case: Case, baseline: Baseline) -> Case:

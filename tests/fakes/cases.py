@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from slowtok.detectors.case import (
+from slowtok.detectors.case.case import (
     Case,
     Envelope,
     Neighbours,
@@ -18,8 +18,8 @@ from slowtok.detectors.case import (
     Timeline,
     Tokens,
 )
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 
 SENT_AT_S = 1000.0
 SAMPLE_S = 0.5

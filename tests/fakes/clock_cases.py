@@ -1,7 +1,8 @@
 """Cases of a GPU whose clocks are low, of its faults, and of power saving.
 
 Clocks, powers and rates that a report gave are from that report; the rates of the others are what
-`slowtok.detectors.clocks` gives for their clocks, so they show its arithmetic and not its truth.
+`slowtok.detectors.analysis.clocks` gives for their clocks, so they show its arithmetic and
+not its truth.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from fakes.gpu_cases import (
     with_card,
     with_readings,
 )
-from slowtok.detectors.case import Baseline, Case, Envelope, History, Range
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Baseline, Case, Envelope, History, Range
+from slowtok.detectors.case.machine import GpuFacts
 
 HEALTHY_TPS = 1000 / HEALTHY_MS
 HEALTHY_SM_MHZ = 1905

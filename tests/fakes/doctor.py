@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from fakes.cases import QUIET_HOST
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.examine import examine
 from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving

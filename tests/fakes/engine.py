@@ -47,10 +47,12 @@ def real_engine(
     metrics: bool = True,
     model: Path | None = None,
     within: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> Iterator[RunningEngine]:
     """Run a llama-server until the block ends.
 
-    `model` is the demo's unless given; `within` is a command that puts what follows it somewhere.
+    `model` is the demo's unless given; `within` is a command that puts what follows it somewhere,
+    `more` are further options.
     """
     port = free_port()
     options = {
@@ -64,7 +66,7 @@ def real_engine(
     }
     command = [*within, sys.executable, "-m", "slowtok.proxy.demo.engine"]
     command += [str(part) for option in options.items() for part in option]
-    command += ["--metrics"] * metrics + (["--alias", alias] if alias else [])
+    command += ["--metrics"] * metrics + (["--alias", alias] if alias else []) + [*more]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             url = f"http://127.0.0.1:{port}"

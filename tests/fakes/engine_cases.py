@@ -21,9 +21,9 @@ from fakes.gpu_cases import (
     gpu_case,
     with_readings,
 )
-from slowtok.detectors.case import Case
-from slowtok.detectors.engine import EngineActivity, ServerFacts
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine import EngineActivity, ServerFacts
+from slowtok.detectors.case.machine import GpuFacts
 
 RTX_5090 = GpuFacts(
     index=0,

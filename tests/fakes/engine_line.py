@@ -2,28 +2,30 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.connector import Connection
 
 from fakes.wire import SSE, chunked_head
-from slowtok.proxy.backlog import BacklogWatch
+from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
 from slowtok.proxy.engine_connection import MAX_HEAD_BYTES, EngineConnection
 from slowtok.proxy.engine_reply import EngineReply
 from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.fair_reads import FairReads
+from slowtok.proxy.held_bytes import HeldBytes
 from slowtok.proxy.tap import Tap
 
 
 class _Parsed(EngineConnection):
-    """Counts what aiohttp is given."""
+    """Counts what is taken apart."""
 
     parsed_bytes = 0
 
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         self.parsed_bytes += len(data)
-        super().data_received(data)
+        super().take(data)
 
 
 class _Wire(asyncio.Transport):
@@ -34,9 +36,13 @@ class _Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.protocol: Any = None
         self.closed = False
+        self.is_paused = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return cast("asyncio.BaseProtocol", self.protocol)
 
     def write(self, data: Any) -> None:
         self.written.append(data)
@@ -50,11 +56,14 @@ class _Wire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def pause_reading(self) -> None:
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
     def resume_reading(self) -> None:
-        pass
+        self.is_paused = False
 
 
 class _Seen:
@@ -70,9 +79,14 @@ class _Seen:
 class EngineLine:
     """An engine's reply that begins with `head`, and comes read by read."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: FairReads | None = None) -> None:
         self._wire = _Wire()
-        self.connection = _Parsed(asyncio.get_running_loop(), MAX_HEAD_BYTES, lambda _: None)
+        loop = asyncio.get_running_loop()
+        turns = turns or FairReads(loop)
+        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns)
+        self.connection.lease = cast(
+            "Any", SimpleNamespace(close=lambda: None, lost=lambda _: None)
+        )
         self.connection.connection_made(self._wire)
         self._wire.protocol = self.connection
         self.connection.expect_reply(with_body=True)
@@ -80,17 +94,22 @@ class EngineLine:
     async def begin(self, head: bytes) -> None:
         """Take a head, and what came with it."""
         self._wire.protocol.data_received(head)
-        self._message, self.content = await self.connection.read()
+        self._head, self.content = await self.connection.read_head()
 
     @property
     def parsed_bytes(self) -> int:
-        """What aiohttp was given to take apart, the head included."""
+        """What was taken apart, the head included."""
         return self.connection.parsed_bytes
 
     @property
     def is_over(self) -> bool:
         """Whether the reply has ended, well or not."""
         return self.content.is_eof() or self._wire.closed
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no more is read from the engine now."""
+        return self._wire.is_paused
 
     def receive(self, data: bytes) -> None:
         """Bring one read."""
@@ -108,10 +127,9 @@ class EngineLine:
 
     def reply(self) -> EngineReply:
         """Return the reply, of a connection that is never given back."""
-        connection: Any = type("Kept", (), {"close": lambda _: None})()
-        connection.transport, connection.protocol = self._wire, self.connection
-        kept = cast("Connection", connection)
-        return EngineReply(self._message, self.content, kept, None, "http://engine")
+        body = self.connection.body
+        assert body is not None
+        return EngineReply(self._head, body, self.content, self.connection, None, "http://engine")
 
 
 class TappedLine(EngineLine):
@@ -134,7 +152,7 @@ class TappedLine(EngineLine):
 
     @property
     def is_flowing(self) -> bool:
-        """Whether the tap stands between the engine and aiohttp."""
+        """Whether the tap stands between the engine and its connection."""
         return self._wire.protocol is not self.connection
 
     async def begin(self, head: bytes = chunked_head(SSE)) -> None:
@@ -152,6 +170,7 @@ class TappedLine(EngineLine):
             reshape=self._reshape,
             exchange=exchange,
             backlog=BacklogWatch(lambda: 0),
+            room=BacklogRoom(self.client, HeldBytes(0), exchange),
         )
         await self.flow()
 

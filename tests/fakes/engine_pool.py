@@ -10,23 +10,31 @@ from slowtok.proxy.engine_connection import EngineConnection
 def kept(session: aiohttp.ClientSession) -> list[EngineConnection]:
     """Return those that are kept for later: by the connector, or by aiohttp's part of it."""
     connector: Any = session.connector
-    ours = [connection for idle in connector._idle.values() for connection in idle]
-    return ours + [connection for idle in connector._conns.values() for connection, _ in idle]
+    return _ours(connector) + [
+        connection for idle in connector._conns.values() for connection, _ in idle
+    ]
 
 
 def in_use(session: aiohttp.ClientSession) -> list[Any]:
     """Return those that serve a request, or are being opened for one."""
     connector: Any = session.connector
-    return list(connector._acquired.difference(*connector._idle.values()))
+    kept_by_us = {connection.transport for connection in _ours(connector)}
+    ours = [one for one in connector._opener._acquired if one.transport not in kept_by_us]
+    ours = [one.transport.get_protocol() if one.transport else one for one in ours]
+    return [*ours, *connector._acquired]
 
 
 def close_kept(session: aiohttp.ClientSession) -> None:
     """Close those that are kept for later."""
     connector: Any = session.connector
-    for idle in connector._idle.values():
-        while idle:
-            idle.popleft().lease.close()
+    for address in connector._addresses.values():
+        while address.idle:
+            address.idle.popleft().close()
     given_back = [connection for idle in connector._conns.values() for connection, _ in idle]
     connector._conns.clear()
     for connection in given_back:
         connection.close()
+
+
+def _ours(connector: Any) -> list[EngineConnection]:
+    return [one for address in connector._addresses.values() for one in address.idle]

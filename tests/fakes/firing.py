@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases
-from slowtok.detectors.case import Case
+from fakes import cases, clock_cases, engine_cases, link_cases, memory_cases, prompt_cases
+from slowtok.detectors.case.case import Case
 
 FIRING: dict[str, Callable[[], Case]] = {
     **cases.FIRING,
@@ -11,4 +11,5 @@ FIRING: dict[str, Callable[[], Case]] = {
     **clock_cases.FIRING,
     **engine_cases.FIRING,
     **link_cases.FIRING,
+    **prompt_cases.FIRING,
 }

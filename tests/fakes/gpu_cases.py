@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from fakes.cases import QUIET_HOST, SENT_AT_S
-from slowtok.detectors.case import Case, Phases, Timeline, Tokens
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.envelope import expect
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.case import Case, Phases, Timeline, Tokens
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.expectation.envelope import expect
 
 MIB, GIB = 2**20, 2**30
 FAST_S, HOST_S = 0.1, 0.2

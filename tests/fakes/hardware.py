@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from slowtok.detectors.case import Envelope, Range
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.case.case import Envelope, Range
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
 
 LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")
 

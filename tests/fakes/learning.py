@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes.cases import healthy, with_phases, with_timeline
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.rates import Rate

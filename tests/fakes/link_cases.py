@@ -22,9 +22,9 @@ from fakes.gpu_cases import (
     gpu_case,
     with_readings,
 )
-from slowtok.detectors.case import Case, Timeline
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
+from slowtok.detectors.case.case import Case, Timeline
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 
 FULL = {"free_bytes": 150 * MIB}
 GAME = GpuProcess(pid=77, name="game", memory_bytes=2 * GIB, busy_ratio=0.5)

@@ -9,8 +9,8 @@ from typing import Any
 
 from fakes.cases import with_phases, with_server, with_timeline
 from fakes.gpu_cases import BUSY_GPU, GIB, MIB, SERVER_PID, gpu_case
-from slowtok.detectors.case import Case
-from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 TOTAL_BYTES, RESERVED_BYTES = 24 * GIB, 300 * MIB
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from fakes.cases import FIRING, case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
 
 

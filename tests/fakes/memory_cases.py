@@ -20,9 +20,9 @@ from fakes.gpu_cases import (
     SERVER_PID,
     gpu_case,
 )
-from slowtok.detectors.case import Case, History, ModelLoad
-from slowtok.detectors.engine import ModelFacts, ServerFacts
-from slowtok.detectors.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.case import Case, History, ModelLoad
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
 
 SPLIT_HOST: HostSample = replace(
     GPU_HOST, cpu_busy_cores=8.3, server_cpu_cores=7.8, server_busy_threads=8

@@ -1,9 +1,9 @@
 """A stand-in for Ollama that answers from a real llama-server.
 
-Ollama itself cannot be installed from a package index. This translates its documented native API
-to the engine that Ollama runs underneath: tokens and times are real, the shapes are built after
-Ollama's `api/types.go` and `server/routes.go` (0.33). It refuses foreign `Origin` and `Host`
-fields with a bare 403, as Ollama does.
+Ollama itself is not in a Python package index; `fakes.real_ollama` runs one that is there. This
+translates its native API to the engine that Ollama runs underneath: tokens and times are real, the
+shapes those of `tests/data/ollama/ollama-0.34.*`. It refuses foreign `Origin` and `Host` fields
+with a bare 403, as Ollama does.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from aiohttp import web
 
 from slowtok.proxy.demo.model import fetch_model
 
-VERSION = "0.33.0"
+VERSION = "0.34.0"
 MODEL = "smollm2:135m"
 NS_PER_MS = 1_000_000
 
@@ -157,7 +157,7 @@ def _end(event: dict[str, Any], began_s: float) -> dict[str, Any]:
         "done": True,
         "done_reason": "length" if event.get("stop_type") == "limit" else "stop",
         "total_duration": int((time.monotonic() - began_s) * 1e9),
-        "load_duration": 100 * NS_PER_MS // 1000,
+        "load_duration": NS_PER_MS,
         "prompt_eval_count": timings["cache_n"] + timings["prompt_n"],
         "prompt_eval_cached_count": timings["cache_n"],
         "prompt_eval_duration": int(timings["prompt_ms"] * NS_PER_MS),

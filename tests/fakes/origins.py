@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slowtok.detectors.case import Timeline
+from slowtok.detectors.case.case import Timeline
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "apis.md"
 ABSENT = "-"

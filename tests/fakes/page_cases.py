@@ -6,8 +6,8 @@ from functools import cache
 from itertools import count, islice
 
 from simulator.scenarios import build
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 
 NAMES = (
     "thermal-throttle",

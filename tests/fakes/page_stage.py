@@ -13,9 +13,9 @@ from fakes.paced_engine import DONE, token
 from fakes.proxy import NoSamples, Served, serving
 from fakes.upstream import Arrival, Upstream, listening
 from fakes.wire import LAST_CHUNK, SSE, chunk, chunked_head, reply
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.machine import DeviceFacts, GpuSample
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.sampling.wire import ProcessFacts

@@ -12,7 +12,7 @@ from aiohttp import web
 from fakes.client import Client, connect
 from fakes.wire import until
 from slowtok.config.settings import load
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.door import open_port
 from slowtok.proxy.edge import make_runner

@@ -1,4 +1,4 @@
-"""The recorded replies of `tests/data/streams`: what arrived, when, read by read."""
+"""The recorded replies of `tests/data`: what arrived, when, read by read."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 import h11
 
 STREAMS = Path(__file__).resolve().parent.parent / "data" / "streams"
+OLLAMA = STREAMS.parent / "ollama"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,15 @@ class Response:
         return b"".join(piece for _, piece in self.pieces)
 
 
-def names(pattern: str = "*") -> list[str]:
-    """The recordings whose name matches."""
-    return sorted(path.stem for path in STREAMS.glob(f"{pattern}.jsonl"))
+def names(pattern: str = "*", *, of: Path = STREAMS) -> list[str]:
+    """The recordings of a folder whose name matches."""
+    return sorted(path.stem for path in of.glob(f"{pattern}.jsonl"))
 
 
 def load(name: str) -> Recording:
     """Read one recording."""
-    first, *rest = (STREAMS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    folder = OLLAMA if name.startswith("ollama-") else STREAMS
+    first, *rest = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     reads = [json.loads(line) for line in rest]
     return Recording(
         name=name,

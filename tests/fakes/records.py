@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from fakes.cases import FIRING, serving, with_gpu, with_host, with_phases, with_timeline
-from slowtok.detectors.case import Case, Range, Tokens
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.case.case import Case, PromptPrefix, Range, Tokens
+from slowtok.detectors.case.machine import GpuProcess, GpuSample
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.runs.book import Place
 
 GIB = 2**30
 
@@ -25,9 +26,18 @@ def full_case() -> Case:
     )
     server = replace(hosted.server, name="main", version="b1-0")
     tokens = Tokens(prompt=240, cached=170, completion=450, drafted=20, accepted=9)
-    timed = with_timeline(hosted, tokens=tokens, parse_errors=1)
+    timed = with_timeline(hosted, tokens=tokens, parse_errors=1, loop_lag_s=0.001)
     timed = with_phases(timed, queue_estimated=True)
-    return replace(timed, envelope=expected, server=server)
+    prompt = PromptPrefix(
+        chars=1000,
+        common_prefix_chars=16,
+        shared_ratio=0.9,
+        first_difference=16,
+        difference_message=0,
+        difference_role="system",
+        difference_kind="time",
+    )
+    return replace(timed, envelope=expected, server=server, prompt=prompt)
 
 
 def with_full_gpus(before: Case) -> Case:
@@ -94,7 +104,18 @@ def full_record() -> dict[str, Any]:
         failed={"storage-paging": "KeyError"},
         missing={"cpu-quota": "CPU throttling of the server"},
     )
-    return make_record(full_case(), judged)
+    return make_record(full_case(), judged) | of_its_run()
+
+
+def of_its_run() -> dict[str, Any]:
+    """What the record of a client's third request says of its run, see proxy/runs/watch.py."""
+    place = Place(id="0123456789abcdef", by="url", turn=3, parent=2, how="continued", name="night")
+    return {
+        "run": {**place._asdict(), "reads": {"tool": 1.0}},
+        "since_previous_ms": 250.0,
+        "client": "OpenAI",
+        "retry": 0,
+    }
 
 
 def names(value: Any, prefix: str = "") -> set[str]:

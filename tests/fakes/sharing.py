@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from fakes.cases import with_device, with_server
 from fakes.learning import at
-from slowtok.detectors.case import Case
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuFacts
 
 
 def card(uuid: str, *, index: int = 0) -> GpuFacts:

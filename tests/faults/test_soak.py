@@ -23,8 +23,8 @@ WARM_UP_S = 4.0  # caches, rings and the allocator's arenas fill; records kept: 
 PARTS = 5
 POOL_THREADS = 4  # that the event loop's pool may have begun meanwhile
 LOOKS = 4  # connections to the engine beside those of the clients
-# What still fills in a short soak: ten minutes of samples, a minute of lag. Measured: 0.4 MiB in
-# ten seconds with 5,500 requests. A leak of 1 KiB a request would be 5 MiB.
+# What still fills in a short soak: ten minutes of samples, a minute of lag. Measured: 0.4 to
+# 0.7 MiB in eight seconds with 4,400 requests. A leak of 1 KiB a request would be 4 MiB.
 MOST_GROWTH_BYTES = 2 << 20
 MOST_GROWTH_BYTES_PER_S = 20_000
 
@@ -59,7 +59,8 @@ async def test_nothing_grows(tmp_path: Path) -> None:
     assert load.wrong == 0
     assert status["counts"]["failures"] == {}
     assert status["counts"]["log_lines_lost"] == 0
-    assert grown[-1] < MOST_GROWTH_BYTES + SOAK_S * MOST_GROWTH_BYTES_PER_S, grown
+    # From the end of the first part on: how long arenas take to fill depends on the machine.
+    assert grown[-1] - grown[0] < MOST_GROWTH_BYTES + SOAK_S * MOST_GROWTH_BYTES_PER_S, grown
 
 
 async def resting(process: psutil.Process, address: str) -> tuple[int, int, int]:
@@ -68,14 +69,18 @@ async def resting(process: psutil.Process, address: str) -> tuple[int, int, int]
     async with httpx.AsyncClient() as client, asyncio.timeout(15):
         while True:
             counts = (await client.get(f"http://{address}/slowtok/status")).json()["counts"]
-            with process.oneshot():
-                sockets = [
-                    c for c in process.net_connections("tcp") if c.status != psutil.CONN_LISTEN
-                ]
-                files = process.num_fds() - len(sockets)
+            all_of_it = [process, *process.children()]  # what samples and what relays, too
+            sockets = [
+                connection
+                for each in all_of_it
+                for connection in each.net_connections("tcp")
+                if connection.status != psutil.CONN_LISTEN
+            ]
+            files = sum(each.num_fds() for each in all_of_it) - len(sockets)
             clients = [c for c in sockets if c.laddr.port == port]
             if counts["in_flight"] == 0 and len(clients) == 1:  # this one; others are kept engines'
                 break
             await asyncio.sleep(0.05)
     assert len(sockets) <= 1 + CLIENTS + LOOKS
-    return process.memory_info().rss, files, process.num_threads()
+    rss = sum(each.memory_info().rss for each in all_of_it)
+    return rss, files, sum(each.num_threads() for each in all_of_it)

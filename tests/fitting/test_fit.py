@@ -20,8 +20,8 @@ from fit.model import Parameters, fit, residuals, table, token_s
 from fit.rows import Row, collapse, healthy, read, weights
 
 from slowtok.config.efficiency import constants
-from slowtok.detectors.envelope import expect
-from slowtok.detectors.envelope_memory import GPU_HIGH_RATIO
+from slowtok.detectors.expectation.envelope import expect
+from slowtok.detectors.expectation.memory import GPU_HIGH_RATIO
 
 
 @pytest.fixture(scope="module")

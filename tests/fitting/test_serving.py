@@ -8,7 +8,7 @@ from fit.serving import GROUPS, IN_SAMPLE, ServingFit, fit_serving, group_of, re
 from fit.serving import serving_rows as rows_of
 
 from slowtok.config.efficiency import constants
-from slowtok.detectors.envelope import expect
+from slowtok.detectors.expectation.envelope import expect
 
 
 @pytest.fixture(scope="module")

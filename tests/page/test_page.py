@@ -10,7 +10,7 @@ import pytest
 from fakes.browser import Browser
 from fakes.page_cases import dated, simulated
 from fakes.page_stage import Stage
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
 UP, DOWN, ENTER, ESCAPE, TAB = "\ue013", "\ue015", "\ue007", "\ue00c", "\ue004"

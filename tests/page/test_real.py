@@ -12,7 +12,7 @@ from fakes.browser import Browser
 from fakes.engine import real_engine
 from fakes.running import keep_ram_bandwidth, running_proxy
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.engine_speed]
 
 
 def long_prompt(words: int) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from fakes.cases import case
 from fakes.page_cases import dated, simulated
 from fakes.page_stage import Stage
 from fakes.records import full_case
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs import series_store
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.series import MAX_BINS, MAX_POINTS, series

@@ -7,8 +7,8 @@ from typing import Any
 from fakes.browser import Browser
 from fakes.cases import healthy
 from fakes.page_stage import Stage
-from slowtok.detectors.case import Tokens
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Tokens
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
 
 

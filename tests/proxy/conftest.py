@@ -1,10 +1,12 @@
 """A proxy in front of an engine made of bytes, on the event loop that serves."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
+from aiohttp import StreamReader
 
 from fakes.client import Client
 from fakes.loops import as_served
@@ -12,6 +14,10 @@ from fakes.proxy import Served, serving
 from fakes.upstream import Upstream, listening
 
 HERE = Path(__file__).parent
+WITHOUT_FAST_PATH = "TEST_WITHOUT_FAST_PATH"  # see test_aiohttp_private.py
+
+if WITHOUT_FAST_PATH in os.environ:
+    del StreamReader.read_nowait  # as another aiohttp might: slowtok has to notice by itself
 
 
 def pytest_asyncio_loop_factories(

@@ -25,7 +25,7 @@ from fakes.origins import (
 from fakes.proxy import Served, serving
 from fakes.upstream import CLOSE, MODEL, Arrival, Looks, Upstream, listening
 from fakes.wire import LAST_CHUNK, chunk, chunked_head, reply, until
-from slowtok.detectors.case import Baseline, Case, History, Timeline
+from slowtok.detectors.case.case import Baseline, Case, History, Timeline
 from slowtok.proxy import observer
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.history import Past
@@ -39,8 +39,13 @@ TIMES = {"queue": "queue_ms", "load": "load_ms", "prefill": "prefill_ms", "decod
 COUNTS = ("prompt", "cached", "completion")
 KINDS = {
     "llama-server": "llama-server", "vLLM": "vllm", "vLLM with metrics": "vllm",
-    "Ollama": "ollama", "Ollama before 0.35": "ollama", "Ollama from 0.35": "ollama",
+    "Ollama before 0.34": "ollama", "Ollama 0.34": "ollama", "Ollama from 0.34": "ollama",
+    "Ollama from 0.35": "ollama",
     "LM Studio": "lm-studio", "SGLang": "sglang", "other": "openai",
+}  # fmt: skip
+VERSIONS = {  # as it was recorded; the others' numbers do not depend on it
+    "Ollama before 0.34": "0.17.4", "Ollama 0.34": "0.34.0", "Ollama from 0.34": "0.34.0",
+    "Ollama from 0.35": "0.35.1",
 }  # fmt: skip
 
 
@@ -82,6 +87,9 @@ async def drive(
     kind = KINDS[row.engine]
     async with listening(kind if kind in ("llama-server", "vllm", "ollama") else "unknown") as at:
         at.looks |= looks(kind) if kind not in ("llama-server", "vllm", "ollama") else {}
+        if row.engine in VERSIONS:
+            said = orjson.dumps({"version": VERSIONS[row.engine]})
+            at.looks["/api/version"] = reply(said, JSON, CLOSE)
         if row.alone:
             at.looks["/metrics"] = page(0)
         async with serving(state_dir, at.url) as served:
@@ -271,7 +279,7 @@ def test_each_api_and_engine_is_in_a_table() -> None:
     assert {api.name for path in paths if (api := find_api("POST", path))} == apis
     assert {row.engine for row in ROWS} == set(KINDS)
     for path in ("/v1/chat/completions", "/v1/completions"):
-        engines = set(KINDS) - {"Ollama"}
+        engines = set(KINDS) - {"Ollama from 0.34"}
         for stream in (True, False):
             assert {r.engine for r in ROWS if (r.path, r.stream) == (path, stream)} == engines
 

@@ -20,10 +20,10 @@ from fakes.cases import (
 from fakes.clock_cases import counting
 from fakes.gpu_cases import gpu_case, with_readings
 from fakes.learning import at, kept_at, learn, version
-from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, Range
-from slowtok.detectors.engine import ServerFacts
-from slowtok.detectors.envelope import REFINE_AFTER
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Baseline, Case, History, ModelLoad, Neighbours, Range
+from slowtok.detectors.case.engine import ServerFacts
+from slowtok.detectors.case.machine import GpuFacts
+from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.baselines import KEEP, Baselines
 from slowtok.proxy.past.kept import Kept
 

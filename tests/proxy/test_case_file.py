@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fakes.cases import FIRING, healthy, with_device, with_gpu
 from fakes.records import full_case
-from slowtok.detectors.case import Case
-from slowtok.detectors.engine import EngineActivity
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine import EngineActivity
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy import case_file
 from slowtok.proxy.case_file import BadCase, RecordedCase, dump_case, parse_case, read_cases
 

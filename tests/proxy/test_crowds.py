@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.detectors.case import Crowd
+from slowtok.detectors.case.case import Crowd
 from slowtok.proxy.crowds import (
     Look,
     Stay,

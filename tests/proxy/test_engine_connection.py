@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -12,38 +13,62 @@ from fakes.engine_line import EngineLine
 from fakes.engine_pool import in_use, kept
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, chunk, chunked_head, reply
+from slowtok.proxy.engine_connection import READ_BUFFER_BYTES
+from slowtok.proxy.fair_reads import SLICE_BYTES, SLICES_PER_TURN, FairReads
 from slowtok.proxy.upstream import KEEPALIVE_S, make_session, send
 
 ASKED = CIMultiDict({"X-Request-Id": "1"})
-MANY = 64 * 1024 // 16 + 1  # chunks unread, after which aiohttp's reader pauses
 
 
-@pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 1, 3 * MANY])
-async def test_what_follows_a_pause_after_many_chunks_is_not_held_back(count: int) -> None:
-    """aiohttp's parser takes a pause at a chunk's end only at the next chunk, after the reading."""
+async def test_reply_that_is_not_read_holds_the_engine_back() -> None:
     line = EngineLine()
     await line.begin(chunked_head())
-    body = b""
+    piece = b"a" * (SLICE_BYTES // 2)
 
-    for read in (chunk(b"a") * count, chunk(b"b") + chunk(b"c") + LAST_CHUNK):
-        line.receive(read)
-        while piece := line.content.read_nowait():
-            body += piece
+    for _ in range(2 * READ_BUFFER_BYTES // len(piece) + 1):
+        line.receive(chunk(piece))
+    assert line.is_paused
 
-    assert body == b"a" * count + b"bc"
-    assert line.content.is_eof()
+    assert len(line.content.read_nowait()) > 2 * READ_BUFFER_BYTES
+    assert not line.is_paused
 
 
-async def test_a_pause_is_forgotten_with_its_reply() -> None:
+async def test_many_bytes_take_turns() -> None:
+    """Two slices go on in a turn, whoever they are from; a token passes at once."""
+    turns = FairReads(asyncio.get_running_loop())
+    fast = [EngineLine(turns) for _ in range(4)]
+    for line in fast:
+        await line.begin(chunked_head())
+    slow = EngineLine(turns)
+    await slow.begin(chunked_head())
+    many = chunk(b"a" * (2 * SLICE_BYTES))
+
+    for line in fast:
+        line.receive(many)
+    assert [bool(line.content.total_bytes) for line in fast] == [True, False, False, False]
+    assert all(line.is_paused for line in fast)
+    slow.receive(chunk(b"b"))
+    assert slow.content.read_nowait() == b"b"
+
+    passed_bytes = [sum(line.content.total_bytes for line in fast)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+        passed_bytes.append(sum(line.content.total_bytes for line in fast))
+    steps = [after - before for before, after in pairwise(passed_bytes)]
+    assert max(steps) <= SLICES_PER_TURN * SLICE_BYTES
+    assert [line.content.total_bytes for line in fast] == [2 * SLICE_BYTES] * 4
+    assert not any(line.is_paused for line in fast)
+
+
+@pytest.mark.parametrize("ends", ["well", "in the middle"])
+async def test_what_waits_for_its_turn_is_not_lost_with_the_connection(ends: str) -> None:
     line = EngineLine()
-    await line.begin(chunked_head() + chunk(b"a") * MANY)
-    assert line.connection.was_paused
-    line.content.read_nowait()
-    line.receive(LAST_CHUNK)
+    await line.begin(chunked_head())
+    piece = b"a" * (3 * SLICE_BYTES)
+    line.receive(chunk(piece) + (LAST_CHUNK if ends == "well" else b""))
 
-    line.connection.expect_reply(with_body=True)
-
-    assert not line.connection.was_paused
+    assert line.ended() == ("complete" if ends == "well" else "cut off")
+    assert line.content.total_bytes == len(piece)
 
 
 @pytest.fixture
@@ -73,7 +98,7 @@ async def test_who_rested_too_long_is_closed_when_nobody_comes(
     young.rested_at_s -= KEEPALIVE_S / 2
     connector._close_old()
     assert kept(session) == [young]
-    assert not old.is_connected()
+    assert not old.connected
     assert connector._closing_old.when() == pytest.approx(young.rested_at_s + KEEPALIVE_S, abs=0.01)
 
     young.rested_at_s -= KEEPALIVE_S
@@ -96,21 +121,41 @@ async def test_who_rested_too_long_is_not_used(
     [fresh] = kept(session)
     assert fresh is not old
     assert not fresh.was_idle
-    assert not old.is_connected()
+    assert not old.connected
 
 
-async def test_own_requests_and_the_sessions_share_what_is_kept(
+async def test_own_requests_and_the_sessions_share_no_connection(
     engine: Upstream, session: aiohttp.ClientSession
 ) -> None:
+    """What an engine says too much of itself is nobody's answer."""
     engine.reply = reply(b"{}", JSON)
     for _ in range(2):
         await ask(session, engine)
         async with session.get(engine.url, headers=ASKED) as found:
             assert await found.read() == b"{}"
 
-    connections = {(await engine.next()).connection for _ in range(engine.count)}
-    assert len(connections) == 1
-    assert len(kept(session)) == 1
+    connections = [(await engine.next()).connection for _ in range(engine.count)]
+    assert connections[::2] == [connections[0]] * 2
+    assert connections[1::2] == [connections[1]] * 2
+    assert len(set(connections)) == 2
+
+
+@pytest.mark.parametrize("path", ["of the session", "of ours"])
+async def test_what_ends_with_its_connection_is_whole_however_much(
+    path: str, engine: Upstream, session: aiohttp.ClientSession
+) -> None:
+    """The end is heard while most of it still waits for its turn."""
+    body = b"a" * (10 * SLICE_BYTES)
+    engine.reply = reply(body, JSON, "Connection: close")
+
+    if path == "of ours":
+        answer = await send(session, engine.url, "GET", "/x", ASKED, None)
+        found = b"".join([piece async for piece in answer.content.iter_any()])
+    else:
+        async with session.get(engine.url, headers=ASKED) as looked:
+            found = await looked.read()
+
+    assert found == body
 
 
 async def test_session_that_is_closed_keeps_nothing(engine: Upstream) -> None:
@@ -120,9 +165,9 @@ async def test_session_that_is_closed_keeps_nothing(engine: Upstream) -> None:
         [connection] = kept(session)
         connector: Any = session.connector
         looking = connector._closing_old
-        connector._close()
+        await connector.close()
         connection.rest()  # as at the end of a reply that was being read until then
 
-        assert not any(connector._idle.values())
-        assert not connection.is_connected()
+        assert kept(session) == []
+        assert not connection.connected
         assert looking.cancelled()

@@ -17,7 +17,9 @@ from fakes.full_port import full_port
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, WAIT_S, chunk, chunked_head, reply, until
 from slowtok.proxy.engine_reply import EngineReply
-from slowtok.proxy.engine_request import PIECE_BYTES, Body
+from slowtok.proxy.engine_reply import ask as ask_engine
+from slowtok.proxy.engine_request import PIECE_BYTES, Body, make_request
+from slowtok.proxy.reply_head import BadReply
 from slowtok.proxy.upstream import UpstreamError, make_session, send
 
 Ask = Callable[..., "asyncio.Task[EngineReply]"]
@@ -144,6 +146,61 @@ async def test_word_said_unasked_costs_the_connection(
     await first.gone()
 
 
+SPOILED = {
+    "length": reply(b"{}", JSON),
+    "chunks": chunked_head(JSON) + chunk(b"{}") + LAST_CHUNK,
+    "none": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "no length": reply(b"", JSON),
+}
+
+
+@pytest.mark.parametrize("said", SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("beyond", [b"H", b"\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", REPLY])
+async def test_word_said_beyond_the_reply_costs_the_connection(
+    said: bytes, beyond: bytes, ask: Ask, engine: Upstream, session: aiohttp.ClientSession
+) -> None:
+    """In one read with the reply's end."""
+    await read(await answered(ask, engine, said + beyond))
+    assert counts(session) == (0, 0)
+
+    task = ask()
+    second = await engine.next()
+    await second.answer(REPLY)
+    assert await read(await task) == b"{}"
+
+
+async def test_word_that_was_not_read_yet_costs_the_connection(
+    ask: Ask, engine: Upstream, session: aiohttp.ClientSession
+) -> None:
+    task = ask()
+    first = await engine.next()
+    await first.answer(REPLY)
+    await task
+    [waiting] = kept(session)
+    assert waiting.transport is not None
+    waiting.transport.pause_reading()  # as if the loop had not come to it
+    await first.send(b"H")
+    await until(lambda: not waiting.is_silent())
+    assert not waiting.should_close
+
+
+async def test_word_said_before_the_request_is_no_answer(session: aiohttp.ClientSession) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(REPLY)
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    connector: Any = session.connector
+    address = connector.address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    connection = await connector.reach(address, session.timeout)
+    await until(lambda: connection.should_close)
+
+    with pytest.raises(BadReply):
+        await ask_engine(connection, make_request(address, "GET", "/", CIMultiDict(), None), "")
+    assert counts(session) == (0, 0)
+    server.close()
+
+
 @pytest.mark.parametrize("keeps_on", [True, False], ids=["keep-alive", "close"])
 async def test_answer_before_the_request_is_read(
     keeps_on: bool, ask: Ask, engine: Upstream, session: aiohttp.ClientSession
@@ -174,6 +231,8 @@ async def test_small_request_that_is_not_read_costs_its_connection(
         async with asyncio.timeout(WAIT_S):
             line, _ = await loop.sock_accept(server)
         with line:
+            async with asyncio.timeout(WAIT_S):
+                assert await loop.sock_recv(line, 1000)  # what comes before is no answer
             await loop.sock_sendall(line, REPLY)
             await task
             [connection] = kept(session)
@@ -280,7 +339,7 @@ async def test_engine_behind_tls(secured: tuple[str, Path], session: aiohttp.Cli
     assert "certificate that is not trusted here (self-signed certificate)" in caught.value.failed
     assert counts(session) == (0, 0)
 
-    connector._ssl = ssl.create_default_context(cafile=str(shown))
+    connector._opener._ssl = ssl.create_default_context(cafile=str(shown))
     for _ in range(2):
         assert await read(await send(session, url, "POST", "/x", headers, b"{}")) == b"{}"
     assert counts(session) == (0, 1)

@@ -14,7 +14,7 @@ from fakes.engines import Told, looking
 from fakes.proxy import SILENT
 from fakes.upstream import Upstream, listening
 from fakes.wire import JSON, reply
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy import engines as module
 from slowtok.proxy import look
 from slowtok.proxy.engine import Engine

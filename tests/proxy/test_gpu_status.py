@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.records import GIB
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 
 NOT_SUPPORTED = "not supported by this GPU or driver"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 from slowtok.proxy.gpus_used import gpus_used, seen_from
 
 GIB = 2**30

@@ -10,6 +10,7 @@ from slowtok.config.settings import load
 from slowtok.proxy.edge import make_relay
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.held_bytes import HeldBytes
+from slowtok.proxy.relay_settings import relay_settings
 
 ANY = cast(Any, None)
 
@@ -92,7 +93,7 @@ async def test_each_process_has_its_share_and_holds_nothing_that_is_more(
     given: dict[str, int], limit_bytes: int, max_body_bytes: int, max_reply_bytes: int
 ) -> None:
     watch: Any = SimpleNamespace(failures=Counter())
-    relay = make_relay(load(given, {}), ANY, ANY, watch)
+    relay = make_relay(relay_settings(load(given, {})), ANY, ANY, watch)
 
     assert relay.held.limit_bytes == limit_bytes
     assert (relay._max_body_bytes, relay._max_reply_bytes) == (max_body_bytes, max_reply_bytes)

@@ -10,8 +10,8 @@ from fakes.cases import FIRING, case, healthy, with_server, with_timeline
 from fakes.gpu_cases import gpu_case, with_readings
 from fakes.learning import NOW_UNIX_S, at, kept_at, learn
 from fakes.loads import holding, loading
-from slowtok.detectors.case import Case, History
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case, History
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.history import RECENT, Past
 from slowtok.proxy.past.kept import Kept

@@ -1,6 +1,6 @@
 """Which verdict the next reply tells."""
 
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.last_verdicts import KEEP_MODELS, LastVerdicts
 

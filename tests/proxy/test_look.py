@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from slowtok.detectors.engine import ServerFacts
-from slowtok.detectors.envelope import expect
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.case.engine import ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.expectation.envelope import expect
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.look import _read_model
 from slowtok.proxy.servers.facts import Probe

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slowtok.detectors.case import Neighbours, Phases
+from slowtok.detectors.case.case import Neighbours, Phases
 from slowtok.proxy.crowds import Look, Stay
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.neighbours import (

@@ -14,9 +14,9 @@ from fakes.client import Client
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply, until
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy import observer
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.exchange import Exchange
@@ -272,7 +272,6 @@ async def test_reply_that_nobody_waits_for_any_more_is_diagnosed_once(proxy: Ser
     watching.begin(mine)
     watching.begin(another)
     waiting = asyncio.create_task(watching.diagnosis_headers(mine))
-    await asyncio.sleep(0)  # now it is in the row
     watching.end(mine)
 
     assert await waiting == {}

@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.cases import healthy, with_phases, with_tokens
-from slowtok.detectors.case import PromptPrefix
+from slowtok.detectors.case.case import PromptPrefix
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.how_far import PromptGuess
 from slowtok.proxy.prompt_guess import KEEP_MODELS, PromptGuesses

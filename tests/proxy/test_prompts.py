@@ -1,6 +1,14 @@
 """Which earlier prompt a new one is compared with."""
 
-from slowtok.proxy.prompts import KEEP_MODELS, KEEP_PER_MODEL, MAX_AGE_S, Prompts
+from slowtok.detectors.case.case import Repeat
+from slowtok.proxy.prompts import (
+    KEEP_MODELS,
+    KEEP_PER_MODEL,
+    KEEP_TRIES,
+    MAX_AGE_S,
+    MAX_PAUSE_S,
+    Prompts,
+)
 from slowtok.proxy.stream.call import PromptPrint, print_prompt
 
 
@@ -91,3 +99,38 @@ def test_other_conversations_since_are_counted() -> None:
     assert mine is not None
     assert first is not None
     assert (mine.others_since, first.others_since) == (0, 4)
+
+
+def test_what_others_share_with_it_is_told() -> None:
+    prompts = Prompts()
+    prompts.remember("a", prompt("x" * 640, "mine"), 1.0)
+    prompts.remember("a", prompt("x" * 640, "other " * 9), 2.0)
+
+    mine = prompts.compare("a", prompt("x" * 640, "mine", "next"), 9.0)
+
+    assert mine is not None
+    assert (mine.others_since, mine.others_common_chars) == (1, 640)
+
+
+def test_tries_that_were_cut_short_are_counted_until_one_is_read() -> None:
+    prompts, asked = Prompts(), prompt("x" * 640, "mine")
+    assert prompts.repeat("a", asked, 0.0) is None
+
+    prompts.note_cut("a", asked, 200.0, 200.0, "client-gone")
+    prompts.note_cut("a", asked, 401.0, 200.0, "timeout")
+
+    assert prompts.repeat("a", asked, 402.0) == Repeat(count=2, spent_s=400.0, ended="timeout")
+    assert prompts.repeat("a", prompt("x" * 640, "other"), 402.0) is None
+    assert prompts.repeat("b", asked, 402.0) is None
+    assert prompts.repeat("a", asked, 401.0 + MAX_PAUSE_S + 1) is None
+    prompts.remember("a", asked, 403.0)
+    assert prompts.repeat("a", asked, 404.0) is None
+
+
+def test_tries_that_are_kept_are_bounded() -> None:
+    prompts = Prompts()
+    for i in range(KEEP_TRIES + 1):
+        prompts.note_cut("a", prompt(f"{i}" * 64), float(i), 1.0, "timeout")
+
+    assert prompts.repeat("a", prompt("0" * 64), 9.0) is None
+    assert prompts.repeat("a", prompt("1" * 64), 9.0) is not None

@@ -294,6 +294,22 @@ async def test_pipelined_requests_are_answered_in_order(engine: Upstream, client
     assert [(await client.reply())[1] for _ in range(2)] == [b"/a", b"/b"]
 
 
+async def test_trailer_that_a_request_announces_is_refused(
+    engine: Upstream, client: Client
+) -> None:
+    announced = ("Transfer-Encoding: chunked", "Trailer: X-Sum")
+    await client.ask("POST", "/x", *announced)
+    await client.send(b"1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n")
+    head, body = await client.reply()
+
+    assert head.status == 501
+    assert b"passes no trailer of a request on" in body
+    assert engine.count == 0
+    engine.reply = reply(b"ok")
+    await client.ask("GET", "/x", "Trailer: X-Sum")  # there is no body for it to come after
+    assert (await client.reply())[1] == b"ok"
+
+
 @pytest.mark.parametrize("upgrade", ["websocket", "TLS/1.0", "h2c, websocket"])
 async def test_upgrade_is_refused_clearly(upgrade: str, engine: Upstream, client: Client) -> None:
     await client.ask("GET", "/ws", f"Upgrade: {upgrade}", "Connection: Upgrade")

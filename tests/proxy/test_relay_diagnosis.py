@@ -11,8 +11,8 @@ from fakes.proxy import Served
 from fakes.rfc9651 import read_item, read_list
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, Head, chunk, chunked_head, reply
-from slowtok.detectors.case import Case
-from slowtok.detectors.finding import Diagnosis, Finding
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.proxy.observer import SETTLE_S
 
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'

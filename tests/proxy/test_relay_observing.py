@@ -18,7 +18,7 @@ from fakes.client import CHAT, Client
 from fakes.proxy import SILENT, Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
-from slowtok.detectors.server import queued
+from slowtok.detectors.causes.server import queued
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.log import Log

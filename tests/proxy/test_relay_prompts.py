@@ -20,6 +20,8 @@ ASKED: list[Any] = [
     ("/api/generate", {"system": SYSTEM, "prompt": "What?"}),
 ]
 
+ENGINES = {"/api/chat": "Ollama 0.34", "/api/generate": "Ollama 0.34"}  # of whom the reply is
+
 
 async def ask(client: Client, engine: Upstream, path: str, asked: dict[str, Any]) -> Arrival:
     body = orjson.dumps({"model": "small", "stream": False, **asked})
@@ -28,7 +30,9 @@ async def ask(client: Client, engine: Upstream, path: str, asked: dict[str, Any]
 
 
 async def answer(client: Client, arrived: Arrival, path: str) -> None:
-    await arrived.answer(reply(play(path, "llama-server", stream=False).events[0], JSON))
+    await arrived.answer(
+        reply(play(path, ENGINES.get(path, "llama-server"), stream=False).events[0], JSON)
+    )
     await client.reply()
 
 

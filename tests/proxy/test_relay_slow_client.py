@@ -11,7 +11,7 @@ from fakes.client import Client
 from fakes.proxy import Served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import LAST_CHUNK, SSE, chunk, chunked_head, until
-from slowtok.proxy.relay import CLIENT_BACKLOG_BYTES
+from slowtok.proxy.backlog import CLIENT_BACKLOG_BYTES
 
 STREAM_BYTES = 20 << 20
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"a" * 1000)
@@ -72,7 +72,7 @@ async def test_backlog_is_bounded_and_taken_later(
 async def test_time_until_the_client_has_it_all_is_delivery(
     proxy: Served, engine: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slowtok.proxy.relay.CLIENT_BACKLOG_BYTES", 16 << 20)
+    monkeypatch.setattr("slowtok.proxy.backlog.CLIENT_BACKLOG_BYTES", 16 << 20)
     slow = await proxy.connect(receive_buffer_bytes=SMALL_BUFFER_BYTES)
     await slow.chat()
     arrived = await engine.next()

@@ -13,7 +13,7 @@ from fakes.client import CHAT, Client
 from fakes.full_port import full_port
 from fakes.proxy import Served, serving
 from fakes.upstream import Arrival, Upstream
-from fakes.wire import JSON, SSE, Head, chunk, chunked_head, reply
+from fakes.wire import JSON, LAST_CHUNK, SSE, Head, chunk, chunked_head, reply
 
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 CLOSE_OR_RESET = pytest.mark.parametrize("end", [Arrival.close, Arrival.reset])
@@ -290,3 +290,25 @@ async def test_engine_that_answers_before_the_upload_is_done(
     head, body = await client.reply()
 
     assert (head.status, body) == (413, b"too large")
+
+
+@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
+@pytest.mark.parametrize("path", ["/x", CHAT])
+async def test_reply_that_is_reset_never_looks_whole(
+    path: str, version: str, proxy: Served, engine: Upstream
+) -> None:
+    """Its end would have been that of its connection."""
+    client = await proxy.connect()
+    body = b'{"model":"m","stream":true,"messages":[]}'
+    await client.ask("POST", path, JSON, body=body, version=version)
+    arrived = await engine.next()
+    await arrived.send(b"HTTP/1.1 200 OK\r\n" + SSE.encode() + b"\r\n\r\n" + TEXT)
+    head = await client.head()
+    arrived.reset()
+
+    if version == "HTTP/1.0":
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+    else:
+        assert not (await client.rest()).endswith(LAST_CHUNK)
+    assert (await proxy.record(head.get("slowtok-id")))["ended"] == "upstream-error"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.machine import HostSample
+from slowtok.detectors.case.machine import HostSample
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.host_status import host_now
 from slowtok.proxy.running import running, running_entry, stage

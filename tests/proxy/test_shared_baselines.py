@@ -10,9 +10,9 @@ from fakes.cases import with_server
 from fakes.learning import NOW_UNIX_S, kept_at, learn
 from fakes.sharing import on
 from fakes.stores import Memory, peers_at
-from slowtok.detectors.case import Baseline, Case
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.envelope import REFINE_AFTER
+from slowtok.detectors.case.case import Baseline, Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
+from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.baselines import Baselines
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.shared.peers import Peers

@@ -22,7 +22,21 @@ REFUSED = {
     "NUL in a value": OK + TWO + b"X-A: a\0b\r\n\r\n{}",
     "CR in the reason": b"HTTP/1.1 200 OK\rSet-Cookie: evil=1\r\n" + TWO + b"\r\n{}",
     "control character in a name": OK + TWO + b"X\x01A: a\r\n\r\n{}",
-    "space before a colon, after a length": OK + TWO + b"X-B : evil\r\n\r\n{}",
+    "two lengths that agree": OK + TWO + TWO + b"\r\n{}",
+    "too many fields": OK + TWO + b"X-B: evil\r\n" * 128 + b"\r\n{}",
+    "too long a header": OK + TWO + b"X-B: evil\r\nX-C: " + b"a" * 70_000 + b"\r\n\r\n{}",
+    "too many interim replies": b"HTTP/1.1 103 evil\r\n\r\n" * 17 + OK + TWO + b"\r\n{}",
+    "coding before chunks": (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"),
+    "coding in a line of its own": (
+        OK + b"Transfer-Encoding: gzip\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n"
+    ),
+    "coding nobody knows": OK + b"Transfer-Encoding: xchunked\r\n\r\n{}",
+    "chunks of HTTP/1.0": b"HTTP/1.0 200 OK\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n",
+    "chunk: bare LF after it": OK + CHUNKED + b"\r\n2\r\n{}\n0\r\n\r\n",
+    "chunk: bare LF after its size": OK + CHUNKED + b"\r\n2\n{}\r\n0\r\n\r\n",
+    "chunk: bare LF at the end": OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\n",
+    "trailer without a colon": OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nevil\r\n\r\n",
+    "another version": b"HTTP/2.0 200 OK\r\n" + TWO + b"\r\n{}",
     "no colon": OK + TWO + b"evil\r\n\r\n{}",
     "length and chunks": OK + TWO + CHUNKED + b"\r\n0\r\n\r\n" + SECOND,
     "chunks and length": OK + CHUNKED + TWO + b"\r\n0\r\n\r\n" + SECOND,
@@ -50,9 +64,10 @@ PLAIN = {
     "folded line": (OK + TWO + b"X-A: a\r\n b\r\n\r\n{}", ["a b"]),
     "bare LF": ((OK + TWO + b"X-A: a\r\n\r\n").replace(b"\r\n", b"\n") + b"{}", ["a"]),
     "space before a colon": (OK + b"Content-Length : 2\r\nX-A: a\r\n\r\n{}", ["a"]),
+    "space before another colon": (OK + TWO + b"X-A : a\r\n\r\n{}", ["a"]),
     "several values of one name": (OK + TWO + b"X-A: a\r\nx-a: b\r\n\r\n{}", ["a", "b"]),
-    "trailer": (
-        OK + CHUNKED + b"X-A: a\r\n\r\n2\r\n{}\r\n0\r\nSet-Cookie: evil=1\r\n\r\n",
+    "trailer that says something of the framing": (
+        OK + CHUNKED + b"X-A: a\r\n\r\n2\r\n{}\r\n0\r\nContent-Length: 9\r\n\r\n",
         ["a"],
     ),
     "many interim replies": (

@@ -59,6 +59,12 @@ REFUSED = {
     "HTTP/1.2": b"POST /target HTTP/1.2\r\nHost: localhost\r\n\r\n" + SMUGGLED,
     "HTTP/0.9 and more": b"GET /target\r\n\r\n" + SMUGGLED,
     "HTTP/1.0 with chunks and more": CHUNKED.replace(b"1.1", b"1.0") + HIDDEN,
+    "HTTP/1.0 with chunks that stays": (
+        CHUNKED.replace(b"1.1\r\n", b"1.0\r\nConnection: keep-alive\r\n") + HIDDEN
+    ),
+    "own page in HTTP/1.0 with chunks": (
+        CHUNKED.replace(b"1.1", b"1.0").replace(b"/target", b"/slowtok/health") + HIDDEN
+    ),
     "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SMUGGLED,
     "lower case method": b"post /target HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
     "no method": b"P(ST /target HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
@@ -154,7 +160,40 @@ async def test_what_is_no_plain_request_is_refused_politely(
 
     assert head.status == 501
     assert recorder.relayed == []
-    await works_on(client)
+    if head.get("connection") == "close":
+        assert b"Upgrade" in raw or raw.startswith(b"CONNECT")
+        assert await client.rest() == b""
+    else:
+        await works_on(client)
+    await works_anew(proxy)
+
+
+@pytest.mark.parametrize("target", [b"/target", b"/slowtok/health"])
+async def test_another_version_is_refused_in_ours(
+    target: bytes, proxy: Served, recorder: Recorder
+) -> None:
+    client = await proxy.connect()
+    await client.send(b"GET %b HTTP/2.0\r\nHost: localhost\r\n\r\n" % target)
+    head, _ = await client.reply()
+
+    assert head.first_line.startswith("HTTP/1.1 505 ")
+    assert await client.rest() == b""
+    assert recorder.relayed == []
+    await works_anew(proxy)
+
+
+async def test_offer_of_http2_is_declined_and_ends_the_connection(
+    proxy: Served, recorder: Recorder
+) -> None:
+    """What came in one read with it is lost: who sent it must not wait for an answer."""
+    client = await proxy.connect()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
+    await client.send(b"GET /target HTTP/1.1\r\nHost: localhost\r\n" + offer + b"\r\n" + SMUGGLED)
+    head, body = await client.reply()
+
+    assert (head.status, head.get("connection"), body) == (200, "close", HEALTHY)
+    assert await client.rest() == b""
+    assert recorder.engine.count == 1
     await works_anew(proxy)
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 from simulator.run import Trace
 from simulator.world import World
-from slowtok.detectors.case import EngineTimings, Timeline, Tokens
+from slowtok.detectors.case.case import EngineTimings, Timeline, Tokens
 
 SENT_AT_S = 5000.0
 KEEP_STEPS = 4096
@@ -98,6 +98,7 @@ def _tokens(world: World) -> Tokens:
         prompt=request.prompt,
         cached=None if world.engine.is_old_ollama else request.cached,
         completion=request.completion,
+        reasoning=round(request.completion * request.reasoning_ratio) or None,
         drafted=rounds * work.drafted if tells_drafts else None,
         accepted=int(rounds * (per_pass - 1)) if tells_drafts else None,
     )

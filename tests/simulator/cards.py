@@ -10,7 +10,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.machine import GpuFacts
 
 GIB = 2**30
 MIB = 2**20

@@ -22,7 +22,7 @@ from simulator.world import (
     Waits,
     World,
 )
-from slowtok.detectors.case import Phase
+from slowtok.detectors.case.case import Phase
 
 COOL, COOL_C = 1.0, 26.0
 LITTLE_GAIN = 1.15

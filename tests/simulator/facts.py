@@ -8,16 +8,24 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import slowtok.detectors.case.case as contract_of_cases
 from simulator.cards import GIB
 from simulator.contract import has, made
 from simulator.physics import prefill_s
 from simulator.readings import SERVER_PID, buffer_bytes, server_bytes
 from simulator.run import Trace
 from simulator.world import FOREVER, Engineering, Health, Others, Placement, Request, World
-from slowtok.detectors import case as contract_of_cases
-from slowtok.detectors.case import Baseline, Case, History, ModelLoad, Neighbours, PromptPrefix
-from slowtok.detectors.engine import EngineActivity, ServerFacts
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.case.case import (
+    Abandoned,
+    Baseline,
+    Case,
+    History,
+    ModelLoad,
+    Neighbours,
+    PromptPrefix,
+)
+from slowtok.detectors.case.engine import EngineActivity, ServerFacts
+from slowtok.detectors.case.machine import DeviceFacts
 
 PORTS = {"llama-server": 8080, "ollama": 11434, "vllm": 8000, "sglang": 30000}
 CHARS_PER_TOKEN = 4
@@ -87,7 +95,9 @@ def server_facts(world: World) -> ServerFacts:
         loaded_bytes=loaded,
         loaded_gpu_bytes=on_gpu,
         loaded_models=(world.model.name,) if kind == "ollama" else None,
-        kv_cache_tokens=engine.context * engine.slots if llama else 60_000,
+        kv_cache_tokens=engine.context * engine.slots if llama else engine.kv_tokens or 60_000,
+        started_unix_s=None if hidden else 1.8e9 - (200.0 if world.past.fresh else 36000.0),
+        template_habits=engine.template_habits,
         gpu_memory_ratio=None if llama else engine.memory_ratio,
         prefix_caching=None if llama else engine.prefix_caching,
         eager=None if llama else engine.eager,
@@ -162,8 +172,18 @@ def neighbours(world: World, trace: Trace) -> Neighbours:
         decode_mean=beside * share,
         decode_max=round(beside) if share else 0,
         counted=counted and beside > 0,
+        abandoned=_abandoned(world),
         **_crowd(world),
     )
+
+
+def _abandoned(world: World) -> Abandoned | None:
+    """Return who left: an engine that goes on for them shows it, if it is looked at."""
+    left_s, waits = world.waits.left_s, world.waits
+    if left_s is None:
+        return None
+    seen_s = max(waits.queue_s - LOOK_S, 0.1) if waits.queue_s else 0.0
+    return Abandoned(count=1, left_s=left_s, seen_s=seen_s if _has_gauges(world) else None)
 
 
 def _crowd(world: World) -> dict[str, Any]:
@@ -208,6 +228,8 @@ def prompt(world: World) -> PromptPrefix | None:
         difference_role="system" if request.common < 0.2 else "user",
         difference_kind=request.difference,
         others_since=request.others_since,
+        others_common_chars=int(chars * request.others_common) if request.others_since else None,
+        previous_chars=common if request.grew else int(chars * 0.98),
         granularity_chars=64,
         previous_age_s=request.previous_age_s,
     )
@@ -248,6 +270,11 @@ def history(world: World, case: Case, well_tps: float, same_tps: float, dice: Ra
         best_decode_tps=best,
         best_prefill_tps=_best_prefill_tps(world) if well else None,
         week_ago_decode_tps=None if week_ago is None else week_ago * dice.uniform(0.93, 0.98),
+        other_version="other" if past.other_build else None,
+        other_version_decode_tps=well_tps * dice.gauss(1, 0.02) if past.other_build else None,
+        other_version_count=past.other_build,
+        served_before=None if past.fresh or not past.count else past.count,
+        served_alike=None if past.fresh or not past.count else past.count,
     )
 
 

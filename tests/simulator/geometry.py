@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 
 BITS = {
     "Q3_K_M": 3.91, "IQ4_XS": 4.3, "Q4_K_M": 4.85, "Q5_K_M": 5.7, "Q6_K": 6.56, "Q8_0": 8.5,
@@ -29,6 +29,7 @@ class Model:
     experts_used: int | None = None
     bits: float | None = None
     read_bytes: float | None = None
+    state_mib: float = 0.0
 
     def file_bytes(self, quantisation: str) -> float:
         """Bytes of all weights."""
@@ -65,6 +66,7 @@ class Model:
             kv_window_tokens=self.window_tokens or None,
             kv_window_bytes_per_token=self.window_bytes or None,
             bits_per_weight=self.bits or BITS[quantisation],
+            state_bytes=self.state_mib * 2**20,
         )
 
 

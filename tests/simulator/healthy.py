@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
+from simulator import prompt_faults
 from simulator.cards import DATACENTER, GEFORCE, LAPTOPS, UNIFIED, VGPUS
 from simulator.cost import without_fault
 from simulator.geometry import MODELS
@@ -240,6 +241,8 @@ HEALTHY: dict[str, Callable[[Random], World]] = {
         lossy_sampling, under_wsl, two_sessions_ago,
     )
 }  # fmt: skip
+
+HEALTHY |= prompt_faults.HEALTHY
 
 LOOKS_LIKE: Mapping[str, frozenset[str]] = {
     "harmless-batch": frozenset({"batch-shared"}),

@@ -7,7 +7,7 @@ from simulator.cards import LAPTOPS
 from simulator.setups import cpu_world, gpu_world, lasting, log_uniform, standing
 from simulator.simulate import Truth
 from simulator.world import Host, Level, World, change
-from slowtok.detectors.case import Phase
+from slowtok.detectors.case.case import Phase
 
 LAPTOP_HOST = Host(ram_gib=32, ram_gb_s=55, physical=8, logical=16)
 

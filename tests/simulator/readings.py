@@ -13,7 +13,7 @@ from simulator.contract import made
 from simulator.run import Trace
 from simulator.silicon import State
 from simulator.world import World
-from slowtok.detectors.machine import GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.machine import GpuProcess, GpuSample, HostSample
 
 GPU_S, HOST_S, SLOW_S = 0.1, 0.2, 1.0
 UTILISATION_S, POWER_S = 0.5, 1.0

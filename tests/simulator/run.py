@@ -107,6 +107,7 @@ class _Run:
         tokens = world.request.prompt - world.request.cached
         sm, _ = self._clocks()
         seconds = prefill_s(world, tokens, sm, self._at_s)
+        self._compile(world.waits.compile_s)
         until_s, self._dt = self._at_s + seconds, _step_for(seconds)
         on_cpu = not world.used_cards or world.placement.gpu_ratio == 0
         busy = 0.0 if on_cpu else 0.97 * max(world.placement.gpu_ratio, 0.3)
@@ -128,6 +129,22 @@ class _Run:
             left = until_s - self._at_s
             self._dt = min(self._dt, max(left, 1e-3))
             self._step([load for _ in world.used_cards], state)
+
+    def _compile(self, seconds: float) -> None:
+        """Make kernels: one core works, and the GPU waits."""
+        until_s, self._dt = self._at_s + seconds, _step_for(seconds)
+        while self._at_s < until_s - 1e-9:
+            state = HostState(
+                at_s=self._at_s,
+                server_cores=1.2,
+                threads=1,
+                starved=0.0,
+                throttled=0.0,
+                others=self._world.others.cores.at(self._at_s),
+                disk_bytes_per_s=0.0,
+                io_stalled=0.0,
+            )
+            self._step([Load(busy=0.03) for _ in self._world.used_cards], state)
 
     def _decode(self) -> None:
         world, trace = self._world, self._trace

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
-from simulator import gpu_faults, memory_faults, outer_faults, server_faults
+from simulator import gpu_faults, memory_faults, outer_faults, prompt_faults, server_faults
 from simulator.combined import COMBINED
 from simulator.cost import costs, talks_for_nothing
 from simulator.healthy import HEALTHY, LOOKS_LIKE
@@ -19,7 +19,7 @@ from simulator.sight import seen
 from simulator.simulate import Scenario, Truth, simulate
 from simulator.unexplained import UNEXPLAINED
 from simulator.world import World
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 
 Split = Literal["tuning", "published"]
 Group = Literal["fault", "healthy", "unexplained"]
@@ -34,6 +34,7 @@ _FAULTY = (
     server_faults.batch_shared, server_faults.behind_a_prompt, server_faults.kv_preemption,
     server_faults.model_load,
     server_faults.prompt_cache_miss, server_faults.slow_prefill, server_faults.draft_rejected,
+    *prompt_faults.FAULTS.values(),
     outer_faults.cpu_quota, outer_faults.host_contention, outer_faults.low_power_mode,
     outer_faults.slow_reader, outer_faults.slow_network, outer_faults.proxy_lag,
 )  # fmt: skip
@@ -105,7 +106,7 @@ def settle(truth: Truth, world: World) -> Truth:
     return replace(truth, slow=None, cost=cost)
 
 
-INFORMATIONAL = frozenset({"long-context"})
+INFORMATIONAL = frozenset({"long-context", "oversized-prompt", "long-thinking"})
 """What may be said of a run that lost nothing: it explains a normal one."""
 
 

@@ -22,7 +22,7 @@ from simulator.setups import (
 )
 from simulator.simulate import Truth
 from simulator.world import Kind, Level, Placement, World, change
-from slowtok.detectors.case import Phase
+from slowtok.detectors.case.case import Phase
 
 LLAMAS: tuple[Kind, ...] = ("llama-server", "ollama")
 MANY: tuple[Kind, ...] = ("llama-server", "vllm", "sglang")
@@ -209,7 +209,7 @@ def prompt_cache_miss(dice: Random, kinds: Sequence[Kind] = ALL_KINDS) -> tuple[
         shared=dice.uniform(0.85, 0.98),
         previous_age_s=dice.uniform(3, 90),
         difference=dice.choice(("time", "attribution-header", "tools-order")) if changed else None,
-        others_since=0 if changed else dice.randint(0, 4),
+        others_since=0,
     )
     return lasting(world, dice, (3, 8)), _truth(
         "prompt-cache-miss", phase="prefill", allowed=("long-context", "slow-prefill")

@@ -9,9 +9,9 @@ from simulator.cost import without_fault
 from simulator.readings import gpu_samples, host_samples
 from simulator.run import Trace, run
 from simulator.world import World
-from slowtok.detectors.case import Case, EngineTimings, Phase
-from slowtok.detectors.engine import EngineActivity
-from slowtok.detectors.expectation import with_expectation
+from slowtok.detectors.case.case import Case, EngineTimings, Phase
+from slowtok.detectors.case.engine import EngineActivity
+from slowtok.detectors.expectation.case_envelope import with_expectation
 from slowtok.proxy.stream.phases import split
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from simulator.cards import LANE_GB_S, Card
 from simulator.geometry import Model
-from slowtok.detectors.case import DifferenceKind
+from slowtok.detectors.case.case import DifferenceKind
 
 Kind = Literal["llama-server", "ollama", "vllm", "sglang"]
 Before = Literal["nothing", "well", "same"]
@@ -83,6 +83,8 @@ class Engine:
     metrics: bool = True
     api: Literal["openai", "native"] = "openai"
     memory_ratio: float = 0.9
+    template_habits: tuple[str, ...] | None = None
+    kv_tokens: int | None = None
     unified_memory: bool = False
 
     @property
@@ -113,6 +115,9 @@ class Request:
     previous_age_s: float | None = None
     difference: DifferenceKind | None = None
     others_since: int = 0
+    others_common: float = 0.0
+    grew: bool = False
+    reasoning_ratio: float = 0.0
     stream: bool = True
     chunk_tokens: float = 1.0
 
@@ -217,7 +222,8 @@ class Engineering:
 class Waits:
     """Time before the work begins, and after it.
 
-    `behind_prompt`: there was room, and the engine read the prompt of another first.
+    `behind_prompt`: there was room, and the engine read the prompt of another first. `compile_s` is
+    what kernels take to be made, `left_s` how long before a client left in mid-answer.
     """
 
     queue_s: float = 0.0
@@ -226,6 +232,8 @@ class Waits:
     load_s: float = 0.0
     slept: bool = False
     load_reads_disk: bool = True
+    compile_s: float = 0.0
+    left_s: float | None = None
     proxy_s: float = 0.0
     proxy_lag_s: float = 0.0
     blocked_s: float = 0.0
@@ -261,7 +269,8 @@ class Health:
 class Past:
     """What the proxy had seen before: `count` requests of this setup, all well or all like this.
 
-    `fresh` says that the engine was started anew between them and this request.
+    `fresh` says that the engine was started anew between them and this request. Another build
+    served `other_build` requests well before.
     """
 
     before: Before = "nothing"
@@ -275,6 +284,7 @@ class Past:
     earlier_gpu_gib: float | None = None
     slow_recently: int = 0
     causes: tuple[str, ...] = ()
+    other_build: int = 0
     models: tuple[str, ...] = ()
 
 

@@ -64,6 +64,7 @@ def result_file(path: Path, **protocol: object) -> Path:
     return path
 
 
+@pytest.mark.engine_speed
 @pytest.mark.engine
 def test_measures_through_the_running_slowtok_and_compares(
     llama_server: RunningEngine, tmp_path: Path
@@ -102,6 +103,7 @@ def test_measures_through_the_running_slowtok_and_compares(
         assert stat.S_IMODE(after.stat().st_mode) == 0o600
 
 
+@pytest.mark.engine_speed
 @pytest.mark.engine
 def test_brings_a_slowtok_of_its_own_and_takes_an_own_prompt(
     llama_server: RunningEngine, tmp_path: Path

@@ -14,7 +14,7 @@ from fakes.cases import FIRING, healthy, with_timeline
 from fakes.commands import run
 from fakes.wire import JSON, reply
 from slowtok.config.settings import Settings, load
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.commands import explain
 from slowtok.proxy.commands.explain import run_explain
 from slowtok.proxy.outputs.record import make_record

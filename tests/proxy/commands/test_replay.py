@@ -14,8 +14,8 @@ import pytest
 from fakes.cases import FIRING, healthy, with_envelope, with_timeline
 from fakes.commands import SLOWTOK, WAIT_S, environment, run
 from slowtok.config.settings import load
-from slowtok.detectors.case import Baseline, Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Baseline, Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.case_file import dump_case
 from slowtok.proxy.commands.replay import run_replay
 from slowtok.proxy.outputs.record import make_record

@@ -18,7 +18,7 @@ from fakes.client import CHAT
 from fakes.commands import Running, keep_ram_bandwidth, run, served, started
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.commands import screen as screen_module
 from slowtok.proxy.commands.screen import MOST_LINES, Screen
 from slowtok.proxy.commands.serve import addresses, outward_address
@@ -166,7 +166,7 @@ async def test_without_a_command_it_serves_and_ctrl_c_ends_it_with_its_children(
         address = await running.address()
         request_id = await ask(address)
         line = await running.line()
-        [sampler] = children(running)
+        of_it = children(running)
         code = await running.end(signal.SIGINT, group=True)
 
         assert running.out[0] == f"engine    {engine.url} (llama-server b1-0: small)\n"
@@ -177,7 +177,7 @@ async def test_without_a_command_it_serves_and_ctrl_c_ends_it_with_its_children(
         assert line.endswith(request_id)
         assert code == 0
         assert running.err == [""]
-        assert not sampler.is_running()
+        assert not any(child.is_running() for child in of_it)
         logged = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert [entry["event"] for entry in logged] == ["engine-found", "request"]
 
@@ -188,14 +188,14 @@ async def test_log_on_standard_output_is_nothing_but_json(engine: Upstream, tmp_
     async with served(tmp_path, "--upstream", engine.url, "--log", "-") as running:
         request_id = await ask(await running.address(err=True))
         found, request = json.loads(await running.line()), json.loads(await running.line())
-        [sampler] = children(running)
+        of_it = children(running)
         code = await running.end(signal.SIGTERM)
 
     assert found["event"] == "engine-found"
     assert (request["event"], request["id"]) == ("request", request_id)
     assert code == 0
     assert running.out[2:] == [""], running.out
-    assert not sampler.is_running()
+    assert not any(child.is_running() for child in of_it)
     assert not (tmp_path / "log.jsonl").exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 from fakes.cases import FIRING, healthy, with_timeline
 from fakes.commands import SLOWTOK, WAIT_S, environment, run, started
 from slowtok.config.settings import SettingsError, load
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.commands import tail
 from slowtok.proxy.outputs.record import make_record
 

@@ -49,7 +49,7 @@ def test_a_model_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 @pytest.mark.engine
 @pytest.mark.demo
-@pytest.mark.flaky(reruns=2, reruns_delay=2)  # other programs may take this machine's cores
+@pytest.mark.engine_speed
 def test_the_whole_demo(tmp_path: Path, ram_bytes_per_s: float) -> None:
     """Somebody else's load may disturb single requests, which are then said to be so."""
     keep_ram_bandwidth(tmp_path, ram_bytes_per_s)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.envelope import REFINE_AFTER
+from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.demo import shots
 from slowtok.proxy.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.demo.stage import CONTEXT_TOKENS, SLOTS

@@ -19,7 +19,7 @@ from fakes.doctor import (
     seen,
     states,
 )
-from slowtok.detectors.machine import CpuUser, GpuProcess, GpuSample
+from slowtok.detectors.case.machine import CpuUser, GpuProcess, GpuSample
 from slowtok.proxy.doctor.check import Check
 from slowtok.proxy.doctor.seen import Seen
 

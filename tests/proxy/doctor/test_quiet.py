@@ -18,7 +18,7 @@ from fakes.doctor import (
     seen,
     states,
 )
-from slowtok.detectors.machine import GpuProcess
+from slowtok.detectors.case.machine import GpuProcess
 from slowtok.proxy.doctor.seen import Seen
 
 ON_CORES = replace(SERVER, gpu_layers=0, gpu_indices=(), threads=8)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fakes.hf_folder import small_llama, write_folder
-from slowtok.detectors.machine import DeviceFacts, GpuFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
 from slowtok.proxy.outlook.asked import Asked, AskError, question
 from slowtok.proxy.outlook.outlook import outlook, outlook_json
 

@@ -18,8 +18,8 @@ from fakes.cases import (
     with_tokens,
 )
 from fakes.records import full_record
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.console import is_telling, plain, request_line, seconds
 from slowtok.proxy.outputs.explanation import explanation
 from slowtok.proxy.outputs.gpu_text import gpu_line

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import aiohttp
 
-from slowtok.detectors.phases import _CUT_SHORT
+from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.outputs.errors import WHAT_TO_CHECK, error_response
 from slowtok.proxy.page.serve import FOLDER
 from slowtok.proxy.upstream import _error_for, no_engine
@@ -38,8 +38,8 @@ def test_explanation_advises_what_the_reply_has_said() -> None:
 def test_page_gives_the_same_reasons_and_advice() -> None:
     words = (FOLDER / "js" / "endings.js").read_text("utf-8")
 
-    for ended, reason in _CUT_SHORT.items():
-        assert ended in words
-        assert f'"{reason}"' in words
+    for name, ending in CUT_SHORT.items():
+        assert name in words
+        assert f'"{ending.reason}"' in words
     for check in WHAT_TO_CHECK.values():
         assert f'"{check}"' in words

@@ -7,8 +7,8 @@ import pytest
 
 from fakes.cases import healthy, with_server
 from fakes.records import GIB, full_case, with_full_gpus
-from slowtok.detectors.case import Case
-from slowtok.detectors.machine import GpuProcess, GpuSample
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.proxy.outputs.gpus import MOST_OTHERS, REASONS, gpu_entries
 
 

@@ -13,10 +13,10 @@ from fakes.cases import (
     with_timeline,
     with_tokens,
 )
-from slowtok.detectors.case import Case, Range
-from slowtok.detectors.catalog import CATALOG
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.finding import Diagnosis
+from slowtok.detectors.case.case import Case, Range
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.diagnosis.catalog import CATALOG
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.headers import diagnosis_headers, hint, previous, server_timing
 
 ID = "0199f3c2-0000-7000-8000-000000000001"

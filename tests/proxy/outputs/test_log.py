@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from fakes.cases import healthy
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.log import Log, to_json
 from slowtok.proxy.outputs.record import make_record

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain_met
 
 from fakes.cases import FIRING, case, with_phases, with_server, with_timeline
 from fakes.records import full_case
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.names import MOST_MODELS
 from slowtok.proxy.outputs.now import EngineNow, Now, gpus_now

@@ -14,8 +14,8 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 
 from fakes.cases import FIRING, case, with_phases, with_server, with_timeline
 from fakes.otlp import Receiver, attributes, grpc_receiver, http_receiver
 from slowtok.config.settings import SettingsError, load
-from slowtok.detectors.case import Case
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.exchange import Exchange
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.otel_export import PROTOCOL

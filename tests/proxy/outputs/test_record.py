@@ -10,12 +10,12 @@ import pytest
 
 from fakes.cases import FIRING, case, healthy, with_phases, with_server, with_timeline
 from fakes.records import full_record, names
-from slowtok.detectors.case import Case, Envelope, Phases, Timeline
-from slowtok.detectors.diagnose import diagnose
-from slowtok.detectors.engine import ModelFacts
-from slowtok.detectors.facts import how_to_enable
-from slowtok.detectors.finding import Diagnosis
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.case.case import Case, Envelope, Phases, Timeline
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import MAX_TEXT_CHARS, SCHEMA, make_record
 
 CONTRACT = """

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from fakes.cases import healthy, with_timeline
-from slowtok.detectors.diagnose import diagnose
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.case_file import parse_case
 from slowtok.proxy.outputs.recorder import Recorder
 
@@ -79,7 +79,8 @@ def test_full_disk_is_counted_and_leaves_no_half_case(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails in the same place."""
     code = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from fakes.cases import healthy; from slowtok.detectors.diagnose import diagnose\n"
+        "from fakes.cases import healthy\n"
+        "from slowtok.detectors.diagnosis.diagnose import diagnose\n"
         "from slowtok.proxy.outputs.recorder import Recorder\n"
         "recorder = Recorder(Path(sys.argv[1]))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fakes.cases import healthy, with_server
 from fakes.gpu_cases import DEVICE, RTX_3090, gpu_case, with_readings
-from slowtok.detectors.case import Case
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.past.bests import Best, Bests, seen_in
 
 DAY = int(1.8e9 // 86_400)

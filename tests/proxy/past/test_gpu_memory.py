@@ -6,7 +6,7 @@ import pytest
 
 from fakes.gpu_cases import GIB, MIB
 from fakes.loads import RESERVED_BYTES, TOTAL_BYTES, holding
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.past.gpu_memory import Rise, held_over_time, last_rise, lowest
 
 PIDS = (4711,)

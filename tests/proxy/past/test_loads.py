@@ -15,10 +15,10 @@ from fakes.loads import (
     request,
     with_runners,
 )
-from slowtok.detectors.case import Case, ModelLoad
-from slowtok.detectors.machine import GpuSample
-from slowtok.detectors.placement import placement
-from slowtok.detectors.placement_why import better_load_bytes, others_at_load_bytes
+from slowtok.detectors.analysis.placement.reasons import better_load_bytes, others_at_load_bytes
+from slowtok.detectors.analysis.placement.where import placement
+from slowtok.detectors.case.case import Case, ModelLoad
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.past.loads import MOST_LOADS, Loads
 
 FREE_BYTES = TOTAL_BYTES - RESERVED_BYTES

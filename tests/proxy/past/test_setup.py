@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import healthy, with_envelope, with_server, with_tokens
-from slowtok.detectors.case import Crowd, Neighbours
-from slowtok.detectors.engine import EngineActivity
+from slowtok.detectors.case.case import Crowd, Neighbours
+from slowtok.detectors.case.engine import EngineActivity
 from slowtok.proxy.past.setup import decode_setup, is_alone, model_of, prefill_setup
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.amdgpu import APU, APU_SENSORS, GIB, SWITCHED, XTX, XTX_SENSORS, Tree, fdinfo
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling import amdgpu
 from slowtok.proxy.sampling.amdgpu import Cards, open_amd
 from slowtok.proxy.sampling.amdgpu_files import SysFiles

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.amdgpu import APU, APU_SENSORS, GIB, IDS, XTX, Tree
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling.amdgpu_facts import ABSENT, read_facts, read_limits
 from slowtok.proxy.sampling.amdgpu_files import find_cards
 from slowtok.proxy.sampling.procfs import ProcFiles

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.detectors.machine import DeviceFacts
+from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.sampling.conditions import (
     FIRST_PID_NAMESPACE,
     has_private_pids,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling import macmon
 from slowtok.proxy.sampling.macmon import Macmon, open_macmon
 from slowtok.proxy.sampling.macmon_lines import ABSENT, parse_line, read_facts, read_sample

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.sampling.nvidia_kernel import FOLDER, listed_gpus
 
 INFORMATION = """\

@@ -17,7 +17,7 @@ import pytest
 from fakes.nvml import stand_in
 from fakes.nvml.cards import H100, MIB, RTX_4090
 from fakes.nvml.stand_in import Script
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.sampling import nvml_devices, patient
 from slowtok.proxy.sampling.nvml import HUNG
 from slowtok.proxy.sampling.nvml_devices import Devices

@@ -8,7 +8,7 @@ import pytest
 from fakes.nvml import stand_in
 from fakes.nvml.cards import MIB, RTX_4090
 from fakes.nvml.stand_in import Script
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.sampling.nvml_calls import Device
 from slowtok.proxy.sampling.nvml_facts import bandwidth_bytes_per_s, read_facts
 

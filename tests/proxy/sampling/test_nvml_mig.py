@@ -10,7 +10,7 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import H100, MIB, MIG, RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
-from slowtok.detectors.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling.nvml_devices import Devices
 
 NO_EVENTS = {"Xids": None}

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fakes.listening_process import Server
-from slowtok.detectors.machine import DeviceFacts, HostSample
+from slowtok.detectors.case.machine import DeviceFacts, HostSample
 from slowtok.proxy.sampling.machine import Machine
 from slowtok.proxy.sampling.portable import (
     PortableHostReader,

@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from slowtok.detectors.machine import CpuUser, DeviceFacts, GpuFacts
+from slowtok.detectors.case.machine import CpuUser, DeviceFacts, GpuFacts
 from slowtok.proxy.sampling.readings import Readings
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from slowtok.proxy.sampling.redaction import redact_arguments, redact_variable
+from slowtok.proxy.sampling.redaction import keyless, redact_arguments, redact_variable
 
 SECRET = "s3cr3t-Value"
 
@@ -67,3 +67,16 @@ def test_variables() -> None:
     assert redact_variable("OLLAMA_HOST", "http://me:pw@0.0.0.0") == "http://***@0.0.0.0"
     assert redact_variable("VLLM_API_KEY", SECRET) is None
     assert redact_variable("LLAMA_ARG_HF_TOKEN", SECRET) is None
+
+
+def test_a_child_inherits_no_secret() -> None:
+    environ = {
+        "PATH": "/bin",
+        "LD_LIBRARY_PATH": "/usr/lib/wsl/lib",
+        "SLOWTOK_API_KEY": "mine",
+        "SLOWTOK_BASELINES_URL": "redis://user:mine@host",
+        "OPENAI_API_KEY": "sk-mine",
+        "HF_TOKEN": "mine",
+    }
+
+    assert keyless(environ) == {"PATH": "/bin", "LD_LIBRARY_PATH": "/usr/lib/wsl/lib"}

@@ -1,4 +1,4 @@
-from slowtok.detectors.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.sampling.ring import Ring
 
 

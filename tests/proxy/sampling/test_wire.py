@@ -1,6 +1,6 @@
 import pytest
 
-from slowtok.detectors.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 from slowtok.proxy.sampling.wire import (
     BadLine,
     EdgeLine,

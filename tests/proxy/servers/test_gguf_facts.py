@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.gguf_facts import HeaderReader, main, read
 
 WIDTH, VOCABULARY = 64, 100

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts import Loaded, Probe
 from slowtok.proxy.servers.llama_server import probe, read_probe
 from slowtok.proxy.servers.reply import Reply
@@ -43,6 +43,7 @@ def test_the_recorded_replies(llama_server_reply: Recorded) -> None:
         slots=2,
         speculative=False,
         sleeping=False,
+        template_habits=(),
     )
 
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts import Flags, Identity, Loaded, Probe
 from slowtok.proxy.servers.lm_studio import probe, read_probe, read_probe_v0
 from slowtok.proxy.servers.reply import Reply

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.hf_folder import Tensors, small_llama, write_folder
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.hf_facts import main, read
 from slowtok.proxy.servers.loading import (
     AS_IN_THE_FILES,

@@ -1,4 +1,4 @@
-"""Replies written after Ollama's api/types.go and server/routes.go, not recorded."""
+"""Replies recorded from Ollama, and others written after its api/types.go and server/routes.go."""
 
 from typing import Any
 
@@ -7,9 +7,11 @@ import orjson
 import pytest
 from aiohttp import web
 
-from slowtok.detectors.engine import ModelFacts
+from fakes import recordings
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.facts import Loaded, Probe
-from slowtok.proxy.servers.ollama import probe, read_probe
+from slowtok.proxy.servers.identify import decide
+from slowtok.proxy.servers.ollama import counts_cached, probe, read_probe
 from slowtok.proxy.servers.reply import Reply
 
 BLOB = "/var/lib/ollama/blobs/sha256-abc"
@@ -47,10 +49,59 @@ def test_a_model_of_the_cloud_has_no_file() -> None:
     )
 
 
-def test_a_model_wholly_in_ram_leaves_the_zero_out() -> None:
+def recorded(name: str) -> Reply:
+    response = recordings.unframe(recordings.load(name))
+    return Reply(status=response.status, body=response.body)
+
+
+@pytest.mark.parametrize(
+    ("version", "size"), [("0.17", 190_948_608), ("0.34", 210_690_374)], ids=["0.17", "0.34"]
+)
+def test_the_recorded_replies(version: str, size: int) -> None:
+    told = {
+        what: recorded(f"ollama-{version}.api-{what}") for what in ("version", "tags", "ps", "show")
+    }
+    found = read_probe(told["version"], told["tags"], told["ps"], {"small:latest": told["show"]})
+    (loaded,) = found.loaded or ()
+
+    assert (found.version or "").startswith(f"{version}.")
+    assert found.models == ("small:latest",)
+    assert (loaded.memory_bytes, loaded.gpu_bytes, loaded.context_tokens) == (size, 0, 4096)
+    assert loaded.path is not None
+    assert "/blobs/sha256-b179c9523d0e" in loaded.path
+    model = loaded.model or ModelFacts()
+    assert (model.layers, model.parameters, model.quantisation) == (30, 134_515_008, "Q4_1")
+    assert model.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2  # K and V, layers, heads, size, bytes
+    assert read_probe(None, None, recorded(f"ollama-{version}.api-ps-empty"), {}).loaded == ()
+
+
+@pytest.mark.parametrize("version", ["0.17", "0.34"])
+def test_it_is_known_by_what_it_answers(version: str) -> None:
+    replies = {
+        path: recorded(f"ollama-{version}.{name}")
+        for path, name in (
+            ("/", "root"), ("/v1/models", "models"), ("/api/version", "api-version"),
+            ("/props", "error-unknown-path"),
+        )
+    }  # fmt: skip
+    found = decide(replies)
+    assert found is not None
+    assert (found.kind, (found.version or "")[:4]) == ("ollama", version)
+
+
+@pytest.mark.parametrize(
+    ("version", "counts"),
+    [("0.34.0", True), ("0.40.12", True), ("1.0.0", True), ("0.33.9", False), ("0.17.4", False),
+     ("0.0.0", False), (None, False), ("", False)],
+)  # fmt: skip
+def test_cached_tokens_are_counted_since_034(version: str | None, counts: bool) -> None:
+    assert counts_cached(version) == counts
+
+
+def test_a_size_without_its_part_on_gpus_leaves_that_open() -> None:
     entry = says({"models": [{"name": "m", "size": 10}]})
     (loaded,) = read_probe(None, None, entry, {}).loaded or ()
-    assert (loaded.memory_bytes, loaded.gpu_bytes) == (10, 0)
+    assert (loaded.memory_bytes, loaded.gpu_bytes) == (10, None)
 
 
 @pytest.mark.parametrize(

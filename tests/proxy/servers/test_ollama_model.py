@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slowtok.detectors.engine import ModelFacts
+from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.servers.ollama_model import read_model
 from slowtok.proxy.servers.reply import Reply
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from slowtok.detectors.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.sampling.wire import ChildProcess, ProcessFacts
 from slowtok.proxy.servers.facts import Flags, Identity, Loaded, Probe
 from slowtok.proxy.servers.server_facts import loaded_model, model_path, server_facts, told_model
@@ -64,7 +64,7 @@ def test_llama_server_with_its_defaults() -> None:
         local=True, pid=7, context_tokens=2048, slots=2, gpu_layers=-1, kv_type_k="f16",
         kv_type_v="f16", speculative=False, slept=False, batch_tokens=2048,
         micro_batch_tokens=512, kv_on_gpu=True, split_mode="layer", kv_cache_tokens=2048,
-        prefix_caching=True,
+        prefix_caching=True, started_unix_s=100.0,
     )  # fmt: skip
 
 

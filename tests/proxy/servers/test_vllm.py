@@ -30,7 +30,10 @@ def test_the_recorded_replies(vllm_reply: Recorded) -> None:
 
 def test_the_recorded_metrics() -> None:
     assert read_probe(None, None, Reply(status=200, body=METRICS)) == Probe(
-        kv_cache_tokens=46592, gpu_memory_ratio=0.92, prefix_caching=True
+        kv_cache_tokens=46592,
+        gpu_memory_ratio=0.92,
+        prefix_caching=True,
+        cache_block_tokens=128,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import DifferenceKind, PromptPrefix
+from slowtok.detectors.case.case import DifferenceKind, PromptPrefix
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.call import (
     COARSE_BLOCK_CHARS,
@@ -19,6 +19,7 @@ from slowtok.proxy.stream.call import (
     MAX_PRINTED_CHARS,
     PromptPrint,
     compare,
+    parts_of,
     print_prompt,
     read_call,
 )
@@ -374,3 +375,119 @@ def test_any_two_prompts_compare_soundly(new: list[str | None], old: list[str | 
     assert really - FINE_BLOCK_CHARS < found.common_prefix_chars <= really
     assert 0.0 <= found.shared_ratio <= 1.0
     assert (found.first_difference is None) == (found.common_prefix_chars == found.chars)
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA"  # the head of one of 1024 x 768 pixels
+PHOTO = "data:image/png;base64," + PNG + "A" * 2_000_001
+
+
+def looked_at(*urls: str, text: str = QUESTION) -> list[dict[str, Any]]:
+    """A message's content with images."""
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"type": "text", "text": text}, *images]
+
+
+def test_an_image_counts_by_its_size_in_tokens() -> None:
+    without, taken = printed(chat(SYSTEM, QUESTION)), printed(chat(SYSTEM, looked_at(PHOTO)))
+    tokens = (taken.chars - without.chars) / 4
+
+    assert tokens == pytest.approx(1024 * 768 / 28**2, rel=0.05)
+    assert parts_of(taken).image_chars == pytest.approx(4 * tokens, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": QUESTION, "images": [PNG + "A" * 4000]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "source": {"type": "base64", "data": PNG + "A" * 4001}},
+                {"type": "text", "text": QUESTION},
+            ],
+        },
+        {"role": "user", "content": [{"type": "input_image", "image_url": PHOTO}]},
+    ],
+    ids=["Ollama", "Anthropic", "Responses"],
+)
+def test_images_of_every_api(message: dict[str, Any]) -> None:
+    taken = printed({"messages": [message]})
+
+    assert 3000 < taken.chars < 6000
+    assert parts_of(taken).image_chars > 3000
+
+
+def test_the_same_image_is_the_same_and_another_is_not() -> None:
+    first, other = chat(SYSTEM, looked_at(PHOTO)), chat(SYSTEM, looked_at(PHOTO + "A"))
+
+    assert against(first, first).common_prefix_chars == printed(first).chars
+    found = against(other, first)
+    assert found.difference_role == "user"
+    assert found.common_prefix_chars < len(SYSTEM) + len(QUESTION) + 200
+    assert (found.image_chars > 0, found.common_image_chars) == (True, 0)
+
+
+def test_markers_that_no_engine_reads_are_no_difference() -> None:
+    """Claude Code moves its cache markers from message to message."""
+    marked = {"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}
+
+    assert printed(chat(SYSTEM, [marked])) == printed(chat(SYSTEM, QUESTION))
+
+
+REMINDER = "<system-reminder>\nBe careful with the files.\n</system-reminder>"
+RESULT = {"role": "tool", "content": ANSWER}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (chat(SYSTEM, QUESTION), chat(SYSTEM, f"{QUESTION}\n"), "whitespace"),
+        (chat(SYSTEM, QUESTION + REMINDER), chat(SYSTEM, QUESTION), "reminder"),
+        (
+            chat(SYSTEM, f"<memory_context>likes tea</memory_context>\n{QUESTION}"),
+            chat(SYSTEM, f"<memory_context>likes rain</memory_context>\n{QUESTION}"),
+            "reminder",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "Yes.", "reasoning_content": ANSWER}]},
+            {"messages": [{"role": "assistant", "content": "Yes."}]},
+            "reasoning",
+        ),
+        (
+            {"messages": [RESULT]},
+            {"messages": [{**RESULT, "content": "[Old tool result content cleared]"}]},
+            "pruned",
+        ),
+        (chat("Tell a story."), chat("Sing a song."), "text"),
+        (
+            chat(f"It is 08:00:01. {SYSTEM}{REMINDER}"),
+            chat(f"It is 08:00:02. {SYSTEM}"),
+            "time",
+        ),
+    ],
+)
+def test_what_kind_of_change_it_was(old: dict[str, Any], new: dict[str, Any], kind: str) -> None:
+    assert against(new, old).difference_kind == kind
+
+
+def test_a_conversation_that_goes_on_only_grew() -> None:
+    grown = against(chat(SYSTEM, QUESTION, ANSWER, "And?"), chat(SYSTEM, QUESTION))
+    changed = against(chat(SYSTEM, "Other", ANSWER, "And?"), chat(SYSTEM, QUESTION))
+
+    assert grown.previous_chars == len(SYSTEM) + len(QUESTION)
+    assert (grown.only_grew, changed.only_grew) == (True, False)
+
+
+def test_whose_a_prompt_is() -> None:
+    taken = parts_of(printed(chat(SYSTEM, QUESTION, ANSWER, "And?", tools=tools("f"))))
+
+    assert taken.system_chars == len(SYSTEM)
+    assert taken.tools_chars > 10
+    assert taken.last_user_chars == len("And?")
+    assert taken.messages == 5
+
+
+def test_many_tags_that_are_never_closed_cost_no_more_than_one_look() -> None:
+    taken = printed(chat("<a-b>" * 100_000 + "</c-d>"))
+
+    assert taken.chars == 500_006

@@ -1,6 +1,7 @@
 """The meter on replies that were made up: bursts, long answers, and what is not a reply at all."""
 
 import gzip
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slowtok.detectors.case import Tokens
+from slowtok.detectors.case.case import Tokens
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import MAX_STEPS, Meter
 from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
@@ -269,3 +270,43 @@ def test_no_json_at_all_breaks_it(path: str, document: dict[str, Any]) -> None:
     assert engine is None or all(
         s is None or s >= 0 for s in (engine.queue_s, engine.load_s, engine.prefill_s)
     )
+
+
+def chat_event(**delta: str) -> bytes:
+    return b"data: " + orjson.dumps({"choices": [{"index": 0, "delta": delta}]}) + b"\n\n"
+
+
+def thoughts(*chunks: bytes, usage: Mapping[str, object], content_type: str = SSE) -> int | None:
+    api = find_api("POST", "/v1/chat/completions")
+    assert api is not None
+    meter = Meter(api, content_type)
+    for at_s, chunk in enumerate(chunks):
+        meter.feed(chunk, float(at_s))
+    said = orjson.dumps({"choices": [], "usage": usage})
+    meter.feed(b"data: " + said + b"\n\n" if content_type == SSE else b"", 99.0)
+    meter.finish(99.0)
+    return meter.reasoning_tokens()
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 100}
+
+
+def test_thoughts_are_counted_by_their_share_of_the_events() -> None:
+    thought = [chat_event(reasoning_content="hm")] * 30
+    answer = [chat_event(content="yes")] * 10
+
+    assert thoughts(*thought, *answer, usage=USAGE) == 75
+    assert thoughts(*answer, usage=USAGE) is None
+
+
+def test_thoughts_that_the_engine_counts() -> None:
+    told = {**USAGE, "completion_tokens_details": {"reasoning_tokens": 60}}
+
+    assert thoughts(chat_event(content="yes"), usage=told) == 60
+
+
+def test_thoughts_of_a_whole_reply_go_by_the_length_of_its_texts() -> None:
+    message = {"content": "y" * 25, "reasoning_content": "h" * 75}
+    whole = orjson.dumps({"choices": [{"index": 0, "message": message}], "usage": USAGE})
+
+    assert thoughts(whole, usage={}, content_type="application/json") == 75

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.case import EngineTimings, Phases, Timeline, Tokens
+from slowtok.detectors.case.case import EngineTimings, Phases, Timeline, Tokens
 from slowtok.proxy.stream.phases import estimate, split
 
 READ = Tokens(prompt=900, completion=0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.case import EngineTimings, Tokens
+from slowtok.detectors.case.case import EngineTimings, Tokens
 from slowtok.proxy.stream.reply import Reply, count_of, number_of, text_of
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import recordings
-from slowtok.detectors.case import Timeline, Tokens
+from slowtok.detectors.case.case import Timeline, Tokens
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.phases import split

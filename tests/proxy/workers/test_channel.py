@@ -107,6 +107,7 @@ async def test_end_that_does_not_read_fills_up(pair: Pair, monkeypatch: pytest.M
     monkeypatch.setattr("slowtok.proxy.workers.channel.MAX_UNREAD_BYTES", 1 << 20)
     assert not pair.near.is_full
     pair.near.tell("hear", b"x" * (8 << 20))
+    await asyncio.sleep(0)  # what one turn of the loop says is sent together
 
     assert pair.near.is_full
     assert await pair.ask("same", 1) is None

@@ -14,6 +14,7 @@ from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
 from slowtok.config.settings import load
 from slowtok.proxy.door import open_port
+from slowtok.proxy.relay_settings import relay_settings
 from slowtok.proxy.workers.__main__ import Worker
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace, Start
@@ -47,7 +48,10 @@ async def main_process(engine: Upstream, tmp_path: Path) -> AsyncIterator[tuple[
     main = MainProcess()
     await asyncio.get_running_loop().create_unix_connection(lambda: main.channel, sock=ours)
     main.channel.tell("directory", FarDirectory(only=place))
-    main.channel.tell("start", Start(settings=settings, pages_path=str(tmp_path / "own" / "pages")))
+    main.channel.tell(
+        "start",
+        Start(settings=relay_settings(settings), pages_path=str(tmp_path / "own" / "pages")),
+    )
     listener = open_port("127.0.0.1", 0, settings.client_timeout_s)
     port = int(listener.getsockname()[1])
     working = asyncio.create_task(Worker().run(theirs, listener))

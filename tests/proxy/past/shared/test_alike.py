@@ -7,8 +7,8 @@ import pytest
 
 from fakes.cases import healthy, with_device, with_server
 from fakes.sharing import card, on
-from slowtok.detectors.case import Case
-from slowtok.detectors.machine import GpuFacts
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.past.setup import decode_setup
 from slowtok.proxy.past.shared.alike import Alike, alike, is_on_gpu
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from slowtok.detectors.case import Tokens
+from slowtok.detectors.case.case import Tokens
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.dialects.llama_server import read
 from slowtok.proxy.stream.meter import Meter

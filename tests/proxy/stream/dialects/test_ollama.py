@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import recordings
-from slowtok.detectors.case import EngineTimings, Tokens
+from slowtok.detectors.case.case import EngineTimings, Tokens
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.case import EngineTimings, Tokens
+from slowtok.detectors.case.case import EngineTimings, Tokens
 from slowtok.proxy.stream.dialects.openai import read
 from slowtok.proxy.stream.reply import Reply
 

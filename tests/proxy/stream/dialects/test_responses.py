@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.detectors.case import Tokens
+from slowtok.detectors.case.case import Tokens
 from slowtok.proxy.stream.dialects.responses import read
 from slowtok.proxy.stream.reply import Reply
 

@@ -1,0 +1,61 @@
+import pytest
+
+from fakes.cases import healthy, slow_network, slow_reader, with_host, with_phases, with_timeline
+from fakes.cases import proxy_lag as firing
+from fakes.gpu_cases import gpu_case
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.causes.client import proxy_lag
+from slowtok.detectors.causes.client import slow_reader as reader
+
+QUIET = [
+    pytest.param(healthy(), id="healthy on a CPU"),
+    pytest.param(gpu_case(), id="healthy on a GPU"),
+    pytest.param(with_timeline(healthy(), proxy_s=0.04), id="40 ms"),
+    pytest.param(
+        with_timeline(gpu_case(completion=4000), proxy_s=0.5), id="half a second of half a minute"
+    ),
+    pytest.param(with_timeline(healthy(), loop_lag_s=2.0), id="late once, and nothing came late"),
+    pytest.param(slow_reader(), id="the client's connection was full"),
+    pytest.param(slow_network(), id="the engine's answer came late"),
+    pytest.param(with_timeline(slow_network(), loop_lag_s=0.2), id="it came far later than that"),
+]
+LATE = with_timeline(slow_reader(), client_blocked_s=0.0, loop_lag_s=1.8)
+FIRING = [
+    pytest.param(firing(), 2.0, "2.00 s in its own steps", id="before it was sent"),
+    pytest.param(
+        with_timeline(gpu_case(), proxy_s=2.0),
+        2.0,
+        "fault of slowtok's, please report it",
+        id="nobody else's fault",
+    ),
+    pytest.param(LATE, 1.8, "1.80 s because its event loop woke late", id="it was passed on late"),
+    pytest.param(
+        with_timeline(slow_network(), loop_lag_s=6.0), 4.99, "neither the engine", id="read late"
+    ),
+    pytest.param(
+        with_host(firing(), cpu_busy_cores=1.99),
+        2.0,
+        "All 2 cores of this machine were busy: leave one to slowtok (start llama-server with "
+        "--threads 1)",
+        id="no core was free",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert proxy_lag.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, said: str) -> None:
+    finding = proxy_lag.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "delivery"
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert said in f"{finding.summary} {finding.remedy}"
+
+
+def test_what_slowtok_passed_on_late_is_not_the_clients_fault() -> None:
+    assert reader.detect(with_phases(LATE, delivery_s=2.0)) is None

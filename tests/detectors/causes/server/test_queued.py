@@ -1,0 +1,146 @@
+from dataclasses import replace
+
+import pytest
+
+from fakes.cases import batch_shared, healthy, model_load, with_phases, with_server, with_timeline
+from fakes.cases import queued as firing
+from slowtok.detectors.case.case import Case, Crowd, EngineTimings, Neighbours
+from slowtok.detectors.case.engine import EngineActivity
+from slowtok.detectors.case.finding import Missing
+from slowtok.detectors.causes.server import queued
+
+
+def waited(crowd: Crowd, in_flight_at_send: int = 0) -> Case:
+    """A wait of 2.5 s that the engine was looked at in."""
+    neighbours = Neighbours(in_flight_at_send=in_flight_at_send, waiting=crowd)
+    return replace(firing(), neighbours=neighbours)
+
+
+QUIET = [
+    pytest.param(healthy(), id="nobody else is there"),
+    pytest.param(
+        waited(Crowd(looks=3, full_ratio=0.0), in_flight_at_send=3),
+        id="others were there, and the engine showed a free slot",
+    ),
+    pytest.param(waited(Crowd(looks=3, full_ratio=0.0)), id="a wait with nobody to wait for"),
+    pytest.param(
+        waited(Crowd(looks=4, full_ratio=0.0, others_reading_ratio=1.0)),
+        id="a slot was free, and another's prompt was read: batch-shared",
+    ),
+    pytest.param(
+        with_phases(waited(Crowd(looks=2, full_ratio=0.0)), queue_s=None),
+        id="its wait is not known, and there was room all the time",
+    ),
+    pytest.param(
+        with_phases(firing(), queue_s=None, ttft_s=0.15), id="a first token that came at once"
+    ),
+    pytest.param(
+        replace(
+            with_phases(firing(), queue_s=None), activity=EngineActivity(span_s=9.0, alone=True)
+        ),
+        id="the engine counted nobody else",
+    ),
+    pytest.param(with_phases(firing(), queue_s=0.1), id="a wait that is not felt"),
+    pytest.param(with_server(firing(), slept=True), id="the engine slept: the wait is a load"),
+    pytest.param(model_load(), id="a load"),
+    pytest.param(batch_shared(), id="let in at once, then shared"),
+]
+FIRING = [
+    pytest.param(
+        firing(),
+        2.5,
+        "because 3 other requests came first and it works on 2 at once",
+        id="more requests than slots",
+    ),
+    pytest.param(with_server(firing(), slots=None), 2.5, "--parallel 4", id="slots are not known"),
+    pytest.param(
+        replace(firing(), neighbours=Neighbours(in_flight_at_send=2)),
+        2.5,
+        "because 2 other requests came first",
+        id="as many others as slots",
+    ),
+    pytest.param(
+        with_timeline(
+            replace(firing(), neighbours=Neighbours()), engine=EngineTimings(queue_s=2.5)
+        ),
+        2.5,
+        "did not come through this proxy",
+        id="the engine says so, others are out of sight",
+    ),
+    pytest.param(with_server(firing(), kind="ollama"), 2.5, "OLLAMA_NUM_PARALLEL=4", id="Ollama"),
+    pytest.param(
+        waited(Crowd(looks=4, full_ratio=1.0, others_mean=2.0)),
+        2.5,
+        "did not come through this proxy",
+        id="the engine showed no free slot, others are out of sight",
+    ),
+    pytest.param(
+        waited(Crowd(served_first=2), in_flight_at_send=0),
+        2.5,
+        "because 2 other requests came first and it works on 2 at once",
+        id="those that came in the same moment were served first",
+    ),
+    pytest.param(
+        with_server(waited(Crowd(looks=5, full_ratio=1.0, others_mean=3.0)), kind="sglang"),
+        2.5,
+        "--max-running-requests",
+        id="SGLang's queue",
+    ),
+]
+MISSING = [
+    pytest.param(
+        with_server(firing(), slots=4),
+        "whether a slot of the engine was free",
+        id="three others at an engine with four slots, and no look at them",
+    ),
+    pytest.param(
+        replace(firing(), neighbours=Neighbours()),
+        "whether a slot of the engine was free",
+        id="a wait, and nobody was looked for",
+    ),
+    pytest.param(
+        replace(with_phases(firing(), queue_s=None), neighbours=Neighbours()),
+        "time in the engine's queue",
+        id="nobody through the proxy, and a wait of unknown length",
+    ),
+    pytest.param(
+        with_phases(firing(), queue_s=None), "time in the engine's queue", id="queue time not known"
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_quiet(case: Case) -> None:
+    assert queued.detect(case) is None
+
+
+@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
+def test_fires(case: Case, lost_s: float, said: str) -> None:
+    finding = queued.detect(case)
+
+    assert finding is not None
+    assert finding.phase == "queue"
+    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
+    assert said in f"{finding.summary} {finding.remedy}"
+
+
+@pytest.mark.parametrize(("case", "fact"), MISSING)
+def test_names_the_missing_fact(case: Case, fact: str) -> None:
+    with pytest.raises(Missing) as missing:
+        queued.detect(case)
+
+    assert missing.value.fact == fact
+
+
+def test_the_engines_own_word_is_proof() -> None:
+    told = with_timeline(firing(), engine=EngineTimings(queue_s=2.5))
+    by_subtraction, by_gauges = (
+        queued.detect(case) for case in (firing(), with_phases(firing(), queue_estimated=True))
+    )
+    by_word = queued.detect(told)
+
+    assert by_word is not None
+    assert by_subtraction is not None
+    assert by_gauges is not None
+    assert (by_word.proof_s, by_subtraction.proof_s) == (2.5, 0.0)
+    assert by_gauges.confidence < by_subtraction.confidence

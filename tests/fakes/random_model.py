@@ -1,0 +1,108 @@
+"""Small models with random weights, as GGUF files: what they say is noise, what they keep is real.
+
+The vocabulary and the chat template are the demo model's. `windowed` has Gemma 3's layers, most of
+them with a sliding window; `recurrent` has Mamba's, which keep a state and no keys.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+from slowtok.proxy.demo.model import fetch_model
+
+WIDTH, LAYERS, CONTEXT = 128, 6, 32_768
+HEADS, HEAD_WIDTH = 4, 32
+WINDOW_TOKENS = 256
+INNER, STATE, RANK, KERNEL = 2 * WIDTH, 16, 8, 4
+
+
+def windowed(path: Path) -> Path:
+    """Write a model of which five layers of six see the last `WINDOW_TOKENS` tokens only."""
+    writer, vocabulary = _begun(path, "gemma3")
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_key_length(HEAD_WIDTH)
+    writer.add_value_length(HEAD_WIDTH)
+    writer.add_sliding_window(WINDOW_TOKENS)
+    writer.add_rope_freq_base(10_000.0)
+    tensors: dict[str, tuple[int, ...]] = {}
+    for layer in range(LAYERS):
+        name = f"blk.{layer}"
+        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
+            tensors[f"{name}.{norm}"] = (WIDTH,)
+        for norm in ("attn_q_norm", "attn_k_norm"):
+            tensors[f"{name}.{norm}"] = (HEAD_WIDTH,)
+        for part in ("attn_q", "attn_k", "attn_v"):
+            tensors[f"{name}.{part}"] = (HEADS * HEAD_WIDTH, WIDTH)
+        tensors[f"{name}.attn_output"] = (WIDTH, HEADS * HEAD_WIDTH)
+        tensors[f"{name}.ffn_gate"] = tensors[f"{name}.ffn_up"] = (4 * WIDTH, WIDTH)
+        tensors[f"{name}.ffn_down"] = (WIDTH, 4 * WIDTH)
+    _written(writer, tensors, vocabulary)
+    return path
+
+
+def recurrent(path: Path) -> Path:
+    """Write a model whose layers keep a state in place of keys and values."""
+    writer, vocabulary = _begun(path, "mamba")
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(KERNEL)
+    writer.add_ssm_inner_size(INNER)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(RANK)
+    tensors: dict[str, tuple[int, ...]] = {}
+    for layer in range(LAYERS):
+        name = f"blk.{layer}"
+        tensors[f"{name}.attn_norm"] = (WIDTH,)
+        tensors[f"{name}.ssm_in"] = (2 * INNER, WIDTH)
+        tensors[f"{name}.ssm_conv1d"] = (INNER, KERNEL)
+        tensors[f"{name}.ssm_conv1d.bias"] = (INNER,)
+        tensors[f"{name}.ssm_x"] = (RANK + 2 * STATE, INNER)
+        tensors[f"{name}.ssm_dt"] = (INNER, RANK)
+        tensors[f"{name}.ssm_dt.bias"] = (INNER,)
+        tensors[f"{name}.ssm_a"] = (INNER, STATE)
+        tensors[f"{name}.ssm_d"] = (INNER,)
+        tensors[f"{name}.ssm_out"] = (WIDTH, INNER)
+    _written(writer, tensors, vocabulary)
+    return path
+
+
+def _begun(path: Path, architecture: str) -> tuple[GGUFWriter, int]:
+    """Return a file with what all have in common, and the size of its vocabulary."""
+    writer = GGUFWriter(path, architecture)
+    writer.add_name(f"random {architecture}")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(4 * WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    words = 0
+    for name, field in GGUFReader(fetch_model()).fields.items():
+        if name.startswith("tokenizer."):
+            value: Any = field.contents()
+            if field.types[0] == GGUFValueType.ARRAY:
+                writer.add_array(name, value)
+            else:
+                writer.add_key_value(name, value, field.types[0])
+            words = len(value) if name == "tokenizer.ggml.tokens" else words
+    return writer, words
+
+
+def _written(writer: GGUFWriter, tensors: dict[str, tuple[int, ...]], vocabulary: int) -> None:
+    """Write the tensors: matrices at random, norms as ones, a recurrent decay below zero."""
+    dice = np.random.default_rng(7)
+    every = {**tensors, "token_embd": (vocabulary, WIDTH), "output_norm": (WIDTH,)}
+    for name, shape in every.items():
+        if name.endswith("norm"):
+            values = np.ones(shape, np.float32)
+        elif name.endswith("ssm_a"):
+            values = -np.ones(shape, np.float32)
+        else:
+            values = dice.standard_normal(shape, np.float32) * np.float32(WIDTH**-0.5)
+        suffix = "" if name.endswith((".bias", "ssm_a", "ssm_d")) else ".weight"
+        writer.add_tensor(name + suffix, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
