@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test clients check docs accuracy reports bench fit lock clean
+.PHONY: help install demo run test fuzz clients check docs accuracy reports bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -31,12 +31,16 @@ else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
+fuzz: .venv/dev.stamp ## bytes of any kind against the relay and its readers, minutes of it; FUZZ=1200 tries
+	FUZZ=$(or $(FUZZ),1200) $(BIN)/python -m pytest tests/security/test_fuzz_relay.py tests/security/test_fuzz_edge.py tests/security/test_fuzz_readers.py $(ARGS)
+
 clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
 
-check: .venv/dev.stamp ## lint, format, types, known vulnerabilities where a database can be reached
+check: .venv/dev.stamp ## lint, format, types, directions of imports, known vulnerabilities where a database can be reached
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	@PYTHONPATH=tests $(BIN)/python -m security.audit
 
 docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and the explained request

@@ -3,15 +3,17 @@
 import select
 import selectors
 import socket
+import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.engine import MARK, TIME_DIGITS
+from bench.engine import MARK, TIME_DIGITS, WHOLE_END
 
 PATH = "/v1/chat/completions"
 _END = b"0\r\n\r\n"
+_TAIL_BYTES = len(_END)
 MOST_S = 30.0  # a run that takes longer is stuck
 
 
@@ -21,10 +23,8 @@ class Heard:
 
     late_s: "array[float]" = field(default_factory=lambda: array("d"))
     first_s: "array[float]" = field(default_factory=lambda: array("d"))
-    tokens: int = 0
     replies: int = 0
     failed: int = 0
-    took_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -32,9 +32,9 @@ class _Stream:
     sock: socket.socket
     asked_at_s: float = 0.0
     head: bytes = b""
-    chunked: bool = True
-    first: bool = True
-    tail: bytes = b""
+    rest: bytes = b""  # the last line, as far as it has come
+    end: bytes = b""
+    tokens: int = 0
 
 
 def make_request(
@@ -42,7 +42,7 @@ def make_request(
 ) -> bytes:
     """Return a request for `tokens`, one every `gap_us` after `first_us`; none is a whole reply."""
     stream = "true" if tokens else "false"
-    body = '{"model":"mock","stream":%s,"messages":[{"role":"user","content":"%s"}]}'
+    body = '{"model":"mock-7b-q4","stream":%s,"messages":[{"role":"user","content":"%s"}]}'
     data = (body % (stream, ("word " * (prompt_bytes // 5)))).encode()
     head = (
         f"POST {PATH}?n={tokens}&gap_us={gap_us}&first_us={first_us} HTTP/1.1\r\n"
@@ -53,11 +53,14 @@ def make_request(
 
 
 class Client:
-    """Keeps `streams` requests open on connections of its own, one after another on each."""
+    """Keeps `streams` requests open on connections of its own, one after another on each.
 
-    def __init__(self, port: int, request: bytes, streams: int, *, timed: bool = True) -> None:
+    A reply fails that has another status than 200, or more or fewer tokens than `tokens`.
+    """
+
+    def __init__(self, port: int, request: bytes, streams: int, *, tokens: int) -> None:
         self._request = request
-        self._timed = timed
+        self._tokens = tokens
         self._selector = selectors.DefaultSelector()
         self._idle = [self._connect(port) for _ in range(streams)]
         self._open = 0
@@ -73,81 +76,82 @@ class Client:
     def run(
         self,
         *,
-        requests: int,
-        spread_s: float = 0.0,
+        requests: int = sys.maxsize,
+        seconds: float = MOST_S,
+        ramp_s: float = 0.0,
         looks: Sequence[tuple[float, Callable[[Heard], None]]] = (),
     ) -> Heard:
-        """Make `requests` in all; the first of each connection begin spread over `spread_s`.
+        """Make so many requests, or as many as begin within so many seconds; then close all.
 
-        `looks` are called so many seconds after the beginning, in their order.
+        The first of each connection begin spread over `ramp_s`; `looks` are called so many seconds
+        after the beginning, in their order. What still runs when the time is up is cut off.
         """
         began_s = time.monotonic()
         looking = list(looks)
-        until_s = began_s + MOST_S
         starting, self._idle = self._idle[:requests], []
-        step_s = spread_s / max(len(starting), 1)
+        step_s = ramp_s / max(len(starting), 1)
         left = requests
         while left or self._open:
-            now_s = time.monotonic()
-            if now_s > until_s:
-                raise SystemExit(f"{self._open} replies did not end in {MOST_S:.0f} s")
-            if looking and now_s >= began_s + looking[0][0]:
+            passed_s = time.monotonic() - began_s
+            while looking and passed_s >= looking[0][0]:
                 looking.pop(0)[1](self.heard)
-            while starting and now_s >= began_s + step_s * (requests - left):
+            if passed_s > seconds:
+                break
+            while starting and passed_s >= step_s * (requests - left):
                 left -= 1
                 self._ask(starting.pop())
             while left and not starting and self._idle:
                 left -= 1
                 self._ask(self._idle.pop())
-            select.select([self._selector], [], [], step_s if starting else 1.0)
+            select.select([self._selector], [], [], step_s if starting else 0.05)
             for key, _ in self._selector.select(0):
                 self._read(key.data)
-        self.heard.took_s = time.monotonic() - began_s
-        return self.heard
-
-    def close(self) -> None:
-        """Close all connections."""
+        if seconds == MOST_S and self._open:
+            raise SystemExit(f"{self._open} replies did not end in {MOST_S:.0f} s")
         for key in list(self._selector.get_map().values()):
             key.data.sock.close()
         self._selector.close()
+        return self.heard
 
     def _ask(self, stream: _Stream) -> None:
-        stream.head, stream.first, stream.tail = b"", True, b""
+        stream.head, stream.rest, stream.end, stream.tokens = b"", b"", b"", 0
         self._open += 1
         stream.asked_at_s = time.monotonic()
         stream.sock.sendall(self._request)
 
     def _read(self, stream: _Stream) -> None:
-        data = stream.sock.recv(1 << 18)
+        try:
+            data = stream.sock.recv(1 << 18)
+        except OSError:
+            data = b""
         now_s = time.monotonic()
         if not data:
             self._end(stream, failed=True)
             self._selector.unregister(stream.sock)
             return
         if not stream.head.endswith(b"\r\n\r\n"):
-            head, end, body = (stream.head + data).partition(b"\r\n\r\n")
+            head, end, data = (stream.head + data).partition(b"\r\n\r\n")
             stream.head = head + end
             if not end:
                 return
-            stream.chunked = b"chunked" in stream.head.lower()
-            data = body
         self._note(stream, data, now_s)
-        stream.tail = (stream.tail + data)[-8:]
-        if stream.tail.endswith(_END if stream.chunked else b"}}"):
-            self._end(stream, failed=not stream.head.startswith(b"HTTP/1.1 200"))
+        stream.end = (stream.end + data)[-_TAIL_BYTES:]
+        if stream.end.endswith(_END) or (not self._tokens and stream.end.endswith(WHOLE_END)):
+            whole = stream.head.startswith(b"HTTP/1.1 200") and stream.tokens == self._tokens
+            self._end(stream, failed=not whole)
 
     def _note(self, stream: _Stream, data: bytes, now_s: float) -> None:
-        if not self._timed:
-            self.heard.tokens += data.count(MARK)
+        if not self._tokens:
             return
-        for token in data.split(MARK)[1:]:
-            self.heard.tokens += 1
-            if len(token) < TIME_DIGITS:  # the read ended within it
-                continue
-            self.heard.late_s.append(now_s - float(token[:TIME_DIGITS]))
-            if stream.first:
-                stream.first = False
+        lines = stream.rest + data
+        upto = lines.rfind(b"\n") + 1
+        stream.rest = lines[upto:]
+        late_s = self.heard.late_s
+        for token in lines[:upto].split(MARK)[1:]:
+            late_s.append(now_s - float(token[:TIME_DIGITS]))
+            if not stream.tokens:
                 self.heard.first_s.append(now_s - stream.asked_at_s)
+            stream.tokens += 1
 
     def _end(self, stream: _Stream, *, failed: bool) -> None:
         self._open -= 1

@@ -2,14 +2,16 @@
 
     python -m bench.engine PORT
 
-What a request wants is in its query, so that no body has to be parsed: `n` tokens, one
-every `gap_us`, or without a pause at 0; `n=0` is a whole reply. `first_us` is the time that a
-prefill would take. Times are the monotonic clock's,
-which all processes of a machine share.
+What a request wants is in its query, so that no body has to be parsed: `n` tokens, one every
+`gap_us`, the first after `first_us`, the time that a prefill would take; `n=0` is a whole reply.
+It says what it is as llama-server does (/props, /slots, /v1/models, /metrics, /health): an
+engine that nothing is known of would spare slowtok most of its work. Times are the monotonic
+clock's, which all processes of a machine share.
 """
 
 import contextlib
 import heapq
+import json
 import os
 import re
 import select
@@ -18,43 +20,98 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
 
 TIME_DIGITS = 17
 MARK = b'"content":"'
-_EVENT = (
-    b'data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":"%017.7f"}}],'
-    b'"created":1795149224,"id":"chatcmpl-gZlHWpa4TbT1l20XRMkZzbVr61TYxub1",'
-    b'"model":"mock-8B-Q4_K_M.gguf","system_fingerprint":"b9842-mock",'
-    b'"object":"chat.completion.chunk"}\n\n'
+WHOLE_END = b"}}"
+MODEL, BUILD, SLOTS, CONTEXT = "mock-7b-q4", "b6940-c5023daf6", 64, 8192
+_TAIL = (
+    b'"created":1795149224,"id":"chatcmpl-gZlHWpa4TbT1l20XRMkZzbVr61TYxub1","model":"%b",'
+    b'"system_fingerprint":"%b","object":"chat.completion%%b"' % (MODEL.encode(), BUILD.encode())
 )
+_EVENT = b'data: {"choices":[{"finish_reason":%b,"index":0,"delta":{%b}}],' + _TAIL % b".chunk"
 _TIMINGS = (
-    b'"timings":{"cache_n":0,"prompt_n":9,"prompt_ms":1.0,"predicted_n":%d,"predicted_ms":%.1f}}'
+    b',"timings":{"cache_n":0,"prompt_n":26,"prompt_ms":%.3f,"predicted_n":%d,"predicted_ms":%.3f}}'
 )
-_FINISH = (
-    b'data: {"choices":[{"finish_reason":"stop","index":0,"delta":{}}],"created":1795149224,'
-    b'"id":"chatcmpl-1","model":"mock","object":"chat.completion.chunk",' + _TIMINGS + b"\n\n"
+_FINISH = _EVENT % (b'"stop"', b"") + _TIMINGS + b"\n\n"
+WHOLE_TOKENS = 48
+_WHOLE = (
+    b'{"choices":[{"finish_reason":"stop","index":0,"message":{"role":"assistant","content":"%b"}}'
+    b"],"
+    % (b"A reply of some length, " * WHOLE_TOKENS)
+    + _TAIL % b""
+    + b',"usage":{"completion_tokens":%d,"prompt_tokens":26,"total_tokens":%d}'
+    % (WHOLE_TOKENS, WHOLE_TOKENS + 26)
+    + _TIMINGS % (1.0, WHOLE_TOKENS, 1.0)
 )
-WHOLE = (
-    b'{"choices":[{"finish_reason":"stop","index":0,"message":{"content": "hi"}}],'
-    b'"model":"mock","object":"chat.completion","usage":{"completion_tokens":2,"prompt_tokens":9},'
-    + _TIMINGS
-    % (2, 1.0)
-)
-_HEAD = b"HTTP/1.1 %s\r\nServer: llama.cpp\r\nContent-Type: %s\r\n"
-_STREAM_HEAD = _HEAD % (b"200 OK", b"text/event-stream") + b"Transfer-Encoding: chunked\r\n\r\n"
-_JSON_HEAD = b"application/json\r\nContent-Length: %d"
-_WHOLE_REPLY = _HEAD % (b"200 OK", _JSON_HEAD % len(WHOLE)) + b"\r\n" + WHOLE
-_NOT_FOUND = _HEAD % (b"404 Not Found", _JSON_HEAD % 2) + b"\r\n{}"
 _WANTED = re.compile(rb"POST \S*[?&]n=(\d+)&gap_us=(\d+)&first_us=(\d+)")
+_PATH = re.compile(rb"GET ([^ ?]+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+def _reply(body: object, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"HTTP/1.1 {status}\r\nServer: llama.cpp\r\nContent-Type: {kind}\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-_TOKEN = _chunk(_EVENT % 0.0).replace(b"%017.7f" % 0.0, b"%017.7f")
+def _slots(busy: int) -> bytes:
+    slot = {"n_ctx": CONTEXT, "speculative": False}
+    return _reply([{"id": i, **slot, "is_processing": i < busy} for i in range(SLOTS)])
+
+
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+) + _chunk(_EVENT % (b"null", b'"role":"assistant","content":null') + b"}\n\n")
+_TOKEN = _chunk(_EVENT % (b"null", MARK + b"0" * TIME_DIGITS + b'"') + b"}\n\n")
+_TOKEN = _TOKEN.replace(b"0" * TIME_DIGITS, b"%017.7f")
+_END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+_WHOLE_REPLY = _reply(_WHOLE)
+_NOT_FOUND = _reply({"error": {"code": 404, "type": "not_found_error"}}, "404 Not Found")
+_FACTS = {
+    b"/health": _reply({"status": "ok"}),
+    b"/props": _reply(
+        {
+            "default_generation_settings": {"id": 0, "n_ctx": CONTEXT, "params": {"top_k": 40}},
+            "total_slots": SLOTS,
+            "model_alias": MODEL,
+            "model_path": f"/models/{MODEL}.gguf",
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": "{{ messages }}",
+            "build_info": BUILD,
+        }
+    ),
+    b"/v1/models": _reply(
+        {
+            "object": "list",
+            "data": [
+                {
+                    "id": MODEL,
+                    "object": "model",
+                    "owned_by": "llamacpp",
+                    "meta": {
+                        "n_vocab": 152064,
+                        "n_ctx_train": 32768,
+                        "n_embd": 3584,
+                        "n_params": 7615616512,
+                        "size": 4677120000,
+                    },
+                }
+            ],
+        }
+    ),
+}
+_SLOTS_BY_BUSY = [_slots(busy) for busy in range(SLOTS + 1)]
+_METRICS = b"""# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total %d
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing %d
+"""
 
 
 class _Connection:
@@ -66,6 +123,7 @@ class _Connection:
         self.unsent = b""
         self.left = 0
         self.tokens = 0
+        self.first_s = 0.0
         self.gap_s = 0.0
         self.due_s = 0.0
         self.closed = False
@@ -82,7 +140,8 @@ class Engine:
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._due: list[_Connection] = []
+        self._due: list[_Connection] = []  # one entry for each stream, so its length is how many
+        self._tokens = 0
 
     def serve(self) -> None:
         """Serve for ever."""
@@ -128,41 +187,49 @@ class Engine:
         length = _LENGTH.search(client.unread, 0, max(head_end, 0))
         if head_end < 4 or len(client.unread) < head_end + (int(length[1]) if length else 0):
             return
-        wanted = _WANTED.match(client.unread)
-        client.unread = b""
-        self._answer(client, wanted)
-
-    def _answer(self, client: _Connection, wanted: Any) -> None:
+        request, client.unread = client.unread, b""
+        wanted = _WANTED.match(request)
         if wanted is None:
-            self._send(client, _NOT_FOUND)
+            self._send(client, self._fact(request))
         elif wanted[1] == b"0":
             self._send(client, _WHOLE_REPLY)
         else:
             client.left = client.tokens = int(wanted[1])
-            client.gap_s = int(wanted[2]) / 1e6
-            client.due_s = time.monotonic() + int(wanted[3]) / 1e6
-            self._send(client, _STREAM_HEAD)
-            if client.gap_s:
-                heapq.heappush(self._due, client)
-            else:
-                self._tick(client)
+            client.gap_s, client.first_s = int(wanted[2]) / 1e6, int(wanted[3]) / 1e6
+            client.due_s = time.monotonic() + client.first_s
+            heapq.heappush(self._due, client)
+
+    def _fact(self, request: bytes) -> bytes:
+        """Return what llama-server would say of itself at this path."""
+        found = _PATH.match(request)
+        path = found[1] if found else b""
+        if path == b"/slots":
+            return _SLOTS_BY_BUSY[min(len(self._due), SLOTS)]
+        if path == b"/metrics":
+            return _reply(_METRICS % (self._tokens, len(self._due)), kind="text/plain")
+        return _FACTS.get(path, _NOT_FOUND)
 
     def _tick(self, client: _Connection) -> None:
-        """Send the next token, or all at once where no pause is wanted."""
-        while client.left and not client.closed:
-            if client.unsent:
-                return  # goes on when the socket takes more
-            client.left -= 1
-            self._send(client, _TOKEN % time.monotonic())
-            if client.gap_s:
-                client.due_s += client.gap_s
-                heapq.heappush(self._due, client)
-                return
-        if not client.closed:
-            finish = _FINISH % (client.tokens, client.tokens * client.gap_s * 1e3)
-            self._send(client, _chunk(finish) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        """Send the next token; with the first one the head, after the last one the end."""
+        if client.closed:
+            return
+        if client.left == client.tokens:
+            self._send(client, _STREAM_HEAD)
+        client.left -= 1
+        self._tokens += 1
+        self._send(client, _TOKEN % time.monotonic())
+        if client.left:
+            client.due_s += client.gap_s
+            heapq.heappush(self._due, client)
+            return
+        decode_ms = client.tokens * client.gap_s * 1e3
+        finish = _FINISH % (client.first_s * 1e3, client.tokens, decode_ms)
+        self._send(client, _chunk(finish) + _END)
 
     def _send(self, client: _Connection, data: bytes) -> None:
+        """Send, or keep what the socket does not take: the tokens after it still come in time."""
+        if client.closed:
+            return
         try:
             sent = 0 if client.unsent else client.sock.send(data)
         except BlockingIOError:
@@ -178,8 +245,6 @@ class Engine:
         data, client.unsent = client.unsent, b""
         self._selector.modify(client.sock, selectors.EVENT_READ, client)
         self._send(client, data)
-        if client.left and not client.unsent and not client.gap_s:
-            self._tick(client)
 
     def _close(self, client: _Connection) -> None:
         if not client.closed:

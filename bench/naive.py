@@ -11,6 +11,7 @@ import uvloop
 from aiohttp import web
 
 SESSION = web.AppKey("session", aiohttp.ClientSession)
+BETWEEN_TWO = frozenset(("connection", "content-length", "host", "transfer-encoding"))
 
 
 def make_app(upstream_port: int) -> web.Application:
@@ -18,8 +19,14 @@ def make_app(upstream_port: int) -> web.Application:
 
     async def relay(request: web.Request) -> web.StreamResponse:
         url = f"http://127.0.0.1:{upstream_port}{request.rel_url}"
-        async with request.app[SESSION].post(url, data=await request.read()) as reply:
-            response = web.StreamResponse(headers={"Content-Type": reply.content_type})
+        headers = [(k, v) for k, v in request.headers.items() if k.lower() not in BETWEEN_TWO]
+        data = await request.read()
+        async with request.app[SESSION].post(url, headers=headers, data=data) as reply:
+            response = web.StreamResponse(status=reply.status)
+            for name, value in reply.headers.items():
+                if name.lower() not in BETWEEN_TWO:
+                    response.headers.add(name, value)
+            response.content_length = reply.content_length
             await response.prepare(request)
             async for chunk in reply.content.iter_any():
                 await response.write(chunk)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from pathlib import Path
+import time
 
 import psutil
 
@@ -15,25 +15,14 @@ def family(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-Spent = dict[int, float]  # CPU seconds by thread, or by process where threads are not told
-
-
-def spent_s(processes: list[psutil.Process]) -> Spent:
+def spent_s(processes: list[psutil.Process]) -> float:
     """Return the CPU seconds that these have used; to the nanosecond where the kernel tells."""
-    spent: Spent = {}
-    for process in processes:
-        spent |= _spent_s(process)
-    return spent
+    return sum(map(_spent_s, processes))
 
 
-def between_s(before: Spent, after: Spent) -> float:
-    """Return what was spent between two looks; what a thread did that has ended is not known."""
-    return sum(now_s - before.get(thread, 0.0) for thread, now_s in after.items())
-
-
-def resident_bytes(processes: list[psutil.Process]) -> int:
-    """Return the resident memory of these."""
-    return sum(process.memory_info().rss for process in processes)
+def resident_bytes(processes: list[psutil.Process]) -> list[int]:
+    """Return the resident memory of each of these."""
+    return [process.memory_info().rss for process in processes]
 
 
 def keep_to(*cores: int) -> None:
@@ -42,16 +31,10 @@ def keep_to(*cores: int) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _spent_s(process: psutil.Process) -> Spent:
-    try:
-        tasks = list(Path(f"/proc/{process.pid}/task").iterdir())
-        return {
-            int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks
-        }
-    except (OSError, IndexError):
-        pass
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return {}
-    return {process.pid: times.user + times.system}
+def _spent_s(process: psutil.Process) -> float:
+    if sys.platform == "linux":
+        return time.clock_gettime(
+            (~process.pid << 3) | 2
+        )  # the process's own clock: CPUCLOCK_SCHED
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -64,6 +64,6 @@ def _ratio(rounds: Rounds, load: str, name: str) -> str:
 
 def shown(value: float) -> str:
     """Return a figure with three digits that matter."""
-    if value >= 100:
+    if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

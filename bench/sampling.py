@@ -1,29 +1,24 @@
 """What sampling costs: CPU of the sampling process, as a share of one core.
 
-    PYTHONPATH=tests python bench/sampling.py [--seconds S] [--rounds N]
-
-Machines, idle and with a request there, interleaved: without a GPU, and with one or eight that the
-stand-in for NVML plays; its calls cost nothing (what is left is slowtok's own cost), or take as
-long as was published for an RTX 5090. A process with twenty threads stands for the engine. What a
-request costs is measured after `SETTLE_S`, when sampling has found its pace; how far it had to slow
-down for that is printed too. Medians over the rounds.
+Machines, idle and with a request there: without a GPU, and with one or eight that the stand-in for
+NVML plays; its calls cost nothing (what is left is slowtok's own cost), or take as long as was
+published for an RTX 5090. A process with twenty threads stands for the engine. What a request costs
+is measured after `SETTLE_S`, when sampling has found its pace.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
 import socket
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from bench.processes import spent_s
 
 from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
@@ -115,71 +110,51 @@ def engine() -> Iterator[int]:
         process.communicate()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Shares of a core that the sampling process took, and what it had to slow down for that."""
-
-    idle: float
-    active: float
-    slowed: dict[str, float]
-
-
-async def measure(machine: Machine, port: int, seconds: float) -> tuple[float, float]:
-    """Return the shares of a core that the sampling process took, idle and with a request."""
-    cost = await cost_of(machine, port, seconds)
-    return cost.idle, cost.active
-
-
-async def cost_of(machine: Machine, port: int, seconds: float) -> Cost:
-    """Return what sampling one machine costs."""
-    os.environ.update(machine.variables)
-    sampler = Sampler()
-    await sampler.start()
-    try:
-        sampler.watch([port])
+async def measure(
+    machines: list[Machine], port: int, seconds: float
+) -> dict[str, tuple[float, float]]:
+    """Return the shares of a core that sampling each machine takes, idle and with a request."""
+    async with contextlib.AsyncExitStack() as stack:
+        samplers: dict[str, tuple[Sampler, psutil.Process]] = {}
+        for machine in machines:
+            samplers[machine.name] = await stack.enter_async_context(_sampling(machine, port))
         await asyncio.sleep(WARM_S)
-        [process] = [p for p in psutil.Process().children() if "sampling" in " ".join(p.cmdline())]
-        idle = await _share(process.pid, seconds)
-        sampler.set_active(True)
+        idle = await _shares(samplers, seconds)
+        for sampler, _ in samplers.values():
+            sampler.set_active(True)
         await asyncio.sleep(SETTLE_S)
-        active = await _share(process.pid, seconds)
-        return Cost(idle=idle, active=active, slowed=sampler.status()["slowed"])
+        active = await _shares(samplers, seconds)
+    return {name: (idle[name], active[name]) for name in samplers}
+
+
+@contextlib.asynccontextmanager
+async def _sampling(machine: Machine, port: int) -> AsyncIterator[tuple[Sampler, psutil.Process]]:
+    """Sample a machine; give what samples, and its process."""
+    before = set(psutil.Process().children())
+    sampler = Sampler()
+    os.environ.update(machine.variables)
+    try:
+        await sampler.start()
+        while not (begun := set(psutil.Process().children()) - before):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
     finally:
-        await sampler.stop()
         for name in machine.variables:
             del os.environ[name]
+    try:
+        sampler.watch([port])
+        yield sampler, begun.pop()
+    finally:
+        await sampler.stop()
 
 
-async def _share(pid: int, seconds: float) -> float:
-    before_s, begun_s = _cpu_s(pid), time.monotonic()
+async def _shares(
+    samplers: dict[str, tuple[Sampler, psutil.Process]], seconds: float
+) -> dict[str, float]:
+    before_s = {name: spent_s([process]) for name, (_, process) in samplers.items()}
+    begun_s = time.monotonic()
     await asyncio.sleep(seconds)
-    return (_cpu_s(pid) - before_s) / (time.monotonic() - begun_s)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU time of all threads, by the scheduler's own clock; /proc/PID/stat has ticks of 10 ms."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_bytes().split()[0]) for thread in threads) / 1e9
-
-
-async def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    found: dict[str, list[Cost]] = {}
-    with tempfile.TemporaryDirectory() as folder, engine() as port:
-        for _ in range(asked.rounds):
-            for machine in machines(Path(folder)):
-                cost = await cost_of(machine, port, asked.seconds)
-                found.setdefault(machine.name, []).append(cost)
-    print(f"{'machine':28} {'idle':>9} {'request there':>14}   % of one core, medians; slowed to")
-    for name, costs in found.items():
-        idle = 100 * statistics.median(cost.idle for cost in costs)
-        active = 100 * statistics.median(cost.active for cost in costs)
-        print(f"{name:28} {idle:8.2f}% {active:13.2f}%   {costs[-1].slowed or ''}")
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+    passed_s = time.monotonic() - begun_s
+    return {
+        name: (spent_s([process]) - before_s[name]) / passed_s
+        for name, (_, process) in samplers.items()
+    }

@@ -1,6 +1,8 @@
 """The ways to an engine that are compared: none, the naive relay, slowtok, and peers found here.
 
-Each relay has one core to itself, the engine and the client share another.
+Each relay has one core to itself, with all its processes; the engine and the client share another.
+Asked directly, the engine has its core and the client the relays': it never waits longer than with
+a relay between.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import psutil
 from bench.processes import family, keep_to
 
 LOAD_CORE, RELAY_CORE = 0, 1
+SLOWTOK = (sys.executable, "-m", "slowtok.proxy")
 READY_S = 20.0
 
 NGINX = """
@@ -69,6 +72,11 @@ class Way:
         """Return what runs between client and engine."""
         return [] if self.pid is None else family(self.pid)
 
+    @property
+    def client_core(self) -> int:
+        """Return the core of the client: the engine's, or the one that no relay needs."""
+        return RELAY_CORE if self.pid is None else LOAD_CORE
+
 
 def free_port() -> int:
     """Return a port that nobody listens on."""
@@ -87,11 +95,10 @@ def wait_for(port: int) -> None:
     raise SystemExit(f"nothing listens on port {port}")
 
 
-def slowtok_command(port: int, engine: int, state: str, *, workers: int = 1) -> list[str]:
+def slowtok_command(port: int, engine: int, state: str) -> list[str]:
     """Return the command that puts slowtok before the engine."""
     settings = ["--upstream", f"http://127.0.0.1:{engine}", "--state-dir", state]
-    listen = ["--listen", f"127.0.0.1:{port}", "--workers", str(workers)]
-    return [sys.executable, "-m", "slowtok.proxy", "serve", *settings, *listen]
+    return [*SLOWTOK, "serve", *settings, "--listen", f"127.0.0.1:{port}"]
 
 
 def state_folder(path: Path) -> str:
@@ -103,13 +110,13 @@ def state_folder(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], port: int, *cores: int) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: Sequence[str], port: int, core: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server on these cores as long as the block lasts."""
     with subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=partial(keep_to, *cores),  # noqa: PLW1509 - there are no threads here
+        preexec_fn=partial(keep_to, core),  # noqa: PLW1509 - there are no threads here
     ) as process:
         try:
             wait_for(port)
