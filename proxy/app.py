@@ -60,15 +60,23 @@ STATUS_WINDOW_S = 30.0  # an older look at a GPU's memory is not what is so now
 
 
 class Proxy:
-    """All parts of a running proxy. `start` and `stop` bracket the life of its event loop."""
+    """All parts of a running proxy. `start` and `stop` bracket the life of its event loop.
+
+    `first_pid` is slowtok's first process, where that is another than this one.
+    """
 
     def __init__(
-        self, settings: Settings, sinks: Mapping[str, Sink], tell: Callable[..., None]
+        self,
+        settings: Settings,
+        sinks: Mapping[str, Sink],
+        tell: Callable[..., None],
+        *,
+        first_pid: int | None = None,
     ) -> None:
         self.settings = settings
         self.tell = tell
         self.lag = LoopLag()
-        self.sampler = Sampler(tell=lambda why: tell("sampling-down", why=why))
+        self.sampler = Sampler(own_pid=first_pid, tell=lambda why: tell("sampling-down", why=why))
         self.store = Store(settings.keep_requests)
         self.runs = Runs(run_key(settings.state_path))
         self.kept = Kept(settings.state_path / "learned.sqlite3")
@@ -197,7 +205,6 @@ class Proxy:
         gpu_samples = self.sampler.gpu_window(now_s - STATUS_WINDOW_S, now_s)
         hosts = self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
         seen = Seen(device=device, gpu=gpu_samples, host=hosts)
-        workers = self._workers()
         return {
             "version": own_version(),
             "listen": self.settings.listen,
@@ -205,7 +212,7 @@ class Proxy:
             "log": self._log_name(),
             "engines": [self._engine_status(engine, seen) for engine in self.engines.all],
             "looked_at": self.engines.looked_at,
-            "workers": workers,
+            "workers": self.front.workers() if self.front else [],
             "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"}
@@ -223,8 +230,8 @@ class Proxy:
             "shared_baselines": self.peers.status() if self.peers else None,
             "overhead": {
                 "proxy": self._own_cost.summary(),
-                "loop_lag": self._loop_lag(workers),
-                "held": self._held(workers),
+                "loop_lag": self._loop_lag(),
+                "held": self.front.held if self.front else self.relay.held.summary(),
                 "sampling": self.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },
@@ -252,7 +259,7 @@ class Proxy:
             ),
             gpus=gpus_now(device, self.sampler.gpu_window(now_s - WINDOW_S, now_s)),
             host=hosts[-1] if hosts else None,
-            loop_lag_ms=self._loop_lag(self._workers()),
+            loop_lag_ms=self._loop_lag(),
             diagnoses=self.observer.diagnosed,
             diagnosis_s_total=self.observer.diagnose_s,
             sampling_up=sampling["alive"],
@@ -284,24 +291,12 @@ class Proxy:
             "in_flight": self.observer.in_flight,
             "gpus": [{name: gpu[name] for name in OF_GPU if name in gpu} for gpu in gpus],
             "host": host_now(hosts),
-            "loop_lag": self._loop_lag(self._workers()),
+            "loop_lag": self._loop_lag(),
         }
 
-    def _workers(self) -> list[dict[str, Any]]:
-        """Return the processes that relay; none where this one does."""
-        return self.front.workers() if self.front else []
-
-    def _loop_lag(self, workers: list[dict[str, Any]]) -> Mapping[str, float | None]:
+    def _loop_lag(self) -> Mapping[str, float | None]:
         """Return how late the event loop is that carries tokens; of several the latest."""
-        told = [worker["loop_lag"] for worker in workers if worker["loop_lag"]]
-        return max(told, key=lambda lag: lag["max_ms"] or 0.0, default=self.lag.summary())
-
-    def _held(self, workers: list[dict[str, Any]]) -> dict[str, int]:
-        """Return what bodies, replies and slow readers hold in all processes that relay."""
-        told = [worker["held"] for worker in workers if worker["held"]]
-        if not workers:
-            return self.relay.held.summary()
-        return {name: sum(held[name] for held in told) for name in self.relay.held.summary()}
+        return (self.front.loop_lag if self.front else None) or self.lag.summary()
 
     def _engine_status(self, engine: Engine, seen: Seen) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)

@@ -25,6 +25,11 @@ class Stop:
         """Take note of one signal."""
         (self.at_once if self.asked.is_set() else self.asked).set()
 
+    def ask_at_once(self) -> None:
+        """Let nothing wait any more."""
+        self.asked.set()
+        self.at_once.set()
+
 
 async def drain(relay: Relay, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
     """Wait until every reply has gone out; return how many were cut off.

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -17,6 +18,16 @@ class Front(Protocol):
     @property
     def refused(self) -> int:
         """Connections that were told to come back later."""
+        ...
+
+    @property
+    def loop_lag(self) -> Mapping[str, float | None]:
+        """How late the loop is that carries tokens, of several the latest; empty: not told."""
+        ...
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Bytes that bodies, replies and slow readers hold, in all processes that relay."""
         ...
 
     def workers(self) -> list[dict[str, Any]]:
@@ -54,6 +65,16 @@ class Alone:
     def refused(self) -> int:
         """Connections beyond what can be served."""
         return self._door.refused
+
+    @property
+    def loop_lag(self) -> Mapping[str, float | None]:
+        """The process's own, which its `Proxy` measures."""
+        return {}
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """What its relay holds."""
+        return self._relay.held.summary()
 
     def workers(self) -> list[dict[str, Any]]:
         """There are none."""

@@ -1,7 +1,7 @@
 """What the relay needs of others: an engine to ask, and somebody to watch. Two narrow interfaces.
 
 In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
-main process (workers/far_engines.py, workers/far_observer.py).
+observing process (workers/far_engines.py, workers/far_observer.py).
 """
 
 from collections import Counter

@@ -116,11 +116,12 @@ def test_prefill_and_decode_agree_with_the_engine(
     assert timing["source"] == "engine"
     assert timing["prefill_ms"] == pytest.approx(timings["prompt_ms"], rel=0.03, abs=3)
     assert timing["decode_ms"] == pytest.approx(timings["predicted_ms"], rel=0.03, abs=3)
-    assert answer.record["tokens"] == {
+    counted = {
         "prompt": timings["cache_n"] + timings["prompt_n"],
         "cached": timings["cache_n"],
         "completion": timings["predicted_n"],
     }
+    assert answer.record["tokens"].items() >= counted.items()
     phases = sum(timing[name] for name in ("queue_ms", "prefill_ms", "decode_ms"))
     assert phases <= timing["total_ms"] * 1.02
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from slowtok.proxy.self_test import UnusableLibraryError
 from slowtok.proxy.state_lock import claimed
 from slowtok.proxy.workers.crew import Crew
 from slowtok.proxy.workers.priority import Launcher, give_way
+from slowtok.proxy.workers.process import First, begin_to_relay
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
@@ -55,7 +55,6 @@ def run_serve(settings: Settings) -> int:
     _check_exposed(settings)
     leave_no_core()
     keep_threads_short()
-    launcher = Launcher()
     _check_workers(settings)
     with contextlib.ExitStack() as opened:
         listeners = _usable(
@@ -70,6 +69,7 @@ def run_serve(settings: Settings) -> int:
             opened.callback(each.close)
         listener = listeners[0]
         _check_upstreams(settings, int(listener.getsockname()[1]))
+        first = None if sys.platform == "win32" else begin_to_relay(listener)
         screen = Screen(json=settings.json_lines or settings.log_path is None)
         opened.callback(screen.close)
         sinks: dict[str, Sink] = {"screen": screen}
@@ -82,7 +82,7 @@ def run_serve(settings: Settings) -> int:
             recorder = _usable(settings, "record", lambda: Recorder(directory))
             opened.callback(recorder.writer.close)
             sinks["record"] = recorder
-        other = opened.enter_context(claimed(settings.state_path, _own_words(listener)))
+        other = opened.enter_context(claimed(settings.state_path, _own_words(listener, first)))
         if other is not None:
             _teller(log, screen)("state-shared", state_dir=str(settings.state_path), by=other)
         if settings.otlp_endpoint:
@@ -90,7 +90,7 @@ def run_serve(settings: Settings) -> int:
             opened.callback(sender.close)
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(_serve(settings, listeners, launcher, log, screen, sinks))
+                runner.run(_serve(settings, listeners, first, log, screen, sinks))
         except UnusableLibraryError as error:
             return complain(str(error), 1)
     return 0
@@ -99,7 +99,7 @@ def run_serve(settings: Settings) -> int:
 async def _serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
-    launcher: Launcher,
+    first: First | None,
     log: Log | None,
     screen: Screen,
     sinks: dict[str, Sink],
@@ -107,13 +107,13 @@ async def _serve(
     listener = listeners[0]
     tell = _teller(log, screen)
     logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(tell)])
-    proxy = Proxy(settings, sinks, tell=tell)
+    proxy = Proxy(settings, sinks, tell, first_pid=None if first is None else first.pid)
     edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     runner = make_runner(edge, settings.max_head_bytes)
-    stop = _stop_on_signals()
+    stop = Stop()
     await runner.setup()
     try:
-        front = proxy.front = _front(proxy, runner, listeners, launcher)
+        front = proxy.front = _front(proxy, runner, listeners, first, stop)
         await front.open()
         give_way()
         if len(workers := front.workers()) > 1:
@@ -134,18 +134,24 @@ async def _serve(
 
 
 def _front(
-    proxy: Proxy, runner: web.AppRunner, listeners: Sequence[socket.socket], launcher: Launcher
+    proxy: Proxy,
+    runner: web.AppRunner,
+    listeners: Sequence[socket.socket],
+    first: First | None,
+    stop: Stop,
 ) -> Front:
     """Return what takes clients in: a worker for each listening socket; on Windows this process."""
     settings = proxy.settings
-    if sys.platform != "win32":
+    if first is not None:
         return Crew(
             relay_settings(settings),
             proxy.observer,
             proxy.engines,
             runner,
             listeners,
-            launcher,
+            first,
+            Launcher(),
+            stop,
             proxy.tell,
         )
     server = cast(web.Server, runner.server)  # it is set up
@@ -210,10 +216,10 @@ def _warn_of_others(settings: Settings, screen: Screen, tell: Callable[..., None
     screen.say(f"warning   other machines can reach this address and {said}")
 
 
-def _own_words(listener: socket.socket) -> str:
+def _own_words(listener: socket.socket, first: First | None) -> str:
     """Say which slowtok this is, for another one that shares its state directory."""
     host, port = listener.getsockname()[:2]
-    return f"process {os.getpid()} at {host}:{port}"
+    return f"process {os.getpid() if first is None else first.pid} at {host}:{port}"
 
 
 def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
@@ -280,15 +286,6 @@ def _open_log(settings: Settings) -> Log | None:
     if settings.log and not path.absolute().parent.is_dir():
         raise settings.fault("log", f"there is no folder {path.parent}")
     return Log(to_file(path, max_bytes=settings.log_max_bytes, backups=settings.log_backups))
-
-
-def _stop_on_signals() -> Stop:
-    stop = Stop()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the runner instead
-            loop.add_signal_handler(name, stop.ask)
-    return stop
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

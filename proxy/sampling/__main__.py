@@ -1,5 +1,9 @@
 """The sampling process: commands come in on stdin, samples go out on stdout, as JSON lines.
 
+    python -m slowtok.proxy.sampling [PID]
+
+PID is slowtok's first process, from which all its others descend; without it the parent.
+
 Strategy: a process of its own, because a thread beside a busy event loop waits for the
 interpreter at every call. It imports little, holds to fixed rates, measures what it costs itself
 and slows down when that is too much (`budget`), and ends when stdin closes, so that it never
@@ -277,7 +281,7 @@ def main() -> None:
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, commands), daemon=True).start()
     emit = make_emit(sys.stdout.buffer)
     try:
-        machine, process_name = make_machine()
+        machine, process_name = make_machine(int(sys.argv[1]) if sys.argv[1:] else os.getppid())
         facts = machine.news() or {}
         emit([facts])
         gpus = open_gpus(process_name, private_pids=facts.get("private_pids"))

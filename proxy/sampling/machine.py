@@ -3,7 +3,6 @@
 The parts come from /proc on Linux and from psutil elsewhere.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -139,8 +138,8 @@ def _used_by_others(line: Line) -> float:
     return (line.get("cpu_busy_cores") or 0.0) - (line.get("server_cpu_cores") or 0.0)
 
 
-def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
-    """Return this machine, and how to name a process on it."""
+def make_machine(own_pid: int) -> tuple[Machine, Callable[[int], str | None]]:
+    """Return this machine, and how to name a process on it; `own_pid` as for `Others`."""
     if sys.platform == "linux":
         # one platform's modules alone are loaded: the others cost memory or are not there
         from slowtok.proxy.sampling import conditions, host, identity, port  # noqa: PLC0415
@@ -152,7 +151,7 @@ def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
             lambda number: port.PortReader(files, number),
             facts=host.read_host_facts(files) | {"private_pids": conditions.has_private_pids()},
             read_conditions=conditions.read_conditions,
-            others=Others(os.getppid()),
+            others=Others(own_pid),
         )
         return machine, identity.process_name
     from slowtok.proxy.sampling import portable  # noqa: PLC0415
@@ -162,6 +161,6 @@ def make_machine() -> tuple[Machine, Callable[[int], str | None]]:
         portable.PortablePort,
         facts=portable.read_host_facts(),
         read_conditions=portable.read_conditions,
-        others=Others(os.getppid()),
+        others=Others(own_pid),
     )
     return machine, portable.process_name

@@ -119,7 +119,7 @@ def largest(
 class Others:
     """Looks at all processes when that is due, and keeps the last look to compare with.
 
-    `own` is slowtok's main process.
+    `own` is slowtok's first process.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ FRESH_S = 0.05
 class Sampler:
     """Samples of this machine, of its GPUs and of the servers behind some ports.
 
+    `own_pid` is slowtok's first process, where that is another than this one.
     `tell` is told once, with the reason, of a process that ends again and again.
     """
 
@@ -55,13 +56,14 @@ class Sampler:
         self,
         *,
         command: Sequence[str] = COMMAND,
+        own_pid: int | None = None,
         silence_s: float = SILENCE_S,
         start_s: float = START_S,
         pause_s: tuple[float, float] = PAUSE_S,
         linger_s: float = LINGER_S,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._command = tuple(command)
+        self._command = tuple(command) if own_pid is None else (*command, str(own_pid))
         self._silence_s, self._start_s = silence_s, start_s
         self._shortest_pause_s, self._longest_pause_s = pause_s
         self._linger_s = linger_s

@@ -1,19 +1,22 @@
-"""One worker: takes clients in and relays; everything else is the main process's.
+"""One worker: takes clients in and relays; everything else is the observing process's.
 
-    python -m slowtok.proxy.workers CHANNEL LISTENER
+    python -m slowtok.proxy.workers CHANNEL LISTENER [OBSERVING_PID]
 
-Both are descriptors that the main process hands over. It says when to stop; a worker whose main
-process is gone lets nobody in any more and ends with what is on its way. Signals are meant for the
-main process alone.
+The first two are descriptors that the observing process shares. It says when to stop; a worker
+that hears nothing of it any more lets nobody in and ends with what is on its way. The first worker
+is the process that the user started, and the observing process is its child: signals are meant for
+this one, which tells of them; it waits for its child, and ends with the same exit code.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +24,7 @@ from typing import Any, cast
 import uvloop
 from aiohttp import web
 
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.door import BACKLOG, Door, most_connections
 from slowtok.proxy.drain import Stop, drain, under_way
 from slowtok.proxy.edge import make_edge, make_relay, make_runner
@@ -36,7 +40,10 @@ from slowtok.proxy.workers.far_observer import FarObserver
 from slowtok.proxy.workers.pages import Pages
 from slowtok.proxy.workers.wire import TICK_S, FarDirectory, Pulse, Start
 
-GOODBYE_S = 1.0  # for the last words to reach the main process
+GOODBYE_S = 1.0  # for the last words to reach the observing process
+OBSERVER_END_S = 30.0
+"""From the last reply to the end of the observing process, which may still send traces and write
+logs; then it is killed. No published source."""
 
 
 class Worker:
@@ -45,6 +52,7 @@ class Worker:
     def __init__(self) -> None:
         self._start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._stop = Stop()
+        self._has_been_signalled = False
         self._lag = LoopLag()
         handlers: Handlers = {
             "start": self._start.set_result,
@@ -60,13 +68,20 @@ class Worker:
         self._held: Callable[[], dict[str, int]] = dict
 
     async def run(self, channel: socket.socket, listener: socket.socket) -> None:
-        """Work until the main process says stop, or is gone."""
+        """Work until the observing process says stop, or is gone."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._channel, sock=channel)
         self._channel.ended.add_done_callback(lambda _: self._stop.asked.set())
         await asyncio.wait((self._start, self._channel.ended), return_when=asyncio.FIRST_COMPLETED)
         if self._start.done():
             await self._serve(self._start.result(), listener)
+
+    def signalled(self) -> None:
+        """Pass a signal on; after the second one wait for nobody."""
+        self._channel.tell("signalled")
+        if self._has_been_signalled:
+            self._stop.ask_at_once()
+        self._has_been_signalled = True
 
     async def _serve(self, start: Start, listener: socket.socket) -> None:
         settings, loop = start.settings, asyncio.get_running_loop()
@@ -76,7 +91,7 @@ class Worker:
             )
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
-            may_tap = await can_tap(lambda *_, **__: None)  # the main process has told of it
+            may_tap = await can_tap(lambda *_, **__: None)  # the observing process has told of it
             relay = make_relay(settings, session, self._engines, self._observer, may_tap=may_tap)
             edge = make_edge(
                 Entrance(settings, lambda: self._door),
@@ -152,19 +167,39 @@ class Worker:
         self._observer.failures[name] += 1
 
 
-async def work(channel: socket.socket, listener: socket.socket) -> None:
+async def work(channel: socket.socket, listener: socket.socket, *, is_first: bool) -> None:
     """Be one worker."""
-    await Worker().run(channel, listener)
+    worker, loop = Worker(), asyncio.get_running_loop()
+    if is_first:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, worker.signalled)
+    await worker.run(channel, listener)
+
+
+def ended(pid: int) -> int:
+    """Wait until the observing process has ended; return the exit code for both."""
+    kill = threading.Timer(OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
+    kill.daemon = True
+    kill.start()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    kill.cancel()
+    if code < 0:
+        return complain(f"the observing process was ended by signal {-code}", 1)
+    return code
 
 
 def main() -> None:
     """Work with the two descriptors that were handed over."""
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)
-    channel, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    channel, listener, *observing_pid = map(int, sys.argv[1:])
+    if not observing_pid:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_IGN)
     keep_threads_short()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work(channel, listener))
+        sockets = (socket.socket(fileno=number) for number in (channel, listener))
+        runner.run(work(*sockets, is_first=bool(observing_pid)))
+    for pid in observing_pid:
+        sys.exit(ended(pid))
 
 
 if __name__ == "__main__":

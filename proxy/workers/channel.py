@@ -1,4 +1,4 @@
-"""Messages between the main process and a worker: told, or asked with an answer.
+"""Messages between the observing process and a worker: told, or asked with an answer.
 
 Strategy: both ends of a socket pair, which nobody else can reach, carry pickles with their length
 before them. Nothing here waits for the other side; whoever asks says how long it may take.

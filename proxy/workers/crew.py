@@ -1,4 +1,4 @@
-"""All workers: they take the clients in, while this process looks on.
+"""All workers: they take the clients in, while this process, a child of the first one, looks on.
 
 Each has a listening socket of its own on the one port (SO_REUSEPORT), between which the kernel
 spreads connections. The sockets are made here and handed over, so that none is lost with a worker.
@@ -8,25 +8,30 @@ import asyncio
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from slowtok.proxy.door import most_connections
+from slowtok.proxy.drain import Stop
 from slowtok.proxy.engines import Engines
 from slowtok.proxy.observer import Observer
 from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher
-from slowtok.proxy.workers.process import END_S, WorkerProcess, environment
+from slowtok.proxy.workers.process import END_S, First, WorkerProcess
 
 START_S = 20.0  # until the greeting comes all the same; a machine that swaps takes long
 
 
 class Crew:
-    """A `Front` of several processes. `runner` serves the own pages, to the workers only."""
+    """A `Front` of several processes. `runner` serves the own pages, to the workers only.
+
+    `first` relays at the first of the `listeners`; without it all ends, as when `stop` is asked.
+    """
 
     def __init__(
         self,
@@ -35,24 +40,28 @@ class Crew:
         engines: Engines,
         runner: web.AppRunner,
         listeners: Sequence[socket.socket],
+        first: First,
         launcher: Launcher,
+        stop: Stop,
         tell: Callable[..., None],
     ) -> None:
         self._settings = settings
         self._observer, self._engines = observer, engines
         self._runner, self._tell = runner, tell
         self._folder = Path(tempfile.mkdtemp(prefix="slowtok-"))  # for this user alone
-        shared = environment()
         self._workers = [
             WorkerProcess(
                 listener=listener,
                 settings=settings,
                 pages_path=str(self._folder / "pages"),
-                environment=shared,
+                environment=first.environment,
                 launcher=launcher,
                 make_desk=self._make_desk,
                 tell=tell,
                 failed=self._count_failure,
+                first=first if listener is listeners[0] else None,
+                signalled=stop.ask,
+                gone=stop.asked.set,
             )
             for listener in listeners
         ]
@@ -62,6 +71,20 @@ class Crew:
     def refused(self) -> int:
         """Connections that were told to come back later, by all of them."""
         return sum(worker.refused for worker in self._workers)
+
+    @property
+    def loop_lag(self) -> Mapping[str, float | None]:
+        """How late the loop of a worker is, of several the latest; empty before they told."""
+        told = [worker.loop_lag for worker in self._workers if worker.loop_lag]
+        return max(told, key=lambda lag: lag["max_ms"] or 0.0, default={})
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Bytes that all of them hold."""
+        held: Counter[str] = Counter(now_bytes=0, most_bytes=0)
+        for worker in self._workers:
+            held.update(worker.held)
+        return dict(held)
 
     def workers(self) -> list[dict[str, Any]]:
         """Return how each one fares."""

@@ -1,4 +1,4 @@
-"""What the main process does for one worker: copies of its exchanges are shown to the observer."""
+"""What the observing process does for one worker: shows copies of its exchanges to the observer."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""The engines, as a worker sees them: the main process looks at them, and chooses among several."""
+"""The engines, as a worker sees them: another process looks at them, and chooses among several."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from slowtok.proxy.routing import MODEL_LISTS
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace
 
-CHOOSE_S = 2.0  # the main process itself may wait a second for an engine; no published source
+CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; no published source
 KEEP_CHOSEN = 64
 LIST_S = 30.0  # as long as it may wait for the engines' own lists
 
 
 class FarEngines:
-    """A `Directory`. Where one engine answers nobody is asked; else the main process is.
+    """A `Directory`. Where one engine answers nobody is asked; else the observing process is.
 
     What it chose last stands where it does not answer.
     """

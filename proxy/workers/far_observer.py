@@ -1,4 +1,4 @@
-"""The observer, as a worker sees it: each step is told to the main process, which concludes.
+"""The observer, as a worker sees it: each step is told to the observing process, which concludes.
 
 What a client waits for is asked, and awaited only so long; without an answer the reply goes out
 without it. Tokens are counted here: only four times a second is told how far each request is.
@@ -42,7 +42,7 @@ class FarObserver:
     def begin(self, exchange: Exchange) -> None:
         """A request has come; while nobody reads what is told, nothing is told of it."""
         if self._channel.is_full:
-            self.failures["main process"] += 1
+            self.failures["observing process"] += 1
             return
         self._live[exchange.request_id] = exchange
         self._channel.tell("begin", packed(exchange))

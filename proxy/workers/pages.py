@@ -1,4 +1,4 @@
-"""`/slowtok/` at a worker: passed to the main process, which has the records of all of them."""
+"""`/slowtok/` at a worker: passed to the observing process, which has all records."""
 
 import aiohttp
 from aiohttp import web
@@ -11,7 +11,7 @@ CONNECT_S = 5.0
 
 
 class Pages:
-    """Passes requests for the proxy's own pages to the main process's socket at `path`."""
+    """Passes requests for the proxy's own pages to the observing process's socket at `path`."""
 
     def __init__(self, path: str) -> None:
         self._session = aiohttp.ClientSession(
@@ -30,11 +30,11 @@ class Pages:
         ]
 
     async def close(self) -> None:
-        """Close all connections to the main process."""
+        """Close all connections to the observing process."""
         await self._session.close()
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Ask the main process, which judges host, origin and key once more. No page has a body."""
+        """Ask the process that observes, which judges host, origin and key again, too."""
         target = URL("http://localhost" + request.rel_url.raw_path_qs, encoded=True)
         fields = headers.to_own_page(request.headers)
         try:
@@ -42,7 +42,7 @@ class Pages:
                 request.method, target, headers=fields, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return error_page(503, "slowtok's main process does not answer", "not-there")
+            return error_page(503, "slowtok's observing process does not answer", "not-there")
         async with reply:
             passed = headers.to_client(reply.headers, origin=None)
             response = web.StreamResponse(status=reply.status, headers=passed)

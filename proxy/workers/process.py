@@ -1,13 +1,14 @@
-"""One worker's process: started, told what to do, and started again when it dies."""
+"""One worker's process: told what to do, and started again when it dies."""
 
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +36,32 @@ STOP_S = 1.0  # until it has said how many requests are on their way
 END_S = 2.0  # from the last word to the end of the process; then it is killed
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """The worker that runs already, as its child sees it.
+
+    It is the process that the user started; what observes is its child. So whoever looks at the
+    process they know, signals it, stops it, limits it or gives it a priority does that to the one
+    that carries their tokens.
+    """
+
+    pid: int
+    channel: socket.socket
+    environment: dict[str, str]  # that of all workers
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerProcess:
     """One worker for the life of the proxy, in one process after the other.
 
-    `listener` is the main process's own hold on the port: it stays, so that whoever comes while
-    a worker is started again waits for the new one.
+    `listener` is the observing process's own hold on the port: it stays, so that whoever comes
+    while a worker is started again waits for the new one. `first` is the one that runs already and
+    is not started again: `signalled` is called when it is told to end, and `gone` when it is lost.
     """
 
     listener: socket.socket
@@ -51,6 +72,9 @@ class WorkerProcess:
     make_desk: Callable[[], Desk]
     tell: Callable[..., None]
     failed: Callable[[str], None]
+    first: First | None = None
+    signalled: Callable[[], None]
+    gone: Callable[[], None]
     has_tried: asyncio.Event = field(default_factory=asyncio.Event)  # it is ready, or died before
     is_ready: bool = False  # takes clients in
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,7 +83,7 @@ class WorkerProcess:
     _desk: Desk | None = None
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
-    _process: "subprocess.Popen[bytes] | None" = None
+    _process: "subprocess.Popen[bytes] | First | None" = None
     _usage: tuple[float, float] | None = None  # when it was looked at, and CPU seconds by then
     _began_s: float = 0.0
 
@@ -68,14 +92,17 @@ class WorkerProcess:
         pause_s = PAUSE_S[0]
         while not self.stopping.is_set():
             began_s = time.monotonic()
-            code = await self._run_once()
+            code = await (self._run_once() if self.first is None else self._run_first(self.first))
             self._note_ready(is_ready=False)
             lost = self._abandon()
             if self.stopping.is_set():
                 self.cut_off += lost  # what it had no time to cut off itself
                 return
-            self.restarts += 1
             self.tell("worker-died", code=code, requests=lost)
+            if self.first is not None:  # whoever started it sees it end, and begins again or not
+                self.gone()
+                return
+            self.restarts += 1
             if time.monotonic() - began_s >= HEALTHY_S:
                 pause_s = PAUSE_S[0]
                 continue
@@ -100,13 +127,23 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End its process, whatever it does."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.kill()
 
     @property
     def refused(self) -> int:
         """Connections that it told to come back later."""
         return self._refused + (self._desk.refused if self._desk else 0)
+
+    @property
+    def loop_lag(self) -> Mapping[str, float | None]:
+        """How late its loop is, as it last told; empty before that."""
+        return self._desk.loop_lag if self._desk else {}
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Bytes that it holds, as it last told; empty before that."""
+        return self._desk.held if self._desk else {}
 
     def status(self) -> dict[str, Any]:
         """Return how it fares, for /slowtok/status."""
@@ -117,10 +154,20 @@ class WorkerProcess:
             "restarts": self.restarts,
             "requests": desk.requests if desk else 0,
             "in_flight": desk.in_flight if desk else 0,
-            "loop_lag": dict(desk.loop_lag) if desk else {},
-            "held": dict(desk.held) if desk else {},
+            "loop_lag": dict(self.loop_lag),
+            "held": dict(self.held),
             **(self._cost(process.pid) if process else {}),
         }
+
+    async def _run_first(self, first: First) -> None:
+        """As `_run_once`; it ends after this process, so that nobody waits for that here."""
+        self._began_s, self._process, self._desk = time.monotonic(), first, self.make_desk()
+        try:
+            await self._speak(first.channel, self._desk)
+        finally:
+            if not self.stopping.is_set():
+                first.kill()
+            self._process = self._channel = None
 
     async def _run_once(self) -> int | None:
         ours, theirs = socket.socketpair()
@@ -155,6 +202,7 @@ class WorkerProcess:
             **desk.handlers(),
             "ready": self._note_ready,
             "drained": self._note_drained,
+            "signalled": self.signalled,
         }
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
@@ -206,6 +254,26 @@ def _tell_news(channel: Channel, desk: Desk) -> None:
     """Tell what is new of the engines."""
     if (news := desk.news()) is not None:
         channel.tell("directory", news)
+
+
+def begin_to_relay(listener: socket.socket) -> First:
+    """Make this process the first worker; returns in a child of it, which is to observe.
+
+    Signals are the first worker's, which tells its child. It ends when its child has ended, with
+    the same exit code.
+    """
+    shared, pid = environment(), os.getpid()
+    ours, theirs = socket.socketpair()
+    observing_pid = os.fork()
+    if observing_pid:
+        for kept in (theirs, listener):
+            kept.set_inheritable(True)
+        numbers = map(str, (theirs.fileno(), listener.fileno(), observing_pid))
+        os.execve(COMMAND[0], (*COMMAND, *numbers), shared)  # noqa: S606 - our own module
+    theirs.close()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: None)  # not SIG_IGN, which its own children would inherit
+    return First(pid, ours, shared)
 
 
 async def _ended(process: "subprocess.Popen[bytes]") -> int | None:

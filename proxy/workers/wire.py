@@ -15,7 +15,7 @@ from slowtok.proxy.stream.meter import Meter
 TICK_S = 0.25
 """Between two words of a worker on how far its requests are. No published source."""
 
-# found again by the path, made in the main process, or counted by each worker
+# found again by the path, made in the observing process, or counted by each worker
 _KEPT_APART = (
     "api",
     "run",
@@ -76,7 +76,7 @@ class FarDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """All that a new worker is told; the main process serves its own pages at `pages_path`."""
+    """All that a new worker is told; the observing process serves its own pages at `pages_path`."""
 
     settings: RelaySettings
     pages_path: str
@@ -104,7 +104,7 @@ class FarMeter(Meter):
 
 
 def packed(exchange: Exchange) -> Packed:
-    """Return an exchange as it goes to the main process."""
+    """Return an exchange as it goes to the observing process."""
     return tuple(getattr(exchange, name) for name in _FIELDS)
 
 
@@ -115,7 +115,7 @@ def unpacked(values: Packed) -> Exchange:
 
 
 def update(copy: Exchange, values: Packed) -> None:
-    """Bring a copy up to date; what the main process added to it stays."""
+    """Bring a copy up to date; what the observing process added to it stays."""
     for name, value in zip(_FIELDS, values, strict=True):
         setattr(copy, name, value)
 

@@ -1,4 +1,7 @@
-"""Several workers: one that dies, or a main process that dies or is stopped, harms nobody else."""
+"""Several workers: one that dies, or an observing process that is stopped, harms nobody else.
+
+The first worker is the process that was started: with it all ends, and with the observing process.
+"""
 
 import asyncio
 import json
@@ -90,10 +93,10 @@ async def test_worker_that_is_killed(engine: Upstream, tmp_path: Path, connect: 
         streams = await opened(engine, connect, port)
         before = (await own(connect, port, "status"))["workers"]
         assert [worker["in_flight"] > 0 for worker in before] == [True, True]
-        os.kill(before[0]["pid"], signal.SIGKILL)
+        os.kill(before[1]["pid"], signal.SIGKILL)
 
         lost = await broken_off(streams)
-        assert len(lost) == before[0]["in_flight"]
+        assert len(lost) == before[1]["in_flight"]
         for arrived, _ in lost:
             await arrived.gone()
         await finish([stream for stream in streams if stream not in lost])
@@ -101,7 +104,7 @@ async def test_worker_that_is_killed(engine: Upstream, tmp_path: Path, connect: 
         for _ in range(STREAMS):  # some of them at the new one, which the port waits for
             await next_request_works(engine, await connect(port))
         status = await own(connect, port, "status")
-        assert [worker["restarts"] for worker in status["workers"]] == [1, 0]
+        assert [worker["restarts"] for worker in status["workers"]] == [0, 1]
         assert status["counts"]["in_flight"] == 0
         assert await running.end() == 0
         assert running.err == [""]
@@ -121,7 +124,7 @@ async def test_worker_that_is_killed_while_the_proxy_stops(
         running.process.send_signal(signal.SIGTERM)
         while not (await running.line()).startswith("stopping  "):
             pass
-        os.kill(workers[0]["pid"], signal.SIGKILL)
+        os.kill(workers[1]["pid"], signal.SIGKILL)
 
         lost = await broken_off(streams)
         await finish([stream for stream in streams if stream not in lost])
@@ -129,7 +132,7 @@ async def test_worker_that_is_killed_while_the_proxy_stops(
         assert await running.ended() == 0
         assert running.err == [""]
     endings = [entry["ended"] for entry in entries(tmp_path, "request")]
-    assert endings.count("proxy-stopped") == len(lost) == workers[0]["in_flight"]
+    assert endings.count("proxy-stopped") == len(lost) == workers[1]["in_flight"]
     assert endings.count("stop") == STREAMS - len(lost)
     (cut_off,) = entries(tmp_path, "cut-off")
     assert cut_off["requests"] == len(lost)
@@ -137,19 +140,37 @@ async def test_worker_that_is_killed_while_the_proxy_stops(
 
 async def test_workers_that_die_as_they_start(engine: Upstream, tmp_path: Path) -> None:
     """They are started again and again, ever more seldom; the proxy can be stopped meanwhile."""
-    broken = 'import sys\nif "slowtok.proxy.workers" in sys.orig_argv: sys.exit("broken")\n'
+    broken = (
+        "import sys\n"
+        'if "slowtok.proxy.workers" in sys.orig_argv and len(sys.orig_argv) < 7:\n'
+        '    sys.exit("broken")\n'
+    )
     (tmp_path / "sitecustomize.py").write_text(broken)
     arguments = ("--upstream", engine.url, "--workers", "2")
-    env = {"PYTHONPATH": str(tmp_path)}
+    env = {"PYTHONPATH": os.pathsep.join((str(tmp_path), *own_path()))}
     async with served(tmp_path, *arguments, env=env) as running:
         await running.address()
 
         assert await running.end() == 0
 
-    assert "workers   0 of 2 take clients in\n" in running.out
+    assert "workers   1 of 2 take clients in\n" in running.out
     died = entries(tmp_path, "worker-died")
     assert len(died) >= 2
     assert {entry["requests"] for entry in died} == {0}
+
+
+def own_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+async def test_first_worker_that_dies_as_it_starts(engine: Upstream, tmp_path: Path) -> None:
+    broken = 'import sys\nif "slowtok.proxy.workers" in sys.orig_argv: sys.exit("broken")\n'
+    (tmp_path / "sitecustomize.py").write_text(broken)
+    env = {"PYTHONPATH": os.pathsep.join((str(tmp_path), *own_path()))}
+    async with served(tmp_path, "--upstream", engine.url, env=env) as running:
+        assert await running.ended() == 1
+
+    assert running.err[0].endswith("SystemExit: broken\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are one socket")
@@ -164,44 +185,89 @@ def test_second_proxy_does_not_get_half_of_the_connections() -> None:
             port.close()
 
 
-async def test_main_process_that_is_killed_takes_its_workers_along(
+def observing(running: Running) -> psutil.Process:
+    """The process that observes: the only child of the one that was started."""
+    (found,) = psutil.Process(running.process.pid).children()
+    return found
+
+
+async def test_first_worker_that_is_killed_ends_all_in_order(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with working(engine, tmp_path) as (running, port):
+        streams = await opened(engine, connect, port)
+        family = psutil.Process(running.process.pid).children(recursive=True)
+        running.process.kill()
+
+        lost = await broken_off(streams)
+        await finish([stream for stream in streams if stream not in lost])
+        await until(lambda: not any(one.is_running() for one in family))
+        with pytest.raises(ConnectionError):
+            await connect(port)
+    (died,) = entries(tmp_path, "worker-died")
+    assert died["requests"] == len(lost)
+    endings = [entry["ended"] for entry in entries(tmp_path, "request")]
+    assert endings.count("proxy-stopped") == len(lost)
+    assert endings.count("stop") == STREAMS - len(lost)
+
+
+async def test_observing_process_that_is_killed_costs_no_stream(
     engine: Upstream, tmp_path: Path, connect: Connect
 ) -> None:
     async with working(engine, tmp_path) as (running, port):
         streams = await opened(engine, connect, port)
         workers = [w["pid"] for w in (await own(connect, port, "status"))["workers"]]
-        running.process.kill()
+        observing(running).kill()
 
         await finish(streams)  # what is on its way may end
 
+        assert await running.ended() == 1
+        assert running.err == ["slowtok: the observing process was ended by signal 9\n"]
         await until(lambda: not any(psutil.pid_exists(pid) for pid in workers))
         with pytest.raises(ConnectionError):
             await connect(port)
 
 
-async def test_main_process_that_is_stopped_costs_only_what_it_would_have_told(
+async def test_observing_process_that_is_stopped_costs_only_what_it_would_have_told(
     engine: Upstream, tmp_path: Path, connect: Connect
 ) -> None:
     async with working(engine, tmp_path) as (running, port):
         client = await connect(port)
         await next_request_works(engine, client)
-        running.process.send_signal(signal.SIGSTOP)
+        observing(running).suspend()
         try:
             await next_request_works(engine, client)
             await finish([(await begin(engine, client), client)])
         finally:
-            running.process.send_signal(signal.SIGCONT)
+            observing(running).resume()
 
         await next_request_works(engine, client)
         assert await running.end() == 0
     assert [entry["ended"] for entry in entries(tmp_path, "request")] == ["stop"] * 4
 
 
-async def test_ctrl_c_is_for_the_main_process(
+async def test_second_signal_ends_it_though_the_observing_process_is_stopped(
+    engine: Upstream, tmp_path: Path, connect: Connect
+) -> None:
+    async with served(tmp_path, "--upstream", engine.url) as running:
+        port = int((await running.address()).rpartition(":")[2])
+        arrived = await begin(engine, client := await connect(port))
+        observing(running).suspend()
+        running.process.send_signal(signal.SIGTERM)
+        await pass_on(arrived, client, 1)
+        running.process.send_signal(signal.SIGTERM)
+
+        assert await broken_off([(arrived, client)])
+        observing(running).resume()
+        assert await running.ended() == 0
+
+
+async def test_ctrl_c_is_for_the_first_process(
     engine: Upstream, tmp_path: Path, connect: Connect
 ) -> None:
     async with working(engine, tmp_path) as (running, port):
         workers = [w["pid"] for w in (await own(connect, port, "status"))["workers"]]
+        assert workers[0] == running.process.pid
 
         assert await running.end(signal.SIGINT, group=True) == 0
 

@@ -1,4 +1,4 @@
-"""What the main process makes of a worker's words, however many of them come at once."""
+"""What the observing process makes of a worker's words, however many of them come at once."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""One worker in the test's own loop, and the test in the main process's place."""
+"""One worker in the test's own loop, and the test in the observing process's place."""
 
 import asyncio
 import socket
