@@ -61,8 +61,8 @@ fit: .venv/dev.stamp ## constants of the envelope, config/efficiency.toml, from 
 	$(BIN)/python -m fit
 
 lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade takes newer versions
-	$(COMPILE) pyproject.toml --extra demo --extra otel --extra postgresql --extra redis --group clients -o requirements/clients.lock
-	$(COMPILE) pyproject.toml --extra demo --extra otel --extra postgresql --extra redis --group dev -c requirements/clients.lock -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo --extra mcp --extra otel --extra postgresql --extra redis --group clients -o requirements/clients.lock
+	$(COMPILE) pyproject.toml --extra demo --extra mcp --extra otel --extra postgresql --extra redis --group dev -c requirements/clients.lock -o requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra demo -c requirements/dev.lock -o requirements/demo.lock
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	$(COMPILE) pyproject.toml --extra otel --extra postgresql --extra redis -c requirements/dev.lock -o requirements/image.lock

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.fit_options import fit
 from slowtok.proxy.commands.options import (
     ApiKey,
@@ -329,6 +330,25 @@ def replay(
     raise typer.Exit(
         run_replay(settings, files, expect_again=expect_again, ram_bytes_per_s=ram_bytes_per_s)
     )
+
+
+@app.command()
+def mcp(
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+) -> None:
+    """Tell agents why their requests and runs were slow: an MCP server on standard input."""
+    try:
+        from slowtok.proxy.commands.mcp import run_mcp  # noqa: PLC0415 - as above
+    except ImportError:
+        said = "mcp needs packages that are not installed: pip install 'slowtok[mcp]'"
+        raise typer.Exit(complain(said, 1)) from None
+
+    settings_from(_reading(listen, log, state_dir, json=False), config)
+    options = {"--listen": listen, "--log": log, "--state-dir": state_dir, "--config": config}
+    raise typer.Exit(run_mcp(options))
 
 
 def _reading(

@@ -24,6 +24,7 @@ from slowtok.proxy.case_file import BadCase, RecordedCase, read_cases
 from slowtok.proxy.outputs.console import VERDICT_STYLES, plain
 from slowtok.proxy.outputs.explanation import explanation
 from slowtok.proxy.outputs.record import known, make_record
+from slowtok.proxy.runs import watch as runs
 
 STDIN = "-"
 SUFFIXES = (".json", ".jsonl")
@@ -79,8 +80,9 @@ def replayed(
     if ram_bytes_per_s is not None:
         case, expect_again = _with_ram(case, ram_bytes_per_s), True
     case = with_expectation(case) if expect_again else case
-    record = make_record(case, diagnose(case, disabled=disabled))
     was = found.record
+    record = make_record(case, diagnose(case, disabled=disabled))
+    record |= {name: was[name] for name in runs.FIELDS if was and name in was}
     record["replay"] = known(
         {
             "recorded_by": found.slowtok,

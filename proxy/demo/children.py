@@ -60,8 +60,16 @@ async def _stop(child: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(_drain(child), STOP_S)
         except TimeoutError:
             with suppress(ProcessLookupError):
-                child.kill()
+                _kill(child)
     await _drain(child)
+
+
+def _kill(child: asyncio.subprocess.Process) -> None:
+    """End it and all that it has started, whatever they do."""
+    if sys.platform == "win32":
+        child.kill()
+    else:
+        os.killpg(child.pid, signal.SIGKILL)  # it leads a session of its own
 
 
 async def _drain(child: asyncio.subprocess.Process) -> None:

@@ -1,11 +1,12 @@
-"""Ties a process to the one that started it: when that one ends, however it ends, so does this one.
+"""A slowtok on a leash: it ends when the process that started this one ends, however that ends.
 
-`python -m slowtok.proxy.demo.leash ...` is `python -m slowtok.proxy ...` on such a leash.
+`python -m slowtok.proxy.demo.leash ...` runs `python -m slowtok.proxy ...` until then, and ends
+with its exit code.
 """
 
 import os
-import runpy
 import signal
+import subprocess
 import sys
 import threading
 
@@ -20,17 +21,21 @@ def wait_for_end_of(pid: int) -> None:
         return
 
 
-def tie_to(pid: int) -> None:
-    """End this process, as by SIGTERM, when the other one has ended."""
+def main() -> int:
+    """Run it; SIGTERM is passed on."""
+    parent_pid = os.getppid()
+    command = (sys.executable, "-m", "slowtok.proxy", *sys.argv[1:])
+    with subprocess.Popen(command) as slowtok:  # noqa: S603 - our own module
 
-    def follow() -> None:
-        wait_for_end_of(pid)
-        os.kill(os.getpid(), signal.SIGTERM)
+        def follow() -> None:
+            wait_for_end_of(parent_pid)
+            slowtok.terminate()
 
-    threading.Thread(target=follow, name="leash", daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda *_: slowtok.terminate())
+        threading.Thread(target=follow, name="leash", daemon=True).start()
+        code = slowtok.wait()
+    return code if code >= 0 else 1
 
 
 if __name__ == "__main__":
-    tie_to(os.getppid())
-    sys.argv[0] = "slowtok"
-    runpy.run_module("slowtok.proxy", run_name="__main__")
+    sys.exit(main())

@@ -16,6 +16,9 @@ _FAILED = frozenset(
      "overloaded", "proxy-stopped"}
 )  # fmt: skip
 
+FIELDS = frozenset({"run", "since_previous_ms", "client", "retry"})
+"""Fields of a record that tell of its run and its client, not of the request's own case."""
+
 
 class Runs:
     """Places each generation in its run, and keeps the account of all runs."""

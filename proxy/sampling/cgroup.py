@@ -14,10 +14,6 @@ from typing import NamedTuple
 from slowtok.proxy.sampling.host import Fields, parse_field
 from slowtok.proxy.sampling.procfs import ProcFiles, Rate, read_whole
 
-LOOK_S = 15.0
-"""How often a changed quota is looked for: it took a tenth of all that sampling a machine without a
-GPU took, and quotas are seldom changed."""
-
 
 class Mount(NamedTuple):
     """One cgroup file system: `root` of the hierarchy is seen at `point`."""
@@ -136,16 +132,12 @@ def _setting(folder: str, name: str) -> bytes:
         return b""
 
 
-def find_quota(pid: int) -> tuple[bool, Quota | None]:
-    """Return whether the groups of a process could be found, and their tightest quota."""
-    membership = read_whole(f"/proc/{pid}/cgroup")
+def find_groups(membership: bytes | None) -> tuple[int, list[str]] | None:
+    """Return the groups of a process, as `find_folders`; None where they cannot be found."""
     mounts = read_whole("/proc/self/mountinfo")
     if membership is None or mounts is None:
-        return False, None
-    found = find_folders(membership.decode(), parse_mounts(mounts.decode(errors="replace")))
-    if found is None:
-        return False, None
-    return find_tightest(*found)
+        return None
+    return find_folders(membership.decode(), parse_mounts(mounts.decode(errors="replace")))
 
 
 def find_tightest(version: int, folders: list[str]) -> tuple[bool, Quota | None]:
@@ -166,25 +158,40 @@ def find_tightest(version: int, folders: list[str]) -> tuple[bool, Quota | None]
 
 
 class CgroupReader:
-    """Reads the quota and the throttling of one process."""
+    """Reads the quota and the throttling of one process.
+
+    The groups are looked for when the process was moved, their quotas at each dear reading: a
+    limit that begins while a request is on its way must be seen in its samples.
+    """
 
     def __init__(self, files: ProcFiles, pid: int) -> None:
         self._files = files
         self._pid = pid
+        self._membership: bytes | None = None
+        self._groups: tuple[int, list[str]] | None = None
         self._known = False
         self._quota: Quota | None = None
-        self._look_at_s = 0.0
         self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
 
     def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; `dear` may also look for a changed quota."""
-        if dear and time.monotonic() >= self._look_at_s:
-            self._look_at_s = time.monotonic() + LOOK_S
-            self._known, self._quota = find_quota(self._pid)
+        """Return the fields as they are now; `dear` also looks for a changed quota."""
+        if dear:
+            self._look()
         if self._quota is None:
             nothing = 0.0 if self._known else None
             return {"server_throttled_ratio": nothing, "server_throttled_s_per_s": nothing}
         return {"server_quota_cores": self._quota.cores} | self._read_throttling(self._quota)
+
+    def _look(self) -> None:
+        membership = read_whole(f"/proc/{self._pid}/cgroup")
+        if membership != self._membership:
+            self._membership, self._groups = membership, find_groups(membership)
+        before, self._quota = self._quota, None
+        self._known = False
+        if self._groups is not None:
+            self._known, self._quota = find_tightest(*self._groups)
+        if before is None or self._quota is None or before.folder != self._quota.folder:
+            self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
 
     def _read_throttling(self, quota: Quota) -> Fields:
         counters = parse_throttling(self._files.read(f"{quota.folder}/cpu.stat") or b"")

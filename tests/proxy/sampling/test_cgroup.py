@@ -166,11 +166,12 @@ def fifth_of_a_core() -> Iterator[Path]:
     pytest.skip("no cgroup with a cpu controller can be made here (not root, or read-only)")
 
 
-def test_a_busy_child_under_a_real_quota_is_seen_to_be_throttled(fifth_of_a_core: Path) -> None:
+def test_a_quota_that_begins_is_seen_and_throttles(fifth_of_a_core: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
-            (fifth_of_a_core / "cgroup.procs").write_text(str(child.pid))
             reader = CgroupReader(ProcFiles(), child.pid)
+            free = reader.read(dear=True)
+            (fifth_of_a_core / "cgroup.procs").write_text(str(child.pid))
             first = reader.read(dear=True)
             time.sleep(0.7)  # real throttling takes real time: seven periods
             second = reader.read(dear=False)
@@ -178,6 +179,7 @@ def test_a_busy_child_under_a_real_quota_is_seen_to_be_throttled(fifth_of_a_core
             child.kill()
             child.wait()
 
+    assert free.get("server_quota_cores") != 0.2
     assert first["server_quota_cores"] == 0.2
     assert second["server_quota_cores"] == 0.2
     assert (second["server_throttled_ratio"] or 0) > 0.3

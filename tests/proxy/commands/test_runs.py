@@ -1,0 +1,53 @@
+"""`slowtok runs` and `slowtok run`: agent runs out of a log."""
+
+import json
+from pathlib import Path
+
+from fakes.commands import run
+from fakes.logged_runs import NAME, two_runs
+
+NOBODY = "127.0.0.1:9"
+
+
+def told(log: Path, *arguments: str) -> str:
+    done = run(*arguments, "--log", str(log), "--listen", NOBODY)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_runs_are_listed_the_newest_first(tmp_path: Path) -> None:
+    log = two_runs(tmp_path)
+
+    text = told(log, "runs")
+    newest, older = json.loads(told(log, "runs", "--json"))["runs"]
+
+    assert NAME in text
+    assert (newest["name"], newest["requests"], newest["verdict"]) == (NAME, 2, "slow")
+    assert (older["by"], older["requests"]) == ("session", 1)
+
+
+def test_one_run_in_full(tmp_path: Path) -> None:
+    log = two_runs(tmp_path)
+
+    text = told(log, "run", NAME)
+    last = json.loads(told(log, "run", "--json"))
+
+    assert "queued" in text
+    assert last == json.loads(told(log, "run", "last", "--json"))
+    assert [turn["turn"] for turn in last["turns"]] == [1, 2]
+    assert sum(last["split_ms"].values()) - last["wall_ms"] < 0.1
+    assert last["fix_first"]["cause"] == "queued"
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    done = run("run", "nothing", "--log", str(two_runs(tmp_path)), "--listen", NOBODY)
+
+    assert done.returncode == 1
+    assert done.stderr == "slowtok: no run with id or name nothing; `slowtok runs` lists them\n"
+
+
+def test_no_log(tmp_path: Path) -> None:
+    done = run("runs", "--log", str(tmp_path / "none.jsonl"), "--listen", NOBODY)
+
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"slowtok: no log at {tmp_path / 'none.jsonl'}; ")
