@@ -70,7 +70,7 @@ def test_an_idle_machine_decodes_normally(tmp_path: Path, ram_bytes_per_s: float
 
 def test_other_processes_on_all_cores(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy), busy_processes(2 * CORES):
-        answer = proxy.ask(chat(tokens=64, stream=True))
+        answer = proxy.ask(chat(tokens=40, stream=True))
 
     assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "host-contention"
@@ -98,8 +98,8 @@ def test_a_hog_that_begins_in_mid_stream_beside_a_standing_cause(
     """One thread is too few for this machine, always; what is new explains the new loss."""
     with setup(tmp_path, ram_bytes_per_s, threads=1) as (_, proxy), ThreadPoolExecutor() as pool:
         for _ in range(3):
-            proxy.ask(chat(tokens=150, stream=True))
-        asked = pool.submit(proxy.ask, chat(tokens=2 * DECODE_TOKENS, stream=True))
+            proxy.ask(chat(tokens=100, stream=True))
+        asked = pool.submit(proxy.ask, chat(tokens=DECODE_TOKENS, stream=True))
         time.sleep(1.0)  # into the stream
         with busy_processes(3 * CORES):
             answer = asked.result()
@@ -228,7 +228,7 @@ def test_a_batch_shared_with_streams_that_go_past_the_proxy(
 
 
 def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) -> None:
-    rules = " ".join(f"Rule {i}: be kind to dragon number {i}." for i in range(180))
+    rules = " ".join(f"Rule {i}: be kind to dragon number {i}." for i in range(120))
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
         for clock in ("08:00:01", "08:00:02"):
             system = {"role": "system", "content": f"{'x' * 70} it is {clock}. {rules}"}

@@ -11,7 +11,7 @@ from fakes.both import WEATHER, Both
 pytestmark = pytest.mark.engine
 
 TURNS, CLOCK_FROM = 20, 18  # from there on a clock stands at the begin of the prompt
-RULES = " ".join(f"Rule {i}: answer question {i} shortly and kindly." for i in range(50))
+RULES = " ".join(f"Rule {i}: answer question {i} shortly and kindly." for i in range(25))
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
 
 
