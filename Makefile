@@ -23,10 +23,10 @@ demo: .venv/demo.stamp ## a real engine, a real model, real slowdowns, each diag
 run: .venv/run.stamp ## the proxy; ARGS="--upstream http://127.0.0.1:8080"
 	$(BIN)/slowtok serve $(ARGS)
 
-test: .venv/dev.stamp ## all tests; ARGS="-m 'not engine'" leaves out those with a real engine
+test: .venv/dev.stamp ## the tests; ARGS="-m 'not engine'" without a real engine, ARGS="-m long" what takes longest
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m "not engine" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m engine # one after the other: an engine takes all cores
+	$(BIN)/python -m pytest -m "engine and not long" # one after the other: an engine takes all cores
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -56,6 +56,7 @@ def test_more_conversations_than_slots(tmp_path: Path, ram_bytes_per_s: float) -
     assert "its one slot" in answer.record["findings"][0]["summary"]
 
 
+@pytest.mark.long
 def test_conversations_that_the_engine_keeps_beside_its_slots(
     tmp_path: Path, ram_bytes_per_s: float
 ) -> None:
@@ -125,6 +126,7 @@ def changed_late(word: str) -> tuple[tuple[str, str], ...]:
     return (("user", f"{word}. {text_of(90, 'File')}"), *GROWN[1:])
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_in_a_long_prompt(tmp_path: Path, ram_bytes_per_s: float) -> None:
     """llama-server looks for its client between two batches: this prompt is one."""
     long = turns(("user", text_of(190, "File")))

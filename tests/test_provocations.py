@@ -92,6 +92,7 @@ def test_the_first_request_beside_one_busy_neighbour_with_no_figure_for_the_ram(
     assert answer.causes[0] == "host-contention"
 
 
+@pytest.mark.long
 def test_a_hog_that_begins_in_mid_stream_beside_a_standing_cause(
     tmp_path: Path, ram_bytes_per_s: float
 ) -> None:
@@ -171,7 +172,11 @@ def test_four_at_once_on_two_slots(tmp_path: Path, ram_bytes_per_s: float) -> No
         assert answer.causes[0] == "queued"
 
 
-@pytest.mark.parametrize("past_the_proxy", [False, True], ids=["through the proxy", "past it"])
+@pytest.mark.parametrize(
+    "past_the_proxy",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["through the proxy", "past it"],
+)
 def test_a_short_chat_behind_a_long_prompt_with_a_slot_free(
     past_the_proxy: bool, tmp_path: Path, ram_bytes_per_s: float
 ) -> None:
@@ -196,6 +201,7 @@ def test_a_short_chat_behind_a_long_prompt_with_a_slot_free(
     assert whose in found["batch-shared"]["summary"]
 
 
+@pytest.mark.long
 def test_streams_that_share_the_batch(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with (
         setup(tmp_path, ram_bytes_per_s, slots=4, context=8192) as (_, proxy),
@@ -244,6 +250,7 @@ def test_a_prompt_whose_start_changes(tmp_path: Path, ram_bytes_per_s: float) ->
     assert "Rule 1" not in str(answer.record)
 
 
+@pytest.mark.long
 def test_a_model_that_was_put_to_sleep(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with setup(tmp_path, ram_bytes_per_s, sleep_idle_s=1) as (engine, proxy):
         proxy.ask(chat(tokens=8))
@@ -256,6 +263,7 @@ def test_a_model_that_was_put_to_sleep(tmp_path: Path, ram_bytes_per_s: float) -
     assert answer.causes[0] == "model-load"
 
 
+@pytest.mark.long
 def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: float) -> None:
     model = uncached_copy(fetch_model(), tmp_path)
     with (
@@ -270,6 +278,7 @@ def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: flo
     assert answer.causes[0] == "storage-paging"
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with setup(tmp_path, ram_bytes_per_s) as (engine, proxy):
 
@@ -315,6 +324,7 @@ def test_a_proxy_in_between_that_buffers(tmp_path: Path, ram_bytes_per_s: float)
     assert answer.record.get("phase") != "delivery", "the end came no later"
 
 
+@pytest.mark.long
 def test_a_long_context_is_explained_and_normal(tmp_path: Path, ram_bytes_per_s: float) -> None:
     lines = " ".join(f"Line {i}: the sea was calm." for i in range(270))
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy):

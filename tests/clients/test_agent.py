@@ -1,4 +1,4 @@
-"""An agent with tools over twenty turns: what the prompt cache gave is seen at each one."""
+"""An agent with tools over fourteen turns: what the prompt cache gave is seen at each one."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from fakes.both import WEATHER, Both
 
 pytestmark = pytest.mark.engine
 
-TURNS, CLOCK_FROM = 20, 18  # from there on a clock stands at the begin of the prompt
+TURNS, CLOCK_FROM = 14, 12  # from there on a clock stands at the begin of the prompt
 RULES = " ".join(f"Rule {i}: answer question {i} shortly and kindly." for i in range(25))
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
 
@@ -26,7 +26,7 @@ def turn(number: int, answer: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_twenty_turns(both: Both) -> None:
+def test_fourteen_turns(both: Both) -> None:
     begun = time.strftime("%H:%M:%S")  # an engine may know the prompts of an earlier run
     said: list[dict[str, Any]] = [{"role": "user", "content": "How is the weather?"}]
     records = []

@@ -18,7 +18,12 @@ from slowtok.proxy.demo.scenario import run_demo
 
 LIMIT_S = 400.0  # 40 s on a machine with nothing else to do
 END_S = 20.0
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+ENDINGS = (
+    signal.SIGINT,
+    pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+    pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    signal.SIGKILL,
+)
 
 
 def test_without_the_extra_it_says_what_to_install(
