@@ -13,13 +13,16 @@ from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.fit_options import fit
 from slowtok.proxy.commands.options import (
     ApiKey,
+    Cause,
     Config,
     Json,
     Listen,
     LogFile,
+    Model,
     NoKey,
     RamBandwidth,
     Record,
+    Run,
     StateDir,
     Upstream,
     end_with,
@@ -129,14 +132,24 @@ def tail(
     lines: Annotated[
         int, typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N.")
     ] = 10,
-    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more.")
+    ] = True,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Only slow requests, and failed ones.")
+    ] = False,
+    run: Run = None,
+    model: Model = None,
+    cause: Cause = None,
     json: Json = False,
 ) -> None:
     """Follow the log: one readable line a request."""
     from slowtok.proxy.commands.tail import run_tail  # noqa: PLC0415 - as above
+    from slowtok.proxy.report.choice import Choice  # noqa: PLC0415 - as above
 
     settings = settings_from(_reading(listen, log, state_dir, json=json), config)
-    end_with(lambda: run_tail(settings, last=lines, follow=follow))
+    choice = Choice(run=run, model=model, cause=cause, slow=slow)
+    end_with(lambda: run_tail(settings, choice, last=lines, follow=follow))
 
 
 @app.command()
@@ -198,15 +211,9 @@ def report(
     until: Annotated[
         str | None, typer.Option(metavar="1d|TIME", help="Up to then, in place of now.")
     ] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="ID", help="Only this run: its id or name.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only requests of this model.")
-    ] = None,
-    cause: Annotated[
-        str | None, typer.Option(metavar="CAUSE", help="Only requests slowed by this.")
-    ] = None,
+    run: Run = None,
+    model: Model = None,
+    cause: Cause = None,
     form: Annotated[
         Literal["text", "json", "html"], typer.Option("--format", help="html is one whole file.")
     ] = "text",

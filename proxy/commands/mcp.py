@@ -36,6 +36,9 @@ RequestId = Annotated[str, Field(description="A request's slowtok-id or the end 
 Since = Annotated[
     str, Field(description="How far back: a length like '2h' or '7d', or a time in ISO 8601.")
 ]
+RunOrNot = Annotated[str, Field(description="Only this run: its id or name.")]
+ModelOrNot = Annotated[str, Field(description="Only requests of this model.")]
+CauseOrNot = Annotated[str, Field(description="Only requests slowed by this cause.")]
 AsJson = Annotated[bool, Field(description="All fields as JSON instead of readable text.")]
 
 
@@ -75,10 +78,16 @@ def make_server(options: Mapping[str, str | None]) -> MCPServer:
     @tool
     async def list_requests(
         newest: Annotated[int, Field(ge=1, le=1000, description="How many.")] = 20,
+        only_slow: Annotated[bool, Field(description="Only slow and failed ones.")] = False,
+        run: RunOrNot = "",
+        model: ModelOrNot = "",
+        cause: CauseOrNot = "",
         as_json: AsJson = False,
     ) -> str:
         """List the newest requests, the last one at the end: timing, verdict and cause of each."""
-        return await said("tail", options, "--no-follow", f"--lines={newest}", as_json=as_json)
+        slow = ("--slow",) if only_slow else ()
+        chosen = ("--no-follow", f"--lines={newest}", *slow, *only(run, model, cause))
+        return await said("tail", options, *chosen, as_json=as_json)
 
     @tool
     async def explain_request(request: RequestId = "last", as_json: AsJson = False) -> str:
@@ -93,15 +102,14 @@ def make_server(options: Mapping[str, str | None]) -> MCPServer:
     @tool
     async def what_to_fix_first(
         since: Since = "1d",
-        run: Annotated[str, Field(description="Only this run: its id or name.")] = "",
-        model: Annotated[str, Field(description="Only requests of this model.")] = "",
-        cause: Annotated[str, Field(description="Only requests slowed by this cause.")] = "",
+        run: RunOrNot = "",
+        model: ModelOrNot = "",
+        cause: CauseOrNot = "",
         as_json: AsJson = False,
     ) -> str:
         """Say what all requests of a time lost, by cause, model and run, and what to fix first."""
-        only = {"--run": run, "--model": model, "--cause": cause}
-        chosen = [f"{name}={value}" for name, value in only.items() if value]
-        return await said("report", options, f"--since={since}", *chosen, as_json=as_json)
+        chosen = (f"--since={since}", *only(run, model, cause))
+        return await said("report", options, *chosen, as_json=as_json)
 
     @tool
     async def status(as_json: AsJson = False) -> str:
@@ -122,11 +130,8 @@ def make_server(options: Mapping[str, str | None]) -> MCPServer:
         as_json: AsJson = False,
     ) -> str:
         """Say whether a model fits a GPU at a context, and what decode rate to expect."""
-        named = {"--gpu": gpu, "--quant": quant}
-        chosen = [f"{name}={value}" for name, value in named.items() if value]
-        return await said(
-            "fit", options, f"--context={context}", *chosen, names=(model,), as_json=as_json
-        )
+        chosen = (f"--context={context}", *given({"--gpu": gpu, "--quant": quant}))
+        return await said("fit", options, *chosen, names=(model,), as_json=as_json)
 
     return server
 
@@ -137,6 +142,16 @@ TAKES = {
     "fit": ("--listen", "--config", "--state-dir"),
 }
 """Which options a command takes, where not all of them."""
+
+
+def only(run: str, model: str, cause: str) -> list[str]:
+    """Return the options that choose among requests; what is empty chooses nothing."""
+    return given({"--run": run, "--model": model, "--cause": cause})
+
+
+def given(options: Mapping[str, str]) -> list[str]:
+    """Return options with their values, without those that are empty."""
+    return [f"{name}={value}" for name, value in options.items() if value]
 
 
 async def said(

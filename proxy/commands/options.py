@@ -35,6 +35,11 @@ ApiKey = Annotated[
 NoKey = Annotated[
     bool, typer.Option("--allow-no-key", help="Let other machines in without an API key.")
 ]
+Run = Annotated[
+    str | None, typer.Option("--run", metavar="ID", help="Only this run: its id or name.")
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only requests of this model.")]
+Cause = Annotated[str | None, typer.Option(metavar="CAUSE", help="Only requests slowed by this.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
 
 

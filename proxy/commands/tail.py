@@ -5,8 +5,9 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,13 +18,19 @@ from slowtok.proxy.commands.complaint import complain
 from slowtok.proxy.commands.found import NO_LOG_HINT, log_of
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.outputs.console import is_telling, plain, request_line
+from slowtok.proxy.report.choice import Choice
 
+Shown = Callable[[Console, bytes, dict[str, Any] | None], str]
+
+ALL = Choice()
 POLL_S = 0.2
 DONE, FAILED, NO_LOG = 0, 1, 3
 
 
-def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
-    """Print the last requests of the log, then new ones until Ctrl-C. Returns the exit code.
+def run_tail(settings: Settings, choice: Choice = ALL, *, last: int, follow: bool) -> int:
+    """Print the last requests of the log that are meant, then new ones until Ctrl-C.
+
+    Returns the exit code.
 
     Raises:
         SettingsError: the log goes to standard output, which cannot be followed.
@@ -33,9 +40,11 @@ def run_tail(settings: Settings, *, last: int, follow: bool) -> int:
         return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
         with _stop_on_ctrl_c() as stop:
-            found = _print_all(path, last, stop, follow=follow, json=settings.json_lines)
+            shown = partial(_shown, choice=choice, json=settings.json_lines)
+            found = _print_all(path, last, stop, shown, follow=follow)
         if not found:
-            sys.stderr.write(plain(f"no request in {path} yet") + "\n")
+            which = "" if choice == ALL else "such "
+            sys.stderr.write(plain(f"no {which}request in {path} yet") + "\n")
     except BrokenPipeError:  # the reader has seen enough; what is buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -60,7 +69,9 @@ def _stop_on_ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _print_all(path: Path, last: int, stop: threading.Event, *, follow: bool, json: bool) -> bool:
+def _print_all(
+    path: Path, last: int, stop: threading.Event, shown_as: Shown, *, follow: bool
+) -> bool:
     """Print them; without `follow` it ends, and says whether there was one."""
     console = Console(highlight=False, soft_wrap=True)
     shown: deque[str] = deque(maxlen=last)
@@ -77,7 +88,7 @@ def _print_all(path: Path, last: int, stop: threading.Event, *, follow: bool, js
             if not follow:
                 return bool(shown) or not last
             stop.wait(POLL_S)
-        elif text := _shown(console, line, reading.entry(line), json=json):
+        elif text := shown_as(console, line, reading.entry(line)):
             if caught_up:
                 sys.stdout.write(text)
                 sys.stdout.flush()
@@ -117,16 +128,20 @@ def _was_rotated(path: Path, file: BinaryIO) -> bool:
     return now.st_ino != os.fstat(file.fileno()).st_ino or now.st_size < file.tell()
 
 
-def _shown(console: Console, line: bytes, entry: dict[str, Any] | None, *, json: bool) -> str:
+def _shown(
+    console: Console, line: bytes, entry: dict[str, Any] | None, *, choice: Choice, json: bool
+) -> str:
     """Return what to print of a line; nothing for events, and for what is no record at all."""
     if entry is None or entry["event"] != "request":
         return ""
-    if json:
-        return line.decode("utf-8", "replace")
-    if not is_telling(entry):
-        return ""
     width = console.width if console.is_terminal else None  # a pipe gets the line whole
     try:
+        if not choice.holds(entry):
+            return ""
+        if json:
+            return line.decode("utf-8", "replace")
+        if not is_telling(entry):
+            return ""
         with console.capture() as captured:
             console.print(request_line(entry, width))
     except (AttributeError, KeyError, TypeError, ValueError):  # written by another version

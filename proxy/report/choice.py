@@ -1,4 +1,4 @@
-"""Which records a report is about, beside its period. Pure."""
+"""Which records are meant: of a run, a model, a cause, or only slow ones. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,12 @@ class Choice:
     run: str | None = None
     model: str | None = None
     cause: str | None = None
+    slow: bool = False  # only slow or failed ones
 
     def holds(self, record: Mapping[str, Any]) -> bool:
         """Say whether a record is meant."""
+        if self.slow and record.get("verdict") != "slow" and (record.get("status") or 0) < 400:
+            return False
         if self.model is not None and record.get("model") != self.model:
             return False
         if self.cause is not None and all(f["cause"] != self.cause for f in named(record)):

@@ -12,10 +12,12 @@ import pytest
 
 from fakes.cases import FIRING, healthy, with_timeline
 from fakes.commands import SLOWTOK, WAIT_S, environment, run, started
+from fakes.logged_runs import NAME, two_runs
 from slowtok.config.settings import SettingsError, load
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.commands import tail
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.report.choice import Choice
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes are POSIX")
 
@@ -70,6 +72,44 @@ def test_readable_lines(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert [text.split()[-1] for text in shown] == ["first", "second"]
     assert "queued 0.95 lost 2.5 s" in shown[1]
+
+
+CHOICES = [
+    (Choice(slow=True), ["night-2"]),
+    (Choice(run=NAME), ["night-1", "night-2"]),
+    (Choice(run="a" * 16), ["older-1"]),
+    (Choice(cause="queued"), ["night-2"]),
+    (Choice(model="another"), []),
+    (Choice(run=NAME, slow=True, cause="queued"), ["night-2"]),
+]
+
+
+@pytest.mark.parametrize(("choice", "expected"), CHOICES)
+@pytest.mark.parametrize("as_json", [False, True], ids=["readable", "json"])
+def test_only_those_that_are_meant(
+    choice: Choice,
+    expected: list[str],
+    as_json: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = two_runs(tmp_path)
+    settings = load({"log": str(log), "json": as_json}, {})
+    assert tail.run_tail(settings, choice, last=10, follow=False) == 0
+    shown = capsys.readouterr()
+
+    ids = [
+        json.loads(text)["id"] if as_json else text.split()[-1] for text in shown.out.splitlines()
+    ]
+    assert ids == expected
+    assert shown.err == ("" if expected else f"no such request in {log} yet\n")
+
+
+def test_odd_lines_are_of_no_choice(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(log, *GARBAGE[1:-1])
+    for choice in (Choice(cause="queued"), Choice(run="r" * 16), Choice(model="m")):
+        assert tail.run_tail(load({"log": str(log)}, {}), choice, last=10, follow=False) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_last_ones_of_what_is_shown(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
