@@ -30,9 +30,15 @@ def holder_of(port: int) -> str | None:
         if pid is None:
             return None
         process = psutil.Process(pid)
-        words = {os.path.basename(word) for word in process.cmdline()}  # noqa: PTH119 - bare text
-        own = ("slowtok", "slowtok.proxy", "slowtok.proxy.workers")
-        is_slowtok = not words.isdisjoint(own)
-        return f"{'another slowtok' if is_slowtok else process.name()} (process {pid})"
+        if not _is_slowtok(process):
+            return f"{process.name()} (process {pid})"
+        while (parent := process.parent()) is not None and _is_slowtok(parent):
+            process = parent  # signals are for the first of them
+        return f"another slowtok (process {process.pid})"
     except (psutil.Error, OSError):
         return None
+
+
+def _is_slowtok(process: psutil.Process) -> bool:
+    words = {os.path.basename(word) for word in process.cmdline()}  # noqa: PTH119 - bare text
+    return not words.isdisjoint(("slowtok", "slowtok.proxy", "slowtok.proxy.workers"))

@@ -107,6 +107,16 @@ def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     )
 
 
+async def test_port_of_another_slowtok_names_the_process_that_was_started(tmp_path: Path) -> None:
+    async with served(tmp_path, "--upstream", "http://127.0.0.1:9") as running:
+        listen = await running.address()
+        ended = await asyncio.to_thread(run, "serve", "--listen", listen)
+        assert await running.end() == 0
+
+    assert ended.returncode == 2
+    assert f"in use by another slowtok (process {running.process.pid});" in ended.stderr
+
+
 def test_its_own_address_as_an_engine_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
