@@ -32,6 +32,7 @@ RULES = ("system", text_of(90, "Rule"))
 GROWN = (("user", "Name a colour."), ("assistant", "Red."), ("user", "And another one."))
 
 
+@pytest.mark.long
 def test_a_clock_in_the_middle_of_a_history(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy):
         for clock in ("08:00:01", "08:00:02"):

@@ -157,6 +157,7 @@ def test_a_request_behind_one_that_goes_past_the_proxy(
     assert "did not come through this proxy" in answer.record["findings"][0]["summary"]
 
 
+@pytest.mark.long
 def test_four_at_once_on_two_slots(tmp_path: Path, ram_bytes_per_s: float) -> None:
     with (
         setup(tmp_path, ram_bytes_per_s, slots=2, context=8192) as (_, proxy),

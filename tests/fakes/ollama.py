@@ -119,8 +119,9 @@ class _Engine:
             "prompt": prompt,
             "stream": True,
             "n_predict": options.get("num_predict", 32),
-            "temperature": options.get("temperature", 0.8),
+            "temperature": options.get("temperature", 0.0),
             "seed": options.get("seed", -1),
+            "ignore_eos": True,  # a model this small may have nothing to say at all
         }
         async with (
             httpx.AsyncClient(timeout=120) as client,
