@@ -5,6 +5,7 @@ The numbers are read as a row of published measurements is, by
 itself, and then its own words win.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +14,13 @@ from slowtok.config.hardware import Card, card_called, cards_with
 from slowtok.config.models import find_model
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import DeviceFacts
-from slowtok.detectors.expectation.assumed_model import BITS, Unsized, bits_of, completed_live
+from slowtok.detectors.expectation.assumed_model import (
+    BITS,
+    Assumption,
+    Unsized,
+    bits_of,
+    completed_live,
+)
 from slowtok.detectors.expectation.published import ENGINES, Published, facts_of
 from slowtok.detectors.expectation.reads import KV_RATIO
 
@@ -22,6 +29,20 @@ KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
 NO_GPU = frozenset({"cpu", "none"})
 MOST_NAMES = 4
 USUAL_CONTEXT_TOKENS = 4096
+GIB = 2**30
+
+SOLD_AS = {
+    "dgx spark": "NVIDIA GB10",
+    "nvidia dgx spark": "NVIDIA GB10",
+    "strix halo": "AMD Radeon 8060S",
+    "ryzen ai max+ 395": "AMD Radeon 8060S",
+}
+"""Machines and processors by the name that they are sold under, with the name of their GPU."""
+
+OTHER_MEMORY = Assumption(note="", low_ratio=0.65, high_ratio=1.35)
+"""The GeForce RTX 3060 with 8 GB has 240 GB/s, that with 12 GB 360 (NVIDIA's specifications)."""
+
+_MEMORY = re.compile(r"[\s(]*(\d{1,3})\s*(?:gb|gib|g)\)?$", re.IGNORECASE)
 
 
 class AskError(ValueError):
@@ -75,13 +96,14 @@ def question(asked: Asked, present: DeviceFacts | None) -> Question:
     depth = context // 2 if asked.depth is None else asked.depth
     if depth > context:
         raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+    asked, as_sold = _as_sold(asked)
     name, card = _gpu(asked)
     try:
         facts = facts_of(_row(asked, name, card, depth), _read(asked))
     except Unsized:
         raise AskError(_too_little(asked)) from None
     model, assumed = completed_live(facts.model)
-    facts = replace(facts, model=model, assumed=(*facts.assumed, *assumed))
+    facts = replace(facts, model=model, assumed=(*as_sold, *facts.assumed, *assumed))
     facts = _on(facts, asked, present)
     return Question(facts=facts, context_tokens=context, title=_title(asked, facts))
 
@@ -106,6 +128,25 @@ def _check(asked: Asked) -> None:
         raise AskError(f"--engine {asked.engine}: not one of {', '.join(KNOWN_ENGINES)}")
     if asked.kv_type is not None and asked.kv_type.lower() not in KV_RATIO:
         raise AskError(f"--kv-type {asked.kv_type}: not one of {', '.join(KV_RATIO)}")
+
+
+def _as_sold(asked: Asked) -> tuple[Asked, tuple[Assumption, ...]]:
+    """Return it with the GPU's own name in place of a shop's, and what that assumes.
+
+    Shops call machines by a name of their own, and put the memory behind a card's name.
+    """
+    text = (asked.gpu or "").strip()
+    gpu = SOLD_AS.get(text.casefold(), text)
+    sold = _MEMORY.search(gpu)
+    card = card_called(gpu[: sold.start()]) if sold and card_called(gpu) is None else None
+    if sold is None or card is None or not card.memory_bytes:
+        return replace(asked, gpu=gpu or None), ()
+    size, own = float(sold[1]), round(card.memory_bytes / GIB)
+    if size == own:
+        return replace(asked, gpu=card.name), ()
+    vram = size if asked.vram is None else asked.vram
+    note = f"the bandwidth of the one with {own} GB assumed; --bandwidth gives another"
+    return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
 
 
 def _gpu(asked: Asked) -> tuple[str | None, Card | None]:

@@ -51,10 +51,31 @@ def test_a_claim_where_no_ceiling_is_known() -> None:
         ("7900 XTX", "AMD Radeon RX 7900 XTX"),
         ("M4 Pro", "Apple M4 Pro"),
         ("GB10", "NVIDIA GB10"),
+        ("DGX Spark", "NVIDIA GB10"),
+        ("RTX 3060 12GB", "NVIDIA GeForce RTX 3060"),
+        ("4060 Ti (16 GB)", "NVIDIA GeForce RTX 4060 Ti"),
+        ("Jetson AGX Orin 64GB", "NVIDIA Jetson AGX Orin 64GB"),
     ],
 )
-def test_the_makers_words_may_be_left_out(gpu: str, name: str) -> None:
+def test_a_gpu_is_known_by_what_it_is_called(gpu: str, name: str) -> None:
     assert ask(gpu=gpu, **LLAMA)["setup"].endswith(f" on {name}")
+
+
+def test_the_same_card_with_another_memory() -> None:
+    """The one with 8 GB has a narrower bus, which its name does not tell: hence a wide band."""
+    usual, small = (ask(gpu=f"RTX 3060 {size}GB", **LLAMA) for size in (12, 8))
+    again = question(Asked(gpu="RTX 3060 8GB", vram=7.5, **LLAMA), None)
+
+    assert usual["setup"] == small["setup"]
+    assert "12 GB assumed" not in str(usual)
+    assert "the bandwidth of the one with 12 GB assumed" in str(small)
+    told, other = usual["decode_tps"], small["decode_tps"]
+    assert other["low"] / told["low"] == pytest.approx(0.65, rel=0.01)
+    assert other["high"] / told["high"] == pytest.approx(1.35, rel=0.01)
+    assert (usual["vram_gib"]["available"], small["vram_gib"]["available"]) == (12, 8)
+    gpus = again.facts.device.gpus
+    assert gpus is not None
+    assert gpus[0].total_bytes == 7.5 * 2**30
 
 
 @pytest.mark.parametrize(
