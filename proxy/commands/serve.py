@@ -38,6 +38,7 @@ from slowtok.proxy.state_lock import claimed
 from slowtok.proxy.workers.crew import Crew
 from slowtok.proxy.workers.priority import Launcher, give_way
 from slowtok.proxy.workers.process import First, begin_to_relay
+from slowtok.proxy.workers.wire import PASSED_ON
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
@@ -111,6 +112,8 @@ async def _serve(
     edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     runner = make_runner(edge, settings.max_head_bytes)
     stop = Stop()
+    if first is not None:
+        asyncio.get_running_loop().add_signal_handler(PASSED_ON, stop.ask)
     await runner.setup()
     try:
         front = proxy.front = _front(proxy, runner, listeners, first, stop)

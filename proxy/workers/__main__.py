@@ -5,7 +5,7 @@
 The first two are descriptors that the observing process shares. It says when to stop; a worker
 that hears nothing of it any more lets nobody in and ends with what is on its way. The first worker
 is the process that the user started, and the observing process is its child: signals are meant for
-this one, which tells of them; it waits for its child, and ends with the same exit code.
+this one, which passes them on; it waits for its child, and ends with the same exit code.
 """
 
 import asyncio
@@ -38,8 +38,9 @@ from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.far_engines import FarEngines
 from slowtok.proxy.workers.far_observer import FarObserver
 from slowtok.proxy.workers.pages import Pages
-from slowtok.proxy.workers.wire import TICK_S, FarDirectory, Pulse, Start
+from slowtok.proxy.workers.wire import PASSED_ON, TICK_S, FarDirectory, Pulse, Start
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GOODBYE_S = 1.0  # for the last words to reach the observing process
 OBSERVER_END_S = 30.0
 """From the last reply to the end of the observing process, which may still send traces and write
@@ -76,9 +77,9 @@ class Worker:
         if self._start.done():
             await self._serve(self._start.result(), listener)
 
-    def signalled(self) -> None:
+    def signalled(self, observing_pid: int) -> None:
         """Pass a signal on; after the second one wait for nobody."""
-        self._channel.tell("signalled")
+        pass_on(observing_pid)
         if self._has_been_signalled:
             self._stop.ask_at_once()
         self._has_been_signalled = True
@@ -167,17 +168,30 @@ class Worker:
         self._observer.failures[name] += 1
 
 
-async def work(channel: socket.socket, listener: socket.socket, *, is_first: bool) -> None:
-    """Be one worker."""
+async def work(
+    channel: socket.socket, listener: socket.socket, observing_pid: int | None = None
+) -> None:
+    """Be one worker; with a child that observes, the first one."""
     worker, loop = Worker(), asyncio.get_running_loop()
-    if is_first:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, worker.signalled)
+    if observing_pid is not None:
+        for name in SIGNALS:
+            loop.add_signal_handler(name, worker.signalled, observing_pid)
     await worker.run(channel, listener)
 
 
+def pass_on(pid: int) -> None:
+    """Pass a signal on to the observing process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, PASSED_ON)
+
+
 def ended(pid: int) -> int:
-    """Wait until the observing process has ended; return the exit code for both."""
+    """Wait until the observing process has ended; return the exit code for both.
+
+    It may still wait for other workers: signals are passed on to the end.
+    """
+    for name in SIGNALS:
+        signal.signal(name, lambda *_: pass_on(pid))
     kill = threading.Timer(OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
     kill.daemon = True
     kill.start()
@@ -192,14 +206,14 @@ def main() -> None:
     """Work with the two descriptors that were handed over."""
     channel, listener, *observing_pid = map(int, sys.argv[1:])
     if not observing_pid:
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in SIGNALS:
             signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # Linux alone has it: top, pgrep and other slowtoks see it
         Path("/proc/self/comm").write_text("slowtok")
     keep_threads_short()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sockets = (socket.socket(fileno=number) for number in (channel, listener))
-        runner.run(work(*sockets, is_first=bool(observing_pid)))
+        ours, port = (socket.socket(fileno=number) for number in (channel, listener))
+        runner.run(work(ours, port, *observing_pid))
     for pid in observing_pid:
         sys.exit(ended(pid))
 

@@ -60,7 +60,6 @@ class Crew:
                 tell=tell,
                 failed=self._count_failure,
                 first=first if listener is listeners[0] else None,
-                signalled=stop.ask,
                 gone=stop.asked.set,
             )
             for listener in listeners

@@ -18,7 +18,7 @@ from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher
-from slowtok.proxy.workers.wire import TICK_S, Start
+from slowtok.proxy.workers.wire import PASSED_ON, TICK_S, Start
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 """-P: as for sampling, a json.py in the folder that the proxy was started in must not be ours."""
@@ -61,7 +61,7 @@ class WorkerProcess:
 
     `listener` is the observing process's own hold on the port: it stays, so that whoever comes
     while a worker is started again waits for the new one. `first` is the one that runs already and
-    is not started again: `signalled` is called when it is told to end, and `gone` when it is lost.
+    is not started again: `gone` is called when it is lost.
     """
 
     listener: socket.socket
@@ -73,7 +73,6 @@ class WorkerProcess:
     tell: Callable[..., None]
     failed: Callable[[str], None]
     first: First | None = None
-    signalled: Callable[[], None]
     gone: Callable[[], None]
     has_tried: asyncio.Event = field(default_factory=asyncio.Event)  # it is ready, or died before
     is_ready: bool = False  # takes clients in
@@ -202,7 +201,6 @@ class WorkerProcess:
             **desk.handlers(),
             "ready": self._note_ready,
             "drained": self._note_drained,
-            "signalled": self.signalled,
         }
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
@@ -259,8 +257,8 @@ def _tell_news(channel: Channel, desk: Desk) -> None:
 def begin_to_relay(listener: socket.socket) -> First:
     """Make this process the first worker; returns in a child of it, which is to observe.
 
-    Signals are the first worker's, which tells its child. It ends when its child has ended, with
-    the same exit code.
+    Signals are the first worker's, which passes them on as `PASSED_ON`. It ends when its child has
+    ended, with the same exit code.
     """
     shared, pid = environment(), os.getpid()
     ours, theirs = socket.socketpair()
@@ -273,6 +271,7 @@ def begin_to_relay(listener: socket.socket) -> First:
     theirs.close()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)  # not SIG_IGN, which its own children would inherit
+    signal.signal(PASSED_ON, lambda *_: sys.exit(0))  # until there is more to be ended in order
     return First(pid, ours, shared)
 
 

@@ -1,5 +1,7 @@
 """What goes between the processes, as plain values: an exchange, how far it is, and an engine."""
 
+import signal
+import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,6 +13,10 @@ from slowtok.proxy.relay_settings import RelaySettings
 from slowtok.proxy.running import RECENT_S
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
+
+PASSED_ON = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
+"""What the first worker sends to its child for each SIGINT or SIGTERM that it gets: those may come
+to the child as well, from a terminal or a service manager, and would count twice."""
 
 TICK_S = 0.25
 """Between two words of a worker on how far its requests are. No published source."""

@@ -253,12 +253,14 @@ async def test_second_signal_ends_it_though_the_observing_process_is_stopped(
         port = int((await running.address()).rpartition(":")[2])
         arrived = await begin(engine, client := await connect(port))
         observing(running).suspend()
-        running.process.send_signal(signal.SIGTERM)
-        await pass_on(arrived, client, 1)
-        running.process.send_signal(signal.SIGTERM)
+        try:
+            running.process.send_signal(signal.SIGTERM)
+            await pass_on(arrived, client, 1)
+            running.process.send_signal(signal.SIGTERM)
 
-        assert await broken_off([(arrived, client)])
-        observing(running).resume()
+            assert LAST_CHUNK not in await client.rest()
+        finally:
+            observing(running).resume()
         assert await running.ended() == 0
 
 

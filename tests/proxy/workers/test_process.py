@@ -62,7 +62,6 @@ async def test_one_that_hangs_is_started_again(
             make_desk=make_desk,
             tell=lambda name, **_: told.append(name),
             failed=lambda _: None,
-            signalled=lambda: None,
             gone=lambda: told.append("gone"),
         )
         running = asyncio.create_task(worker.keep_running())
