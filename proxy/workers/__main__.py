@@ -177,6 +177,8 @@ async def work(
         for name in SIGNALS:
             loop.add_signal_handler(name, worker.signalled, observing_pid)
     await worker.run(channel, listener)
+    if observing_pid is not None:  # the loop lets go of them before `ended` takes them
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 def pass_on(pid: int) -> None:
@@ -192,6 +194,7 @@ def ended(pid: int) -> int:
     """
     for name in SIGNALS:
         signal.signal(name, lambda *_: pass_on(pid))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     kill = threading.Timer(OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
     kill.daemon = True
     kill.start()
