@@ -80,6 +80,7 @@ class WorkerProcess:
     cut_off: int = 0
     restarts: int = 0
     _desk: Desk | None = None
+    _has_drained: bool = False
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
     _process: "subprocess.Popen[bytes] | First | None" = None
@@ -94,6 +95,9 @@ class WorkerProcess:
             code = await (self._run_once() if self.first is None else self._run_first(self.first))
             self._note_ready(is_ready=False)
             lost = self._abandon()
+            if self.first is not None and self._has_drained:  # told to end at once, before we were
+                self.stopping.set()
+                self.gone()
             if self.stopping.is_set():
                 self.cut_off += lost  # what it had no time to cut off itself
                 return
@@ -164,7 +168,7 @@ class WorkerProcess:
         try:
             await self._speak(first.channel, self._desk)
         finally:
-            if not self.stopping.is_set():
+            if not (self.stopping.is_set() or self._has_drained):
                 first.kill()
             self._process = self._channel = None
 
@@ -225,7 +229,7 @@ class WorkerProcess:
         self.has_tried.set()
 
     def _note_drained(self, cut_off: int) -> None:
-        self.cut_off = cut_off
+        self.cut_off, self._has_drained = cut_off, True
 
     def _abandon(self) -> int:
         """End what a process that died was at; returns how many requests that were."""
