@@ -15,6 +15,7 @@ PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prom
 LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
 KEEP_PER_MODEL = 32  # conversations that may come in between; no published source
 COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each
+SHORT_CHARS = 256  # some 64 tokens: what is lost of them costs nothing. Heuristic
 KEEP_MODELS = 64
 MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hashes
 MAX_AGE_S = 3600.0
@@ -67,10 +68,11 @@ class Prompts:
     ) -> tuple[int, PromptPrefix]:
         """Return the earlier prompt of the same conversation, by its number; of two the newer.
 
-        A beginning in common tells it; only where that is short, what is shared has to be told.
+        A beginning in common tells it; only where that is short, what is shared has to be told (not
+        of a short prompt, which is not worth it).
         """
         longest = max(commons)
-        if 2 * longest >= new.chars:
+        if 2 * longest >= new.chars or new.chars < SHORT_CHARS:
             number = commons.index(longest)
             at, old = known[number]
             return number, compare(new, old, at_s - at, others_since=0)

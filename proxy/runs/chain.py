@@ -9,8 +9,8 @@ The order of preference matters where the same task is begun twice: the newest r
 has continued yet comes before an older one that fits as well.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -107,24 +107,58 @@ def new_chars(printed: PromptPrint, earlier: Messages | None) -> dict[str, int]:
 
 
 class Chain:
-    """The newest requests, to find the one that a prompt goes on from."""
+    """The newest requests, to find the one that a prompt goes on from.
+
+    They are kept under hashes of which two that belong together share one (`_keys`), so that a
+    prompt is compared with its own conversation and not with hundreds of others.
+    """
 
     def __init__(self) -> None:
         self._links: deque[Link] = deque()
+        self._by_key: defaultdict[int, deque[Link]] = defaultdict(deque)  # the oldest first
         self._messages = 0
 
     def add(self, link: Link) -> None:
         """Keep a request; the oldest go where there are too many."""
         self._links.append(link)
         self._messages += len(link.prompt.said)
+        for key in _kept_under(link.prompt):
+            self._by_key[key].append(link)
         while len(self._links) > KEEP_REQUESTS or (
             self._messages > KEEP_MESSAGES and len(self._links) > 1
         ):
-            self._messages -= len(self._links.popleft().prompt.said)
+            self._drop_oldest()
 
     def find(self, prompt: Messages, at_s: float) -> Found | None:
         """Return the request that `prompt` goes on from; None where it begins a run of its own."""
-        return best_of(self._links, prompt, at_s)
+        alike: dict[Link, None] = {}
+        for key in (*_keys(prompt), hash(prompt.head)):
+            alike.update(dict.fromkeys(self._by_key.get(key, ())))
+        return best_of(alike, prompt, at_s)
+
+    def _drop_oldest(self) -> None:
+        oldest = self._links.popleft()
+        self._messages -= len(oldest.prompt.said)
+        for key in _kept_under(oldest.prompt):
+            alike = self._by_key[key]
+            alike.popleft()
+            if not alike:
+                del self._by_key[key]
+
+
+def _keys(prompt: Messages) -> Set[int]:
+    """Return hashes of which a prompt shares one with each request that it can go on from.
+
+    All or all but one of the earlier messages are there in their places, so that one of the first
+    two is the same; or what the model or a tool said is. See `_kept_under` for the single ones.
+    """
+    return {*prompt.said[:2], *prompt.own}
+
+
+def _kept_under(prompt: Messages) -> Set[int]:
+    """Return the keys of an earlier request: that of a single message is what stood before it."""
+    is_single = len(prompt.said) == 1 and prompt.head
+    return _keys(prompt) | ({hash(prompt.head)} if is_single else set())
 
 
 def best_of(links: Iterable[Link], prompt: Messages, at_s: float) -> Found | None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fakes.conversations import SYSTEM, TASK, body, step
 from slowtok.proxy.runs.chain import (
@@ -11,6 +13,7 @@ from slowtok.proxy.runs.chain import (
     Chain,
     Link,
     Messages,
+    best_of,
     messages_of,
     new_chars,
 )
@@ -171,3 +174,25 @@ def test_the_memory_is_bounded() -> None:
 
     assert chain.find(messages(body(2, of="0-")), 2000.0) is None
     assert chain.find(messages(body(2, of=f"{2 * KEEP_REQUESTS - 1}-")), 2000.0)
+
+
+SAYINGS = st.tuples(
+    st.sampled_from(["user", "assistant", "tool"]),
+    st.sampled_from(["one of the few texts", "another of the few", "and a third one here"]),
+)
+
+
+@st.composite
+def few_words(draw: st.DrawFn) -> dict[str, Any]:
+    """A prompt of so few texts that many of them have some in common."""
+    system = draw(st.sampled_from([[], [("system", SYSTEM)], [("system", SYSTEM + " Be brief.")]]))
+    said = [*system, *draw(st.lists(SAYINGS, min_size=1, max_size=4))]
+    return {"messages": [{"role": role, "content": text} for role, text in said]}
+
+
+@given(few_words(), st.lists(few_words(), max_size=12))
+def test_no_request_is_overlooked(said: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
+    links = [link(one, str(number), at_s=1.0 + number) for number, one in enumerate(earlier)]
+    best = best_of(links, messages(said), 100.0)
+
+    assert found(said, *links) == (None if best is None else (best.link.request, best.how))
