@@ -98,14 +98,14 @@ class Api:
         if limit is None:
             return error_page(400, "limit: expected a whole number", "bad-request")
         self._publish_all()
-        return _json(self._store.newest_first(limit))
+        return _json_bytes(self._store.newest_first(limit))
 
     async def request(self, request: web.Request) -> web.Response:
         """Return one record, waiting a moment for one whose request has just ended."""
         record = await self._store.get(request.match_info["id"], RECORD_WAIT_S)
         if record is None:
             return error_page(404, "no finished request with this id", "not-found")
-        return _json(record)
+        return _json_bytes(record)
 
     async def samples(self, request: web.Request) -> web.Response:
         """Return how one request went over time, as long as that is kept."""

@@ -65,8 +65,13 @@ class Served:
 
     async def newest(self, count: int = 1) -> dict[str, Any]:
         """The newest record, once `count` requests have one."""
-        await until(lambda: len(self.proxy.store.newest_first()) >= count)
-        return self.proxy.store.newest_first()[0]
+        await until(lambda: len(self.records()) >= count)
+        return self.records()[0]
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records that are kept, the newest first."""
+        found: list[dict[str, Any]] = json.loads(self.proxy.store.newest_first())
+        return found
 
 
 async def _look_at_engines(proxy: Proxy) -> None:

@@ -38,7 +38,7 @@ async def test_clock_that_jumps_within_a_stream(
         client.close()
         await proxy.newest(2)
 
-    records = proxy.proxy.store.newest_first()
+    records = proxy.records()
     assert len({record["id"] for record in records}) == len(records) == 4
     assert {record["ended"] for record in records} == {"stop"}
     assert all(0 < record["timing"]["total_ms"] < 60_000 for record in records)

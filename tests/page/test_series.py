@@ -2,10 +2,12 @@
 
 import json
 import statistics
+import zlib
 from dataclasses import replace
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from fakes.cases import case
@@ -136,9 +138,14 @@ def put(store: SeriesStore, of: Case) -> str:
     return str(record["id"])
 
 
+def kept_bytes(of: Case) -> int:
+    """What one series takes, compressed."""
+    return len(zlib.compress(orjson.dumps(series(of)), series_store.FASTEST))
+
+
 def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
     cases = [dated(simulated("queued"), float(i)) for i in range(1, 6)]
-    size = len(json.dumps(series(cases[0]), separators=(",", ":")))
+    size = kept_bytes(cases[0])
     store = SeriesStore(9, max_bytes=int(2.5 * size))
 
     ids = [put(store, each) for each in cases]
@@ -172,7 +179,7 @@ def test_short_ones_are_kept_by_number_and_told_when_asked_for() -> None:
 
 def test_few_are_kept_unwritten_and_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series_store, "MAX_UNWRITTEN", 2)
-    size = len(json.dumps(series(short("short 0")), separators=(",", ":")))
+    size = kept_bytes(short("short 0"))
     store = SeriesStore(9, max_bytes=int(2.5 * size))
 
     ids = [put(store, short(f"short {i}")) for i in range(8)]

@@ -1,11 +1,17 @@
 import asyncio
 from typing import Any
 
+import orjson
+
 from slowtok.proxy.outputs.store import Store
 
 
 def record(name: str) -> dict[str, Any]:
     return {"id": name}
+
+
+def kept(name: str) -> bytes:
+    return orjson.dumps(record(name))
 
 
 async def test_unknown_record_is_not_waited_for() -> None:
@@ -21,8 +27,8 @@ async def test_announced_record_is_waited_for() -> None:
     assert not any(reader.done() for reader in readers)
     store.add(record("a"))
 
-    assert await asyncio.gather(*readers) == [record("a")] * 2
-    assert await store.get("a", timeout_s=60) == record("a")
+    assert await asyncio.gather(*readers) == [kept("a")] * 2
+    assert await store.get("a", timeout_s=60) == kept("a")
 
 
 async def test_waiting_ends() -> None:
@@ -49,6 +55,6 @@ async def test_oldest_records_go() -> None:
     for name in ("a", "b", "c"):
         store.add(record(name))
 
-    assert store.newest_first() == [record("c"), record("b")]
-    assert store.newest_first(1) == [record("c")]
+    assert orjson.loads(store.newest_first()) == [record("c"), record("b")]
+    assert orjson.loads(store.newest_first(1)) == [record("c")]
     assert await store.get("a", timeout_s=60) is None
