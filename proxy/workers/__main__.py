@@ -43,8 +43,8 @@ from slowtok.proxy.workers.wire import PASSED_ON, TICK_S, FarDirectory, Pulse, S
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GOODBYE_S = 1.0  # for the last words to reach the observing process
 OBSERVER_END_S = 30.0
-"""From the last reply to the end of the observing process, which may still send traces and write
-logs; then it is killed. No published source."""
+"""From the last reply of any worker to the end of the observing process, which may still send
+traces and write logs; then it is killed. No published source."""
 
 
 class Worker:
@@ -67,6 +67,7 @@ class Worker:
         self._door: Door | None = None
         self._under_way: Callable[[], int] = lambda: 0
         self._held: Callable[[], dict[str, int]] = dict
+        self.grace_s = 0.0  # as told at the start
 
     async def run(self, channel: socket.socket, listener: socket.socket) -> None:
         """Work until the observing process says stop, or is gone."""
@@ -86,6 +87,7 @@ class Worker:
 
     async def _serve(self, start: Start, listener: socket.socket) -> None:
         settings, loop = start.settings, asyncio.get_running_loop()
+        self.grace_s = settings.grace_s
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(
                 make_session(settings.connect_timeout_s, settings.max_head_bytes)
@@ -170,8 +172,11 @@ class Worker:
 
 async def work(
     channel: socket.socket, listener: socket.socket, observing_pid: int | None = None
-) -> None:
-    """Be one worker; with a child that observes, the first one."""
+) -> float:
+    """Be one worker; with a child that observes, the first one.
+
+    Returns for how long other workers may still be at what is on its way.
+    """
     worker, loop = Worker(), asyncio.get_running_loop()
     if observing_pid is not None:
         for name in SIGNALS:
@@ -179,6 +184,7 @@ async def work(
     await worker.run(channel, listener)
     if observing_pid is not None:  # the loop lets go of them before `ended` takes them
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    return worker.grace_s
 
 
 def pass_on(pid: int) -> None:
@@ -187,15 +193,15 @@ def pass_on(pid: int) -> None:
         os.kill(pid, PASSED_ON)
 
 
-def ended(pid: int) -> int:
+def ended(pid: int, grace_s: float) -> int:
     """Wait until the observing process has ended; return the exit code for both.
 
-    It may still wait for other workers: signals are passed on to the end.
+    It may still wait for other workers, `grace_s` at most: signals are passed on to the end.
     """
     for name in SIGNALS:
         signal.signal(name, lambda *_: pass_on(pid))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    kill = threading.Timer(OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
+    kill = threading.Timer(grace_s + OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
     kill.daemon = True
     kill.start()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -216,9 +222,9 @@ def main() -> None:
     keep_threads_short()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ours, port = (socket.socket(fileno=number) for number in (channel, listener))
-        runner.run(work(ours, port, *observing_pid))
+        grace_s = runner.run(work(ours, port, *observing_pid))
     for pid in observing_pid:
-        sys.exit(ended(pid))
+        sys.exit(ended(pid, grace_s))
 
 
 if __name__ == "__main__":
