@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.commands.complaint import complain
-from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose, names_a_log
+from slowtok.proxy.commands.found import NoLog, log_and_whose, log_to_search, names_a_log
 from slowtok.proxy.commands.log_entries import Foreign, Reading
 from slowtok.proxy.commands.own_page import NotThere, read_page
 from slowtok.proxy.outputs.console import SHORT_ID_CHARS
@@ -32,7 +32,7 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
         record = _found(settings, request_id)
     except Foreign as reason:
         return complain(str(reason), FAILED)
-    except _Nowhere as reason:
+    except NoLog as reason:
         return complain(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
@@ -46,10 +46,6 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
         return complain("this slowtok cannot explain that record; --json shows it", FAILED)
     Console(highlight=False).print(shown)
     return DONE
-
-
-class _Nowhere(Exception):
-    """There is nothing to look a request up in. The text says what to do."""
 
 
 def _found(settings: Settings, request_id: str | None) -> dict[str, Any] | None:
@@ -86,24 +82,18 @@ def _from_log(settings: Settings, request_id: str | None) -> dict[str, Any] | No
     """Return the newest one that is meant, out of the log and its rotated files.
 
     Raises:
-        _Nowhere: there is no log, or it cannot be read.
+        NoLog: there is none, or it cannot be read.
         Foreign: it is another kind of file.
     """
-    path, running = log_and_whose(settings)
+    path = log_to_search(settings)
     if path is None:
         return None
-    files = log_paths(path)
-    if not files and running is not None:
-        return None
-    if not files:
-        nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
-        raise _Nowhere(f"{nobody}no log at {path}; {NO_LOG_HINT}")
     reading = Reading()
-    for one in reversed(files):
+    for one in reversed(log_paths(path)):
         try:
             newest = _newest(one, request_id, reading)
         except OSError as error:
-            raise _Nowhere(f"{one}: {error.strerror}") from None
+            raise NoLog(f"{one}: {error.strerror}") from None
         if newest is not None:
             return newest
     reading.check(path)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from slowtok.config.settings import Settings
 from slowtok.proxy.commands.own_page import NotThere, own_address, read_page
 from slowtok.proxy.outputs.console import plain
+from slowtok.proxy.report.log_files import log_paths
 
 STANDARD_OUTPUT = "-"
 NO_LOG_HINT = (
@@ -19,6 +20,10 @@ NO_LOG_HINT = (
     "--listen HOST:PORT a running slowtok whose log is meant"
 )
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class NoLog(Exception):
+    """There is no log to look anything up in, or it cannot be read. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,21 @@ def log_and_whose(settings: Settings) -> tuple[Path | None, Running | None]:
     """Return the log that is meant, and the running slowtok where it is its own."""
     found = None if _is_named(settings) else running_at(settings)
     return (settings.log_path if found is None else found.log), found
+
+
+def log_to_search(settings: Settings) -> Path | None:
+    """Return the log that is meant; None where a running slowtok has not written one to a file.
+
+    Raises:
+        NoLog: there is none, and no slowtok that could have answered in its place.
+    """
+    path, found = log_and_whose(settings)
+    if path is None or log_paths(path):
+        return path
+    if found is not None:
+        return None
+    nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
+    raise NoLog(f"{nobody}no log at {path}; {NO_LOG_HINT}")
 
 
 def names_a_log(settings: Settings) -> bool:

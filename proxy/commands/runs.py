@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,9 +10,8 @@ from rich.console import Console, RenderableType
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.commands.complaint import complain
-from slowtok.proxy.commands.found import NO_LOG_HINT, log_and_whose, names_a_log
+from slowtok.proxy.commands.found import NoLog, log_to_search, names_a_log
 from slowtok.proxy.commands.own_page import NotThere, read_page
-from slowtok.proxy.report.log_files import log_paths
 from slowtok.proxy.runs.ledger import NEWEST, Ledger
 from slowtok.proxy.runs.log import run_records
 from slowtok.proxy.runs.text import run_page, runs_page
@@ -27,7 +25,7 @@ def run_runs(settings: Settings) -> int:
     try:
         found = _from_proxy(settings, "runs")
         runs = _ledger(settings).newest_first() if found is None else found["runs"]
-    except _Nowhere as reason:
+    except NoLog as reason:
         return complain(str(reason), NOWHERE)
     return _put(settings, {"runs": runs}, lambda told, columns: runs_page(told["runs"], columns))
 
@@ -37,16 +35,12 @@ def run_run(settings: Settings, wanted: str) -> int:
     try:
         run = _from_proxy(settings, f"runs/{quote(wanted, safe='')}")
         run = _ledger(settings).one(wanted) if run is None else run
-    except _Nowhere as reason:
+    except NoLog as reason:
         return complain(str(reason), NOWHERE)
     if run is None:
         what = "no run yet" if wanted == NEWEST else f"no run with id or name {wanted}"
         return complain(f"{what}; `slowtok runs` lists them", FAILED)
     return _put(settings, run, run_page)
-
-
-class _Nowhere(Exception):
-    """There is nothing to look runs up in. The text says what to do."""
 
 
 def _from_proxy(settings: Settings, page: str) -> Any:
@@ -63,20 +57,17 @@ def _ledger(settings: Settings) -> Ledger:
     """Return the runs that the log tells of.
 
     Raises:
-        _Nowhere: there is no log, or it cannot be read.
+        NoLog: there is none, or it cannot be read.
     """
-    path: Path | None = log_and_whose(settings)[0]
+    path = log_to_search(settings)
     ledger = Ledger()
     if path is None:
         return ledger
-    if not log_paths(path):
-        nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
-        raise _Nowhere(f"{nobody}no log at {path}; {NO_LOG_HINT}")
     try:
         for record in run_records(path, lambda _: None):
             ledger.add(record)
     except OSError as error:
-        raise _Nowhere(f"{error.filename or path}: {error.strerror}") from None
+        raise NoLog(f"{error.filename or path}: {error.strerror}") from None
     return ledger
 
 
