@@ -33,12 +33,13 @@ from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
 from slowtok.proxy.history import Past
 from slowtok.proxy.host_status import host_now
 from slowtok.proxy.lag import LoopLag
-from slowtok.proxy.observer import Observer, Sink
+from slowtok.proxy.observer import Observer
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics import Metrics
 from slowtok.proxy.outputs.now import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.series_store import SeriesStore
+from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.past.kept import Kept
 from slowtok.proxy.past.shared.peers import Peers, open_peers

@@ -21,7 +21,6 @@ from slowtok.proxy import routing
 from slowtok.proxy.engine import Engine, facts_at, runs_of
 from slowtok.proxy.look import look
 from slowtok.proxy.models_list import ModelLists
-from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.sampling.wire import ProcessFacts
 from slowtok.proxy.servers import llama_server
@@ -185,9 +184,9 @@ class Engines:
                     await self._look(engine)
         engine.looked.set()
 
-    def lose(self, engine: Place) -> None:
+    def lose(self, name: str) -> None:
         """Take note that an engine refused a request: it is looked at before the next one."""
-        lost = self.find(engine.name)
+        lost = self.find(name)
         if lost is not None and lost.identity is not None:
             lost.identity = None
             self._note_lost(lost)

@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
@@ -27,6 +27,7 @@ from slowtok.proxy.last_verdicts import LastVerdicts
 from slowtok.proxy.neighbours import Stays
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.outputs.sink import Sink, Step, Watcher
 from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.prompt_guess import PromptGuesses
 from slowtok.proxy.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
@@ -45,25 +46,6 @@ COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwh
 
 GAVE_UP = frozenset({"client-gone", "timeout"})
 """Endings after which a client may ask the very same again."""
-
-Step = Literal["begin", "sent", "end"]
-
-
-class Sink(Protocol):
-    """An output: takes a finished case with its diagnosis and its record, computes nothing."""
-
-    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Put it out."""
-        ...
-
-
-@runtime_checkable
-class Watcher(Protocol):
-    """A sink that is also told of each step of a request while it is on its way."""
-
-    def note(self, step: Step, exchange: Exchange) -> None:
-        """Take note of a step that has just been made."""
-        ...
 
 
 class Observer:

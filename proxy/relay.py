@@ -169,7 +169,7 @@ class Relay:
                 reply = await ask(asked)
         except UpstreamError as error:
             if error.ended == "upstream-refused":
-                self._engines.lose(engine)
+                self._engines.lose(engine.name)
             raise
         del ask, asked, body, outgoing  # a stream may last for hours: the prompt must not
         self.held.give_back(exchange)

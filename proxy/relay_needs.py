@@ -58,8 +58,8 @@ class Directory(Protocol):
         """Return the list of models of several engines; None where the request is for one."""
         ...
 
-    def lose(self, engine: Place) -> None:
-        """Take note that an engine refused a request."""
+    def lose(self, name: str) -> None:
+        """Take note that the engine of that name refused a request."""
         ...
 
 

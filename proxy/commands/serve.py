@@ -26,12 +26,12 @@ from slowtok.proxy.engines import Engines
 from slowtok.proxy.front import Alone, Front
 from slowtok.proxy.lag import keep_threads_short
 from slowtok.proxy.library_log import LibraryLog
-from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.console import plain
 from slowtok.proxy.outputs.lines import to_file
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.recorder import Recorder
+from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay_settings import relay_settings
 from slowtok.proxy.self_test import UnusableLibraryError
 from slowtok.proxy.state_lock import claimed

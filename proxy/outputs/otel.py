@@ -1,8 +1,8 @@
 """OpenTelemetry: opened only where it is asked for, since its packages are an extra."""
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.observer import Sink
 from slowtok.proxy.outputs.lines import Writer
+from slowtok.proxy.outputs.sink import Sink
 
 NEEDS = "needs packages that are not here: pip install 'slowtok[otel]'"
 

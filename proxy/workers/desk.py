@@ -162,9 +162,7 @@ class Desk:
 
     def _lose(self, name: str) -> None:
         self._told = None  # the worker has forgotten it
-        engine = self._engines.find(name)
-        if engine is not None:
-            self._engines.lose(engine)
+        self._engines.lose(name)
 
     def _event(self, event: str, facts: Mapping[str, Any]) -> None:
         self._tell(event, **facts)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slowtok.proxy.relay_needs import Place
 from slowtok.proxy.routing import MODEL_LISTS
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace
@@ -65,7 +64,7 @@ class FarEngines:
         merged: Mapping[str, Any] | None = await self._channel.answer(asked, LIST_S)
         return merged
 
-    def lose(self, engine: Place) -> None:
+    def lose(self, name: str) -> None:
         """Take note that an engine refused a request: the next one asks again."""
         self.known = replace(self.known, only=None)
-        self._channel.tell("lose", engine.name)
+        self._channel.tell("lose", name)

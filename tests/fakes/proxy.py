@@ -16,7 +16,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.door import open_port
 from slowtok.proxy.edge import make_runner
-from slowtok.proxy.observer import Sink
+from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.servers.reply import TIMEOUT_S
 

@@ -273,7 +273,7 @@ def test_an_engine_that_is_gone_looks_gone(browser: Browser, stage: Stage) -> No
 
     async def lose() -> None:
         stage.engine.looks.clear()  # the next look finds nothing there, either
-        stage.served.proxy.engines.lose(engine)
+        stage.served.proxy.engines.lose(engine.name)
 
     stage.call(lose())
 

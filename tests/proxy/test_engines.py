@@ -259,7 +259,7 @@ async def test_engine_that_refused_a_request_is_looked_at_before_the_next(
 ) -> None:
     told: Told = []
     async with looking(tmp_path, engine.url, told=told) as engines:
-        engines.lose(engines.all[0])
+        engines.lose(engines.all[0].name)
         lost = engines.all[0].identity
         found = await engines.choose(None)
 
@@ -283,7 +283,7 @@ async def test_an_engine_that_was_found_is_left_out_while_it_is_away(
     async with looking(tmp_path) as engines:
         [found] = engines.all
         here = engines.present
-        engines.lose(found)
+        engines.lose(found.name)
 
         assert (here, engines.present) == ([found], [])
         assert await engines.choose(None) is found, "better than nobody"
@@ -382,9 +382,9 @@ async def test_an_engine_that_was_away_is_asked_before_another_gets_its_request(
         engines = await stack.enter_async_context(looking(tmp_path))
         away = next(e for e in engines.all if e.serves("second"))
         other = next(e for e in engines.all if e.serves("first"))
-        engines.lose(away)
+        engines.lose(away.name)
         back = await engines.choose("second")
-        engines.lose(away)
+        engines.lose(away.name)
         monkeypatch.setattr(look, "identify", lambda *_: asyncio.sleep(0, None))
 
         assert back is away

@@ -65,7 +65,7 @@ async def test_restart_of_an_engine_is_given_another_try(engine: Upstream, tmp_p
         await engines.scraped(only.name, PATIENCE_S)
         assert only.scraper is not None
         assert only.scraper.refused, "it has no /metrics"
-        engines.lose(only)
+        engines.lose(only.name)
         await engines.choose(None)
 
         assert not only.scraper.refused

@@ -20,7 +20,7 @@ from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy import observer
 from slowtok.proxy.engine import Engine
 from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.observer import Sink
+from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.stream.apis import find_api
 
 WHOLE = orjson.dumps(
