@@ -45,7 +45,7 @@ check: .venv/dev.stamp ## lint, format, types, directions of imports, known vuln
 
 docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and the explained request
 	$(BIN)/python -m slowtok.detectors.docs
-	TZ=UTC $(BIN)/python -m slowtok.proxy.docs
+	TZ=UTC $(BIN)/python -m slowtok.proxy.cli.docs
 
 accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts it into docs/accuracy.md
 	PYTHONPATH=tests $(BIN)/python -m accuracy $(ARGS)

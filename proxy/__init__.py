@@ -1,1 +1,1 @@
-"""The proxy: relay, measure, diagnose, report. Start at app.py, then relay.py."""
+"""The proxy: relay, measure, diagnose, report. The way of a request is in docs/ARCHITECTURE.md."""

@@ -17,42 +17,42 @@ from slowtok.detectors.analysis.host_window import ram_read_bytes_per_s
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.machine import DeviceFacts
-from slowtok.proxy.api import Api, OwnCost
-from slowtok.proxy.baselines import Baselines
-from slowtok.proxy.client_reply import ClientReply
-from slowtok.proxy.client_request import ClientRequest
-from slowtok.proxy.doctor.look import seen_engine
-from slowtok.proxy.doctor.seen import Seen
-from slowtok.proxy.door import Door
-from slowtok.proxy.edge import Edge, make_edge, make_relay
-from slowtok.proxy.engines import Engine, Engines
-from slowtok.proxy.entrance import Entrance
-from slowtok.proxy.fit_status import fit_status
-from slowtok.proxy.front import Front
-from slowtok.proxy.gpu_status import gpu_status, gpus_not_visible
-from slowtok.proxy.history import Past
-from slowtok.proxy.host_status import host_now
-from slowtok.proxy.lag import LoopLag
-from slowtok.proxy.observer import Observer
+from slowtok.proxy.engines.registry import Engine, Engines
+from slowtok.proxy.history.baselines import Baselines
+from slowtok.proxy.history.history import Past
+from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.peers.peers import Peers, open_peers
+from slowtok.proxy.http.request import ClientRequest
+from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.inspection.gpu_status import gpu_status, gpus_not_visible
+from slowtok.proxy.inspection.look import seen_engine
+from slowtok.proxy.inspection.seen import Seen
+from slowtok.proxy.observe.observer import Observer
+from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.outputs.events import Events
-from slowtok.proxy.outputs.metrics import Metrics
-from slowtok.proxy.outputs.now import WINDOW_S, EngineNow, Now, gpus_now
+from slowtok.proxy.outputs.metrics.metrics import Metrics
+from slowtok.proxy.outputs.metrics.snapshot import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.outputs.store import Store
-from slowtok.proxy.past.kept import Kept
-from slowtok.proxy.past.shared.peers import Peers, open_peers
-from slowtok.proxy.ram import BESIDE_OTHERS, RamBandwidth
-from slowtok.proxy.relay_settings import relay_settings
+from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runs.key import run_key
 from slowtok.proxy.runs.log import newest_records
-from slowtok.proxy.runs.watch import Runs
+from slowtok.proxy.runtime.loop_lag import LoopLag
+from slowtok.proxy.runtime.utc import utc_text
+from slowtok.proxy.runtime.version import own_version
+from slowtok.proxy.sampling.host.ram import BESIDE_OTHERS, RamBandwidth
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.self_test import can_tap
-from slowtok.proxy.upstream import make_session
-from slowtok.proxy.utc import utc_text
-from slowtok.proxy.version import own_version
+from slowtok.proxy.server.access import Entrance
+from slowtok.proxy.server.edge import Edge, make_edge, make_relay
+from slowtok.proxy.server.listener import Door
+from slowtok.proxy.server.self_test import can_tap
+from slowtok.proxy.server.server import Front
+from slowtok.proxy.upstream.client import make_session
+from slowtok.proxy.web.api import Api, OwnCost
+from slowtok.proxy.web.fit_status import fit_status
+from slowtok.proxy.web.host_status import host_now
 
 IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds

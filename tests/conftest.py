@@ -22,6 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ram_bytes_per_s() -> float:
     """The bandwidth of this machine's RAM, measured once for all tests."""
-    command = [sys.executable, "-m", "slowtok.proxy.sampling.ram_bandwidth"]
+    command = [sys.executable, "-m", "slowtok.proxy.sampling.host.ram_bandwidth"]
     measured = subprocess.run(command, capture_output=True, check=True, timeout=60)
     return max(float(json.loads(line)["bytes_per_s"]) for line in measured.stdout.splitlines())

@@ -14,7 +14,7 @@ from simulator.scenarios import FAULTS, draw, split_of
 from simulator.sight import CHANCES
 from simulator.simulate import Scenario, Truth, simulate
 from simulator.unexplained import UNEXPLAINED
-from slowtok.proxy.case_file import dump_case
+from slowtok.proxy.outputs.case_file import dump_case
 from test_simulator import a_world
 
 SOME = 360

@@ -13,8 +13,14 @@ import pytest
 from fakes.cases import healthy
 from slowtok.detectors.case.case import SCHEMA, Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.case_file import MAX_CASE_BYTES, RECORDED, RecordedCase, dump_case, parse_case
-from slowtok.proxy.commands.replay import replayed
+from slowtok.proxy.cli.commands.replay import replayed
+from slowtok.proxy.outputs.case_file import (
+    MAX_CASE_BYTES,
+    RECORDED,
+    RecordedCase,
+    dump_case,
+    parse_case,
+)
 from slowtok.proxy.outputs.record import make_record
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "case-files.md").read_text("utf-8")

@@ -27,12 +27,12 @@ DOCUMENTS = (README, "CHANGELOG.md", "CONTRIBUTING.md", *PAGES)
 ADDRESS = "127.0.0.1:4141"
 
 NOT_RUN = {
-    "make demo": "takes a minute; tests/proxy/demo runs its parts",
-    "make run": "goes on until it is stopped; tests/proxy/commands/test_serve.py runs the command",
+    "make demo": "takes a minute; tests/proxy/cli/demo runs its parts",
+    "make run": "goes on until it is stopped; cli/commands/test_serve.py runs the command",
     "make test": "is what runs this",
     "make check": "is the other half of .ci/run",
     "pip install .": "tests/test_packaging.py builds and reads the wheel",
-    "slowtok": "goes on until it is stopped; tests/proxy/commands/test_serve.py runs it",
+    "slowtok": "goes on until it is stopped; tests/proxy/cli/commands/test_serve.py runs it",
     "slowtok --upstream big=http://127.0.0.1:9000 --upstream small=http://127.0.0.1:9001": (
         "goes on until it is stopped; its arguments are in tests/config/test_settings.py"
     ),

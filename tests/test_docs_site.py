@@ -13,9 +13,9 @@ import pytest
 from typer.main import get_command
 
 from slowtok.config.settings import Settings
-from slowtok.proxy import docs
-from slowtok.proxy.__main__ import app
-from slowtok.proxy.engines import USUAL_PORTS
+from slowtok.proxy.cli import docs
+from slowtok.proxy.cli.main import app
+from slowtok.proxy.engines.registry import USUAL_PORTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -86,7 +86,7 @@ def test_wheel_metadata(dist: Path) -> None:
     assert metadata["Name"] == "slowtok"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert "slowtok = slowtok.proxy.__main__:main" in commands
+    assert "slowtok = slowtok.proxy.cli.main:main" in commands
     assert "Apache License\n                           Version 2.0" in licence
 
 

@@ -23,7 +23,7 @@ from fakes.load import busy_processes
 from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
 from fakes.slow_client import read_slowly
 from fakes.slow_line import buffering_line, slow_line
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.model import fetch_model
 
 # What else this machine does in those seconds is not ours: a wrong verdict counts when it stays.
 pytestmark = [pytest.mark.engine, pytest.mark.engine_speed]

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from fakes.engine import RunningEngine, real_engine
-from slowtok.proxy.servers.activity import ActivityLog
-from slowtok.proxy.servers.scraper import Scraper
-from slowtok.proxy.upstream import make_session
+from slowtok.proxy.engines.counters.activity import ActivityLog
+from slowtok.proxy.engines.counters.scraper import Scraper
+from slowtok.proxy.upstream.client import make_session
 
 pytestmark = pytest.mark.engine
 

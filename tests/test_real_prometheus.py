@@ -15,7 +15,7 @@ import pytest
 from fakes.commands import served
 from fakes.upstream import listening
 from fakes.wire import JSON, reply
-from slowtok.proxy.demo.children import free_port
+from slowtok.proxy.cli.demo.children import free_port
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="Prometheus is not installed"

@@ -28,20 +28,20 @@ from fakes.stores import (
 )
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.baselines import Baselines
-from slowtok.proxy.demo.children import free_port
-from slowtok.proxy.past.kept import Kept
-from slowtok.proxy.past.rates import Rate
-from slowtok.proxy.past.shared.alike import Alike
-from slowtok.proxy.past.shared.peers import Peers
-from slowtok.proxy.past.shared.rows import pack, unpack
-from slowtok.proxy.past.shared.store import (
+from slowtok.proxy.cli.demo.children import free_port
+from slowtok.proxy.history.baselines import Baselines
+from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.peers.alike import Alike
+from slowtok.proxy.history.peers.peers import Peers
+from slowtok.proxy.history.peers.rows import pack, unpack
+from slowtok.proxy.history.peers.store import (
     LIMIT_S,
     MOST_CARDS,
     Store,
     in_words,
     open_store,
 )
+from slowtok.proxy.history.rates import Rate
 
 HAS_VALKEY = pytest.mark.skipif(valkey_program() is None, reason="no valkey-server or redis-server")
 HAS_POSTGRESQL = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from cases.table import BEGIN, END, MEANING, PAGE, put, rows, section
 from cases.untold import UNTOLD
 from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.case_file import parse_case
+from slowtok.proxy.outputs.case_file import parse_case
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL, EXPECTED = ".label.json", FOLDER / "expected.json"

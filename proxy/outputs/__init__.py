@@ -1,1 +1,1 @@
-"""What users see of a diagnosis: headers, log lines, records."""
+"""Sinks for finished requests: headers, record, log, events, case files."""

@@ -16,9 +16,9 @@ from aiohttp import web
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.outputs.errors import error_page
-from slowtok.proxy.running import running_entry
+from slowtok.proxy.http.errors import error_page
+from slowtok.proxy.outputs.running import running_entry
+from slowtok.proxy.relay.exchange import Exchange
 
 MAX_LISTENERS = 16
 MAX_QUEUED = 256  # events for one listener: what a busy second brings, several times over

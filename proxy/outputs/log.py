@@ -8,8 +8,8 @@ import structlog
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.outputs.lines import LineWriter
-from slowtok.proxy.utc import utc_text
+from slowtok.proxy.runtime.background_writer import LineWriter
+from slowtok.proxy.runtime.utc import utc_text
 
 
 class Log:

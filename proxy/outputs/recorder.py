@@ -7,9 +7,9 @@ from typing import Any
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.case_file import dump_case
-from slowtok.proxy.outputs.lines import Writer
-from slowtok.proxy.version import own_version
+from slowtok.proxy.outputs.case_file import dump_case
+from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.version import own_version
 
 MAX_QUEUED_CASES = 100  # each holds its samples: up to a few hundred KiB
 

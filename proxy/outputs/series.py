@@ -13,7 +13,7 @@ from typing import Any
 from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.outputs.gpus import REASONS
+from slowtok.proxy.outputs.metrics.gpus import REASONS
 
 MAX_POINTS = 600  # of one lane: more than a screen shows
 MAX_BINS = 120  # of the token rate

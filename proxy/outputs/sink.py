@@ -4,7 +4,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.relay.exchange import Exchange
 
 Step = Literal["begin", "sent", "end"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slowtok.proxy.runs.split import PARTS, Split, segments, split
 from slowtok.proxy.runs.turn import CACHE_CAUSE, CACHE_CAUSES, Turn
-from slowtok.proxy.utc import utc_text
+from slowtok.proxy.runtime.utc import utc_text
 
 MIN_LOST_S = 0.5
 MIN_LOST_RATIO = 0.1

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from slowtok.proxy.http.run_clues import By, Clues, shown_name
 from slowtok.proxy.runs.chain import Chain, Found, How, Link, Messages
-from slowtok.proxy.runs.clues import By, Clues, shown_name
 
 T = TypeVar("T")
 

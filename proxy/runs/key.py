@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from slowtok.proxy.runs.book import KEY_BYTES
-from slowtok.proxy.state_file import replace_file
+from slowtok.proxy.runtime.state_file import replace_file
 
 NAME = "runs.key"
 

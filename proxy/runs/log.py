@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.proxy.report.log_files import lines, log_paths, open_log
+from slowtok.proxy.runtime.log_files import lines, log_paths, open_log
 
 NEWEST_BYTES = 4 * 1024 * 1024  # about a thousand records; read before the start
 _HAS_RUN = b'"run":'

@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 from slowtok.proxy.sampling.budget import Budget, slowed
-from slowtok.proxy.sampling.extras import ALL, Extras, ExtrasDue
 from slowtok.proxy.sampling.gpus import AllGpus, open_gpus
-from slowtok.proxy.sampling.machine import SHORTEST_SPAN_S, Machine, make_machine
+from slowtok.proxy.sampling.host.machine import SHORTEST_SPAN_S, Machine, make_machine
+from slowtok.proxy.sampling.optional_readings import ALL, Extras, ExtrasDue
 from slowtok.proxy.sampling.schedule import NEAR_S, Every
 
 HOST_DEAR_S = 1.0

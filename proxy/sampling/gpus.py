@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from slowtok.proxy.sampling.extras import ALL, Extras
+from slowtok.proxy.sampling.optional_readings import ALL, Extras
 
 Values = dict[str, Any]
 ProcessName = Callable[[int], str | None]
@@ -191,15 +191,15 @@ def open_gpus(process_name: ProcessName, *, private_pids: bool | None) -> AllGpu
     The modules of other platforms are not loaded: they cost memory.
     """
     if sys.platform == "darwin":
-        from slowtok.proxy.sampling.macmon import open_macmon  # noqa: PLC0415
+        from slowtok.proxy.sampling.apple.macmon import open_macmon  # noqa: PLC0415
 
         return AllGpus([Maker(_or_none(open_macmon()))])
-    from slowtok.proxy.sampling.nvml import open_gpus as open_nvidia  # noqa: PLC0415
+    from slowtok.proxy.sampling.nvidia.nvml import open_gpus as open_nvidia  # noqa: PLC0415
 
     nvidia = _or_none(open_nvidia(process_name))
     makers = [Maker(nvidia, expected=has_nvidia_card(), other_pids=bool(private_pids))]
     if sys.platform == "linux":
-        from slowtok.proxy.sampling.amdgpu import open_amd  # noqa: PLC0415
+        from slowtok.proxy.sampling.amd.amdgpu import open_amd  # noqa: PLC0415
 
         # its pids are those of this process's own /proc
         amd = open_amd(process_name, private_pids=bool(private_pids))

@@ -6,8 +6,7 @@ from typing import Any
 
 from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
 from slowtok.proxy.sampling.budget import WHY, hidden
-from slowtok.proxy.sampling.ring import Ring
-from slowtok.proxy.sampling.wire import (
+from slowtok.proxy.sampling.protocol import (
     BadLine,
     FailedLine,
     GpusLine,
@@ -17,6 +16,7 @@ from slowtok.proxy.sampling.wire import (
     ProcessFacts,
     parse_line,
 )
+from slowtok.proxy.sampling.ring import Ring
 
 LONGEST_SPAN_S = 2.5
 """A little over the idle period: how far a sample's span can reach back over a window's end."""

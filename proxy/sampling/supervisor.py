@@ -15,9 +15,9 @@ from typing import Any, cast
 import orjson
 
 from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.proxy.sampling.host.redaction import keyless
+from slowtok.proxy.sampling.protocol import EdgeLine, HostLine, ProcessFacts
 from slowtok.proxy.sampling.readings import Readings
-from slowtok.proxy.sampling.redaction import keyless
-from slowtok.proxy.sampling.wire import EdgeLine, HostLine, ProcessFacts
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
 """-P: a json.py in the folder that the proxy was started in must not become ours."""

@@ -24,15 +24,15 @@ from typing import Any, cast
 import uvloop
 from aiohttp import web
 
-from slowtok.proxy.door import BACKLOG, Door, most_connections
-from slowtok.proxy.drain import Stop, drain, under_way
-from slowtok.proxy.edge import make_edge, make_relay, make_runner
-from slowtok.proxy.entrance import Entrance
-from slowtok.proxy.lag import LoopLag, keep_threads_short
-from slowtok.proxy.library_log import LibraryLog
-from slowtok.proxy.relay import Relay
-from slowtok.proxy.self_test import can_tap
-from slowtok.proxy.upstream import make_session
+from slowtok.proxy.relay.relay import Relay
+from slowtok.proxy.runtime.library_log import LibraryLog
+from slowtok.proxy.runtime.loop_lag import LoopLag, keep_threads_short
+from slowtok.proxy.server.access import Entrance
+from slowtok.proxy.server.drain import Stop, drain, under_way
+from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
+from slowtok.proxy.server.listener import BACKLOG, Door, most_connections
+from slowtok.proxy.server.self_test import can_tap
+from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.far_engines import FarEngines
 from slowtok.proxy.workers.far_observer import FarObserver

@@ -15,11 +15,11 @@ from typing import Any
 
 from aiohttp import web
 
-from slowtok.proxy.door import most_connections
-from slowtok.proxy.drain import Stop
-from slowtok.proxy.engines import Engines
-from slowtok.proxy.observer import Observer
-from slowtok.proxy.relay_settings import RelaySettings
+from slowtok.proxy.engines.registry import Engines
+from slowtok.proxy.observe.observer import Observer
+from slowtok.proxy.relay.settings import RelaySettings
+from slowtok.proxy.server.drain import Stop
+from slowtok.proxy.server.listener import most_connections
 from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.process import END_S, First, WorkerProcess

@@ -4,9 +4,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from slowtok.proxy.engines import Engines
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.observer import Observer
+from slowtok.proxy.engines.registry import Engines
+from slowtok.proxy.observe.observer import Observer
+from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.call import PromptPrint
 from slowtok.proxy.workers.channel import Handlers
 from slowtok.proxy.workers.wire import (

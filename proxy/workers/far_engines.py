@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slowtok.proxy.routing import MODEL_LISTS
+from slowtok.proxy.engines.routing import MODEL_LISTS
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace
 

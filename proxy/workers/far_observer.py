@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.last_verdicts import KEEP_MODELS
+from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
+from slowtok.proxy.observe.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.outputs.headers import server_timing
-from slowtok.proxy.prompts import PRINT_AFTER_S, soon
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.runtime.turns import Turns
 from slowtok.proxy.stream.call import print_prompt
-from slowtok.proxy.turns import Turns
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, packed, progress_of
 

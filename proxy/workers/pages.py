@@ -4,8 +4,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slowtok.proxy import headers
-from slowtok.proxy.outputs.errors import error_page
+from slowtok.proxy.http import headers
+from slowtok.proxy.http.errors import error_page
 
 CONNECT_S = 5.0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from slowtok.proxy.relay_settings import RelaySettings
+from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher

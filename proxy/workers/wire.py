@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.relay_needs import Place
-from slowtok.proxy.relay_settings import RelaySettings
-from slowtok.proxy.running import RECENT_S
+from slowtok.proxy.outputs.running import RECENT_S
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.ports import Place
+from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
 

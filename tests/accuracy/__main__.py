@@ -21,7 +21,7 @@ from accuracy.runs import labelled, reports, run_all
 from accuracy.score import Answer, figures
 from simulator.scenarios import Split
 from slowtok.detectors.diagnosis.catalog import CATALOG
-from slowtok.proxy.version import own_version
+from slowtok.proxy.runtime.version import own_version
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy.md"

@@ -11,7 +11,7 @@ from accuracy.score import Answer, answer
 from simulator.scenarios import Split, build, draw, group_of
 from simulator.simulate import Truth
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.case_file import parse_case
+from slowtok.proxy.outputs.case_file import parse_case
 
 LABEL = ".label.json"
 CHUNK = 25

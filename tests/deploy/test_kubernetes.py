@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from fakes.deployed import DEPLOY
 from slowtok.config.settings import Settings
-from slowtok.proxy.guard import refuse
+from slowtok.proxy.server.origins import refuse
 
 KUBERNETES = DEPLOY / "kubernetes"
 WAYS = ("sidecar", "daemonset")

@@ -16,7 +16,7 @@ import pytest
 from fakes.deployed import FLEET, RULES, dashboard_queries, documented_queries, rule_queries
 from fakes.page_cases import dated, simulated
 from fakes.page_stage import MachineOf, Stage, page_stage
-from slowtok.proxy.demo.children import free_port
+from slowtok.proxy.cli.demo.children import free_port
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None,

@@ -17,7 +17,7 @@ from fakes.ollama_templates import CALLER, THINKER
 from fakes.real_ollama import MODEL, RunningOllama, real_ollama
 from fakes.recorded_exchange import record_exchange
 from fakes.recordings import OLLAMA
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.model import fetch_model
 
 FOLDER = Path("/tmp/ollama")  # neutral: replies name files in it
 TOKENS = 12

@@ -6,9 +6,9 @@ from typing import Any
 from fakes.cases import QUIET_HOST
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
-from slowtok.proxy.doctor.check import Check
-from slowtok.proxy.doctor.examine import examine
-from slowtok.proxy.doctor.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.check import Check
+from slowtok.proxy.inspection.examine import examine
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
 
 GIB = 2**30
 NAME, URL = "llama-server:8080", "http://127.0.0.1:8080"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fakes.cases import healthy
 from fakes.learning import kept_at, rate
-from slowtok.proxy.past import tables
-from slowtok.proxy.past.database import open_database, run
-from slowtok.proxy.past.setup import decode_setup
+from slowtok.proxy.history import tables
+from slowtok.proxy.history.database import open_database, run
+from slowtok.proxy.history.setup import decode_setup
 
 SETUP = decode_setup(healthy())
 

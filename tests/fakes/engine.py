@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slowtok.proxy.demo.children import free_port
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.children import free_port
+from slowtok.proxy.cli.demo.model import fetch_model
 
 START_S = 60.0
 SLEEP_S = 30.0
@@ -64,7 +64,7 @@ def real_engine(
         "--n-gpu-layers": gpu_layers,
         "--sleep-idle-seconds": sleep_idle_s,
     }
-    command = [*within, sys.executable, "-m", "slowtok.proxy.demo.engine"]
+    command = [*within, sys.executable, "-m", "slowtok.proxy.cli.demo.engine"]
     command += [str(part) for option in options.items() for part in option]
     command += ["--metrics"] * metrics + (["--alias", alias] if alias else []) + [*more]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

@@ -9,13 +9,13 @@ import aiohttp
 from aiohttp.base_protocol import BaseProtocol
 
 from fakes.wire import SSE, chunked_head
-from slowtok.proxy.backlog import BacklogRoom, BacklogWatch
-from slowtok.proxy.engine_connection import MAX_HEAD_BYTES, EngineConnection
-from slowtok.proxy.engine_reply import EngineReply
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.fair_reads import FairReads
-from slowtok.proxy.held_bytes import HeldBytes
-from slowtok.proxy.tap import Tap
+from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.fast_path import Tap
+from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.upstream.connection import MAX_HEAD_BYTES, EngineConnection
+from slowtok.proxy.upstream.fair_reads import FairReads
+from slowtok.proxy.upstream.reply import EngineReply
 
 
 class _Parsed(EngineConnection):

@@ -4,7 +4,7 @@ from typing import Any
 
 import aiohttp
 
-from slowtok.proxy.engine_connection import EngineConnection
+from slowtok.proxy.upstream.connection import EngineConnection
 
 
 def kept(session: aiohttp.ClientSession) -> list[EngineConnection]:

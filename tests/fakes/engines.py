@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fakes.proxy import SILENT
-from slowtok.proxy.engines import Engines
+from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.upstream import make_session
+from slowtok.proxy.upstream.client import make_session
 
 Told = list[tuple[str, dict[str, Any]]]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from fakes.cases import healthy, with_phases, with_timeline
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.baselines import Baselines
-from slowtok.proxy.past.kept import Kept
-from slowtok.proxy.past.rates import Rate
+from slowtok.proxy.history.baselines import Baselines
+from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.rates import Rate
 
 DAY_S = 86_400.0
 NOW_UNIX_S = 20_000 * DAY_S + 43_200.0  # noon

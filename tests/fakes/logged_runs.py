@@ -7,7 +7,7 @@ import orjson
 from fakes.cases import FIRING, healthy, with_timeline
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.utc import utc_text
+from slowtok.proxy.runtime.utc import utc_text
 
 NAME = "night job"
 BEGAN_UNIX_S = 1_793_527_200.0

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from aiohttp import web
 
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.model import fetch_model
 
 VERSION = "0.34.0"
 MODEL = "smollm2:135m"

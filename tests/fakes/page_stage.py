@@ -18,7 +18,7 @@ from slowtok.detectors.case.machine import DeviceFacts, GpuSample
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.sampling.wire import ProcessFacts
+from slowtok.proxy.sampling.protocol import ProcessFacts
 
 CALL_S = 20.0
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from fakes.wire import until
 from slowtok.config.settings import load
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.app import Proxy, make_app
-from slowtok.proxy.door import open_port
-from slowtok.proxy.edge import make_runner
+from slowtok.proxy.engines.probing.reply import TIMEOUT_S
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.servers.reply import TIMEOUT_S
+from slowtok.proxy.server.edge import make_runner
+from slowtok.proxy.server.listener import open_port
 
 SILENT = ("sh", "-c", "exec cat >/dev/null")  # a sampling process that never gives a sample
 FIRST_LOOK_S = 5.0

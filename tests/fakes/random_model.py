@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.model import fetch_model
 
 WIDTH, LAYERS, CONTEXT = 128, 6, 32_768
 HEADS, HEAD_WIDTH = 4, 32

@@ -12,8 +12,8 @@ import httpx
 
 from fakes.ollama_child import install
 from fakes.running import wait_until_healthy
-from slowtok.proxy.demo.children import free_port
-from slowtok.proxy.demo.model import fetch_model
+from slowtok.proxy.cli.demo.children import free_port
+from slowtok.proxy.cli.demo.model import fetch_model
 
 EXECUTABLE = os.environ.get("TEST_OLLAMA")
 WHY_NOT = "TEST_OLLAMA does not name an ollama executable (CONTRIBUTING.md says how to get one)"

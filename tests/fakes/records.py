@@ -108,7 +108,7 @@ def full_record() -> dict[str, Any]:
 
 
 def of_its_run() -> dict[str, Any]:
-    """What the record of a client's third request says of its run, see proxy/runs/watch.py."""
+    """What the record of a client's third request says of its run, see proxy/observe/runs.py."""
     place = Place(id="0123456789abcdef", by="url", turn=3, parent=2, how="continued", name="night")
     return {
         "run": {**place._asdict(), "reads": {"tool": 1.0}},

@@ -3,7 +3,7 @@
 from typing import Any
 
 from slowtok.proxy.runs.turn import Turn, turn_of
-from slowtok.proxy.utc import utc_text
+from slowtok.proxy.runtime.utc import utc_text
 
 BEGAN_UNIX_S = 1_800_000_000.0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from slowtok.proxy.demo.children import free_port
+from slowtok.proxy.cli.demo.children import free_port
 
 START_S = 30.0
 JSON = Mapping[str, Any]

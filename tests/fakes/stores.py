@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psycopg
 
-from slowtok.proxy.demo.children import free_port
-from slowtok.proxy.past.shared.alike import Alike
-from slowtok.proxy.past.shared.peers import Peers
+from slowtok.proxy.cli.demo.children import free_port
+from slowtok.proxy.history.peers.alike import Alike
+from slowtok.proxy.history.peers.peers import Peers
 
 STARTS_S = 30.0
 PASSWORD = "s3cret"

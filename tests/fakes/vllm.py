@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from fakes.running import wait_until_healthy
-from slowtok.proxy.demo.children import free_port
+from slowtok.proxy.cli.demo.children import free_port
 
 EXECUTABLE = os.environ.get("TEST_VLLM")
 WHY_NOT = "TEST_VLLM does not name a vllm executable (CONTRIBUTING.md says how to get one)"

@@ -1,7 +1,7 @@
 """What a client can do wrong, beside a healthy stream; nothing may be left behind.
 
-More on clients that leave is in tests/proxy/test_relay_client_gone.py, on ones that read slowly in
-tests/proxy/test_relay_slow_client.py.
+More on clients that leave is in tests/proxy/relay/test_relay_client_gone.py, on ones that read
+slowly in tests/proxy/relay/test_relay_slow_client.py.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fakes.client import CHAT, Client
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
-from slowtok.proxy.door import KEEPALIVE_IDLE_S, open_port
+from slowtok.proxy.server.listener import KEEPALIVE_IDLE_S, open_port
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told that")
 SMALL_BUFFER_BYTES = 4096

@@ -24,8 +24,8 @@ from fakes.commands import Running, served
 from fakes.proxy import Served
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, chunk, reply
-from slowtok.proxy.door import MAX_REFUSALS, OWN_DESCRIPTORS, most_connections
-from slowtok.proxy.upstream import UpstreamError, make_session, send
+from slowtok.proxy.server.listener import MAX_REFUSALS, OWN_DESCRIPTORS, most_connections
+from slowtok.proxy.upstream.client import UpstreamError, make_session, send
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are POSIX; counts, /proc")
 

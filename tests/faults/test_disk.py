@@ -1,6 +1,7 @@
 """Files that cannot be read or written: they cost what would have been kept, and nothing else.
 
-A full disk is in tests/proxy/commands/test_serve.py, tests/proxy/outputs and tests/proxy/past.
+A full disk is in tests/proxy/cli/commands/test_serve.py,
+tests/proxy/outputs and tests/proxy/history.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ from fakes.learning import kept_at, rate
 from fakes.proxy import serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply, until
-from slowtok.proxy.past import database
-from slowtok.proxy.past.rates import Rate
-from slowtok.proxy.past.setup import decode_setup
+from slowtok.proxy.history import database
+from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.setup import decode_setup
 
 Connect = Callable[..., Awaitable[Client]]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, even from root")

@@ -1,6 +1,6 @@
 """What an engine can do wrong on the wire, beside a healthy stream; nothing may be left behind.
 
-How each failure is worded is in tests/proxy/test_relay_upstream_fails.py.
+How each failure is worded is in tests/proxy/relay/test_relay_upstream_fails.py.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ from fakes.client import Client
 from fakes.commands import Running, served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import LAST_CHUNK, chunk, until
-from slowtok.proxy.door import MAX_REFUSALS, OWN_DESCRIPTORS, open_ports
+from slowtok.proxy.server.listener import MAX_REFUSALS, OWN_DESCRIPTORS, open_ports
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
 

@@ -11,7 +11,7 @@ from fakes.client import Client
 from fakes.proxy import Served, serving
 from fakes.upstream import listening
 from fakes.wire import Head
-from slowtok.proxy.page.serve import FOLDER, HEADERS, read_files
+from slowtok.proxy.web.page.serve import FOLDER, HEADERS, read_files
 
 FILES = read_files()
 OWN = sorted(name for name in FILES if not name.startswith("vendor/"))

@@ -14,6 +14,7 @@ from fakes.proxy import Served, serving
 from fakes.upstream import Upstream, listening
 
 HERE = Path(__file__).parent
+ON_UVLOOP = {"engines", "http", "observe", "relay", "runtime", "server", "upstream", "web"}
 WITHOUT_FAST_PATH = "TEST_WITHOUT_FAST_PATH"  # see test_aiohttp_private.py
 
 if WITHOUT_FAST_PATH in os.environ:
@@ -23,8 +24,9 @@ if WITHOUT_FAST_PATH in os.environ:
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The relay's tests run on uvloop, as `slowtok serve` does; the folders beside them do not."""
-    return as_served() if item.path.parent == HERE else {"asyncio": asyncio.new_event_loop}
+    """The rooms that a request goes through are tested on uvloop, on which `slowtok serve` runs."""
+    room = item.path.relative_to(HERE).parts[0]
+    return as_served() if room in ON_UVLOOP else {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from fakes.client import connect
 from fakes.commands import keep_ram_bandwidth, run, started
 from slowtok.config.settings import load
-from slowtok.proxy.commands.serve import run_serve
+from slowtok.proxy.cli.commands.serve import run_serve
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ended by a signal")
 

@@ -22,14 +22,14 @@ from fakes.recorder import HEALTHY
 from fakes.upstream import LOOKS, listening
 from fakes.wire import JSON, reply
 from slowtok.config.settings import SettingsError, load
-from slowtok.proxy.api_key import fields_with
-from slowtok.proxy.guard import refuse
-from slowtok.proxy.sampling.redaction import redact_arguments
-from slowtok.proxy.sampling.wire import BadLine, parse_line
-from slowtok.proxy.servers.metrics import cache_config, read_counters
-from slowtok.proxy.servers.reply import Reply
-from slowtok.proxy.servers.safetensors_facts import parse_header
-from slowtok.proxy.servers.slots import read_slots
+from slowtok.proxy.engines.counters.metrics import cache_config, read_counters
+from slowtok.proxy.engines.counters.slots import read_slots
+from slowtok.proxy.engines.models.safetensors_facts import parse_header
+from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.http.api_key import fields_with
+from slowtok.proxy.sampling.host.redaction import redact_arguments
+from slowtok.proxy.sampling.protocol import BadLine, parse_line
+from slowtok.proxy.server.origins import refuse
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.call import read_call
 from slowtok.proxy.stream.meter import Meter

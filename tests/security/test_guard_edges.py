@@ -1,7 +1,7 @@
 """DNS rebinding and cross-site requests, as they come over the wire: to an engine, to slowtok.
 
 Each refusal leaves the connection in use; the next healthy request works on it and on a new one.
-The rules themselves are in tests/proxy/test_guard.py.
+The rules themselves are in tests/proxy/server/test_origins.py.
 """
 
 import sys
@@ -14,7 +14,7 @@ from fakes.commands import served
 from fakes.proxy import Served, serving
 from fakes.recorder import Recorder
 from security.healthy import works_anew, works_on
-from slowtok.proxy.guard import refuse
+from slowtok.proxy.server.origins import refuse
 
 TARGETS = ("/x", "/slowtok/status")
 REFUSED = {

@@ -11,7 +11,7 @@ from fakes.proxy import Served, serving
 from fakes.recorder import HEALTHY, Recorder
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, read_trailer, reply, until
 from security.healthy import works_on
-from slowtok.proxy.reply_head import MAX_INTERIM
+from slowtok.proxy.upstream.reply_head import MAX_INTERIM
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SAID = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
@@ -133,7 +133,7 @@ async def test_interim_replies_without_end_are_cut_off(proxy: Served, recorder: 
 async def test_half_a_head_is_not_waited_for(
     proxy: Served, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slowtok.proxy.engine_connection.HEAD_S", 0.0)
+    monkeypatch.setattr("slowtok.proxy.upstream.connection.HEAD_S", 0.0)
     recorder.engine.reply = None
     client = await proxy.connect()
     await client.ask("GET", "/x")

@@ -16,8 +16,8 @@ from fakes.commands import run, served
 from fakes.records import full_record
 from fakes.upstream import listening
 from fakes.wire import JSON, reply
-from slowtok.proxy.outputs.console import plain, plain_line, request_line
-from slowtok.proxy.outputs.explanation import explanation
+from slowtok.proxy.cli.render.console import plain, plain_line, request_line
+from slowtok.proxy.cli.render.explanation import explanation
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x00\x7f\u202e\u2028[red]<script>alert(1)</script>"
 NOT_TEXT = ("ts", "verdict", "phase", "event", "ended")  # vocabulary and times: parsed, not shown

@@ -1,8 +1,8 @@
 """One table of the reasons for lower clocks; other tables of them say the same."""
 
 from slowtok.detectors.case.clocks_event import LABELS, NAMES, ClocksEvent
-from slowtok.proxy.doctor.gpu import BITS
-from slowtok.proxy.outputs.gpus import REASONS
+from slowtok.proxy.inspection.gpu import BITS
+from slowtok.proxy.outputs.metrics.gpus import REASONS
 
 
 def test_each_bit_has_its_name_and_its_label() -> None:

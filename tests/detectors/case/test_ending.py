@@ -1,8 +1,8 @@
 """One list of what cuts a request short; what the proxy knows of it is the same."""
 
 from slowtok.detectors.case.ending import CUT_SHORT
-from slowtok.proxy.outputs.errors import WHAT_TO_CHECK
-from slowtok.proxy.outputs.names import ENDINGS
+from slowtok.proxy.http.errors import WHAT_TO_CHECK
+from slowtok.proxy.outputs.labels import ENDINGS
 
 
 def test_names_are_those_of_metrics() -> None:

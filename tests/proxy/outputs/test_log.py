@@ -8,9 +8,9 @@ import orjson
 
 from fakes.cases import healthy
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.outputs.lines import Writer
 from slowtok.proxy.outputs.log import Log, to_json
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.runtime.background_writer import Writer
 
 
 def written(*, request: bool = False, **event: Any) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from fakes.cases import healthy, with_timeline
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.case_file import parse_case
+from slowtok.proxy.outputs.case_file import parse_case
 from slowtok.proxy.outputs.recorder import Recorder
 
 

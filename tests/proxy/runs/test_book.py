@@ -4,9 +4,9 @@ from typing import Any
 
 from fakes.conversations import body
 from fakes.run_records import BEGAN_UNIX_S, run_record
+from slowtok.proxy.http.run_clues import Clues
 from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, Place
 from slowtok.proxy.runs.chain import Messages, messages_of
-from slowtok.proxy.runs.clues import Clues
 from slowtok.proxy.stream.call import print_prompt
 
 KEY = bytes(KEY_BYTES)

@@ -17,8 +17,8 @@ from fakes.commands import run, served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply
 from slowtok.config.settings import SettingsError, load
-from slowtok.proxy.case_file import parse_case
-from slowtok.proxy.commands.serve import run_serve
+from slowtok.proxy.cli.commands.serve import run_serve
+from slowtok.proxy.outputs.case_file import parse_case
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
 

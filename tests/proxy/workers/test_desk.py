@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from fakes.proxy import Served
-from slowtok.proxy.exchange import Exchange
+from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.call import print_prompt
 from slowtok.proxy.stream.meter import Meter

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.wire import until
 from slowtok.config.settings import load
-from slowtok.proxy.relay_settings import relay_settings
+from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.workers import process as module
 from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.process import WorkerProcess, environment

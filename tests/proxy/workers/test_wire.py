@@ -3,8 +3,8 @@
 import pickle
 from dataclasses import fields
 
-from slowtok.proxy.exchange import Exchange
-from slowtok.proxy.running import running_entry
+from slowtok.proxy.outputs.running import running_entry
+from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.call import print_prompt
 from slowtok.proxy.stream.meter import Meter

@@ -13,8 +13,8 @@ from fakes.client import connect
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
 from slowtok.config.settings import load
-from slowtok.proxy.door import open_port
-from slowtok.proxy.relay_settings import relay_settings
+from slowtok.proxy.relay.settings import relay_settings
+from slowtok.proxy.server.listener import open_port
 from slowtok.proxy.workers.__main__ import Worker
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import FarDirectory, FarPlace, Start

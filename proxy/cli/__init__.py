@@ -1,0 +1,1 @@
+"""The command line: arguments to settings, settings to a command, and what a command prints."""

@@ -1,0 +1,97 @@
+"""One benchmark's result, as it is kept in a file and read again. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+
+from slowtok.proxy.cli.bench.figures import Figure, Run, to_json
+
+EVENT, SCHEMA = "bench", 1
+NOT_TOLD = "?"
+
+
+class BadResult(Exception):
+    """A file that holds no result. The text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was run on what, and what came out. `at` is ISO 8601."""
+
+    at: str
+    protocol: Mapping[str, Any]
+    setup: Mapping[str, Any]
+    figures: tuple[Figure, ...]
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """Which model answered."""
+        return str(self.setup.get("model", {}).get("name", NOT_TOLD))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one JSON object."""
+        return {
+            "event": EVENT,
+            "schema": SCHEMA,
+            "at": self.at,
+            "protocol": dict(self.protocol),
+            "setup": dict(self.setup),
+            "figures": [
+                {
+                    "name": f.name,
+                    "unit": f.unit,
+                    "more_is_better": f.more_is_better,
+                    "median": round(f.median, 3),
+                    "spread": None if f.spread is None else round(f.spread, 3),
+                    "values": list(f.values),
+                }
+                for f in self.figures
+            ],
+            "runs": [to_json(run) for run in self.runs],
+        }
+
+
+def read_result(content: bytes) -> Result:
+    """Return what `as_json` wrote.
+
+    Raises:
+        BadResult: it is something else, or from a version that wrote it otherwise.
+    """
+    try:
+        said = orjson.loads(content)
+        if said["event"] != EVENT:
+            raise BadResult("it is no result of slowtok bench")
+        if said["schema"] != SCHEMA:
+            raise BadResult(f"its schema is {said['schema']!r}; this version reads {SCHEMA}")
+        return Result(
+            at=str(said["at"]),
+            protocol=dict(said["protocol"]),
+            setup=dict(said["setup"]),
+            figures=tuple(_figure(figure) for figure in said["figures"]),
+            runs=tuple(_run(run) for run in said["runs"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadResult(f"it is no result of slowtok bench ({type(error).__name__})") from None
+
+
+def _run(said: Mapping[str, Any]) -> Run:
+    """Return a run; fields that another version wrote are left out."""
+    names = {field.name for field in fields(Run)}
+    values = {name: value for name, value in said.items() if name in names}
+    findings = tuple({**f, "cause": str(f["cause"])} for f in values.pop("findings", ()))
+    return Run(**values, findings=findings)
+
+
+def _figure(said: Mapping[str, Any]) -> Figure:
+    values = tuple(float(value) for value in said["values"])
+    if not values:
+        raise BadResult(f"its figure {said['name']!r} has no values")
+    return Figure(
+        name=str(said["name"]),
+        unit=str(said["unit"]),
+        values=values,
+        more_is_better=bool(said["more_is_better"]),
+    )

@@ -1,0 +1,70 @@
+"""`slowtok fit`: does a model fit, how fast will it be, is a claimed rate possible."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+import orjson
+from rich.console import Console
+
+from slowtok.config.settings import Settings
+from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.fit.asked import Asked, AskError, question
+from slowtok.proxy.cli.fit.batch import MOST_LINE_BYTES, answers
+from slowtok.proxy.cli.fit.layout import page
+from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
+from slowtok.proxy.cli.fit.present import look_at_machine
+from slowtok.proxy.cli.found import running_at, with_state_of
+
+DONE, FAILED, USAGE = 0, 1, 2
+
+
+def run_fit(settings: Settings, asked: Asked, claimed_tps: float | None) -> int:
+    """Answer one question and print it. Returns 2 where it cannot be used, with one line why."""
+    try:
+        answer = outlook(question(asked, _present(settings, asked)), claimed_tps)
+    except (AskError, ValueError) as reason:
+        return complain(str(reason), USAGE)
+    if settings.json_lines:
+        text = orjson.dumps(outlook_json(answer), option=orjson.OPT_INDENT_2).decode()
+        sys.stdout.write(text + "\n")
+    else:
+        Console(highlight=False).print(page(answer))
+    return DONE
+
+
+def run_batch() -> int:
+    """Answer each line of standard input at once. Returns 1 where one could not be read."""
+    failed = False
+    for answer in answers(bounded_lines(sys.stdin.buffer)):
+        failed |= "error" in answer
+        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    return FAILED if failed else DONE
+
+
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a stream; of one that is too long only the beginning."""
+    while line := stream.readline(MOST_LINE_BYTES + 1):
+        rest = line
+        while not rest.endswith(b"\n") and (rest := stream.readline(MOST_LINE_BYTES)):
+            pass
+        yield line
+
+
+def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
+    """Look at this machine where no other was named."""
+    if asked.gpu:
+        return None
+    found = running_at(settings)  # it may have measured the RAM
+    device = asyncio.run(look_at_machine(with_state_of(settings, found).state_path))
+    if device.ram_bandwidth_bytes_per_s is not None or found is None:
+        return device
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=found.ram_bytes_per_s,
+        ram_bandwidth_source=found.ram_source,
+    )

@@ -1,0 +1,82 @@
+"""`slowtok runs` and `slowtok run [ID|last]`: agent runs, from the running proxy or its log."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from rich.console import Console, RenderableType
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.found import NoLog, log_to_search, names_a_log
+from slowtok.proxy.cli.own_page import NotThere, read_page
+from slowtok.proxy.cli.render.runs import run_page, runs_page
+from slowtok.proxy.runs.ledger import NEWEST, Ledger
+from slowtok.proxy.runs.log import run_records
+
+DONE, FAILED, NOWHERE = 0, 1, 3
+FILE_COLUMNS = 140
+
+
+def run_runs(settings: Settings) -> int:
+    """Print the newest runs. Returns 3 where neither a slowtok nor a log is there."""
+    try:
+        found = _from_proxy(settings, "runs")
+        runs = _ledger(settings).newest_first() if found is None else found["runs"]
+    except NoLog as reason:
+        return complain(str(reason), NOWHERE)
+    return _put(settings, {"runs": runs}, lambda told, columns: runs_page(told["runs"], columns))
+
+
+def run_run(settings: Settings, wanted: str) -> int:
+    """Print one run in full. Returns 1 where there is none such, 3 where nothing can be read."""
+    try:
+        run = _from_proxy(settings, f"runs/{quote(wanted, safe='')}")
+        run = _ledger(settings).one(wanted) if run is None else run
+    except NoLog as reason:
+        return complain(str(reason), NOWHERE)
+    if run is None:
+        what = "no run yet" if wanted == NEWEST else f"no run with id or name {wanted}"
+        return complain(f"{what}; `slowtok runs` lists them", FAILED)
+    return _put(settings, run, run_page)
+
+
+def _from_proxy(settings: Settings, page: str) -> Any:
+    """Return a page of the running proxy; None where a log is meant, or it has none such."""
+    if names_a_log(settings):
+        return None
+    try:
+        return read_page(settings, page)
+    except NotThere:
+        return None
+
+
+def _ledger(settings: Settings) -> Ledger:
+    """Return the runs that the log tells of.
+
+    Raises:
+        NoLog: there is none, or it cannot be read.
+    """
+    path = log_to_search(settings)
+    ledger = Ledger()
+    if path is None:
+        return ledger
+    try:
+        for record in run_records(path, lambda _: None):
+            ledger.add(record)
+    except OSError as error:
+        raise NoLog(f"{error.filename or path}: {error.strerror}") from None
+    return ledger
+
+
+def _put(settings: Settings, told: Any, page: Callable[[Any, int], RenderableType]) -> int:
+    if settings.json_lines:
+        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return DONE
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=FILE_COLUMNS)
+    console.print(page(told, console.width))
+    return DONE

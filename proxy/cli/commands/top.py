@@ -1,0 +1,85 @@
+"""`slowtok top`: what runs now, how fast against what is expected, and what the machine does."""
+
+import sys
+from typing import Any
+
+import orjson
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.own_page import NotThere, not_slowtok, read_page
+from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.top.frame import MOST_RECENT, frame
+from slowtok.proxy.cli.top.keys import single_keys
+
+DONE, FAILED = 0, 1
+KEYS = "q ends"
+END_KEYS = ("q", "Q", "\x04", "\x1b")
+RECORDS = f"requests?limit={4 * MOST_RECENT}"  # some merely passed through
+_ODD_SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+def run_top(settings: Settings, *, once: bool, interval_s: float) -> int:
+    """Show it until q or Ctrl-C; one frame where that is asked for or nobody looks on.
+
+    Returns 1 where there is no slowtok at the beginning; one that goes away later is waited for.
+    """
+    screen = Console(highlight=False)
+    try:
+        first = _look(settings)
+        if settings.json_lines:
+            sys.stdout.write(orjson.dumps(_as_json(*first), option=orjson.OPT_INDENT_2).decode())
+            sys.stdout.write("\n")
+        elif once or not screen.is_terminal:
+            screen.print(_shown(screen, *first))
+        else:
+            _follow(settings, screen, interval_s)
+    except NotThere as reason:
+        return complain(str(reason), FAILED)
+    except KeyboardInterrupt:
+        pass
+    return DONE
+
+
+def _follow(settings: Settings, screen: Console, interval_s: float) -> None:
+    shown = Live(console=screen, screen=True, auto_refresh=False, vertical_overflow="crop")
+    with single_keys() as pause, shown as live:
+        while True:
+            live.update(_next(settings, screen), refresh=True)
+            if pause(interval_s) in END_KEYS:
+                return
+
+
+def _next(settings: Settings, screen: Console) -> RenderableType:
+    """Return the next frame, or why there is none."""
+    try:
+        return _shown(screen, *_look(settings), keys=KEYS)
+    except NotThere as reason:
+        return Text(f"{plain(str(reason))}\nstill looking; {KEYS}", "yellow")
+
+
+def _look(settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    status, records = read_page(settings, "status"), read_page(settings, RECORDS)
+    if not isinstance(status, dict) or "engines" not in status or not isinstance(records, list):
+        raise NotThere(not_slowtok(settings))
+    return status, records
+
+
+def _shown(
+    screen: Console, status: dict[str, Any], records: list[dict[str, Any]], keys: str = ""
+) -> RenderableType:
+    try:
+        return frame(status, records, width=screen.width, keys=keys)
+    except _ODD_SHAPE:  # written by another version
+        raise NotThere(
+            "this slowtok cannot show what the running one says: their versions differ"
+        ) from None
+
+
+def _as_json(status: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    names = ("version", "listen", "running", "gpus", "host", "counts")
+    now = {name: status[name] for name in names if name in status}
+    return {"event": "top", "schema": 1, **now, "recent": records[:MOST_RECENT]}

@@ -1,0 +1,186 @@
+"""What the demo shows at its end: the table, the worst request in full, what to do next. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slowtok.proxy.cli.demo.shots import NORMAL, UNEXPLAINED, Outcome
+from slowtok.proxy.cli.render.console import (
+    VERDICT_STYLES,
+    Record,
+    named,
+    plain,
+    seconds,
+)
+from slowtok.proxy.cli.render.explanation import explanation
+
+MIN_CAUSES = 2
+CONTENTION = "host-contention"
+NOT_CONVINCING = "Too little came out as provoked; on an otherwise idle machine it should."
+
+
+def convinces(outcomes: Sequence[Outcome]) -> bool:
+    """Say whether the demo showed its point.
+
+    That is at least one healthy request that is normal, and two different causes, each one named
+    where it was provoked.
+    """
+    right = [o for o in outcomes if o.as_expected]
+    causes = {o.word for o in right} - {NORMAL}
+    healthy = [o for o in right if o.word == NORMAL and o.shot.expected == (NORMAL,)]
+    return bool(healthy) and len(causes) >= MIN_CAUSES
+
+
+def surprises(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a line for each request whose outcome differs from what was done to it."""
+    return [
+        f"{o.shot.label}: expected {' or '.join(o.shot.expected)}, got {o.word}{_reason(o.record)}"
+        for o in outcomes
+        if not o.as_expected
+    ]
+
+
+def worst(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the request that lost most time to a cause that was provoked."""
+    slow = [o for o in outcomes if o.as_expected and o.word != NORMAL]
+    return max(slow, key=lambda o: _lost_ms(o.record), default=None)
+
+
+def progress_line(outcome: Outcome, mark: str) -> Text:
+    """Return the line of one request that has just ended."""
+    record, verdict = outcome.record, str(outcome.record.get("verdict", "unknown"))
+    rate = record.get("rate", {}).get("decode_tps")
+    how = "stream" if outcome.shot.stream else "whole"
+    line = Text("  ")
+    line.append(f"{mark} ", "green" if outcome.as_expected else "yellow")
+    line.append(f"{outcome.shot.label:<14}")
+    line.append(f"{how:<6} {_rate(rate):>4} tok/s  ", "dim")
+    line.append(verdict, VERDICT_STYLES.get(verdict, ""))
+    for finding in named(record)[:1]:
+        line.append(f": {finding['cause']}", "bold")
+        line.append(f", lost {seconds(finding['lost_ms'])}")
+    if outcome.word == UNEXPLAINED:
+        line.append(f": {UNEXPLAINED}")
+    return line
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Return one row for each request; it fits into 80 columns."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    made.add_column("request", no_wrap=True)
+    made.add_column("prefill\ntokens", justify="right", no_wrap=True)
+    made.add_column("\ntime", justify="right", no_wrap=True)
+    made.add_column("decode\ntok/s", justify="right", no_wrap=True)
+    made.add_column("expected\ntok/s", justify="right", no_wrap=True)
+    made.add_column("verdict", no_wrap=True)
+    made.add_column("cause", no_wrap=True)
+    for outcome in outcomes:
+        made.add_row(*row(outcome))
+    return made
+
+
+def row(outcome: Outcome) -> tuple[RenderableType, ...]:
+    """Return the cells of one request: label, prefill, decode, expected, verdict, cause."""
+    record = outcome.record
+    tokens, timing, rate = (record.get(k, {}) for k in ("tokens", "timing", "rate"))
+    verdict = str(record.get("verdict", "unknown"))
+    return (
+        plain(outcome.shot.label),
+        _processed(tokens),
+        seconds(timing["prefill_ms"]) if "prefill_ms" in timing else "?",
+        _rate(rate.get("decode_tps")),
+        _band(record.get("expected", {})),
+        Text(verdict, VERDICT_STYLES.get(verdict, "")),
+        _cause(outcome),
+    )
+
+
+def ending(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Return everything that follows the last request: table, surprises, the worst in full."""
+    parts: list[RenderableType] = [Text(), table(outcomes), Text()]
+    parts.extend(Text(f"Not as expected: {line}", "yellow") for line in surprises(outcomes))
+    if any(o.word == CONTENTION for o in outcomes if not o.as_expected):
+        parts.append(Text("Something else kept the cores busy meanwhile, which slowtok saw.\n"))
+    found = worst(outcomes)
+    if found is not None:
+        parts += [Text(f"The slowest in full: {found.shot.label}\n", "bold")]
+        parts += [explanation(found.record), Text()]
+    return Group(*parts)
+
+
+def next_steps(url: str | None, explain: str | None, option: str = "") -> Text:
+    """Return what to do next.
+
+    `url` is where the proxy stays up, `explain` a command that works, and `option` what each
+    command needs to find this proxy.
+    """
+    lines = []
+    if url is not None:
+        lines.append(f"Still up: point a client at {url}/v1; Ctrl-C ends it.")
+        lines.append(f"Its page: {url}/slowtok/")
+        lines.append(f"From another terminal: slowtok top{option}")
+        lines.append("and in its place tail, report, status or doctor.")
+    if explain is not None:
+        lines.append(f"One request in full: {explain}")
+    if url is None:
+        lines.append("Keep this one up to try your own client: slowtok demo --serve")
+    lines.append("With your own engine: slowtok")
+    lines.append("It finds llama-server, Ollama and vLLM on their usual ports and listens on")
+    lines.append("http://127.0.0.1:4141/v1: point your client's base URL there.")
+    return Text("\n".join(lines))
+
+
+def to_json(outcomes: Sequence[Outcome], elapsed_s: float) -> dict[str, Any]:
+    """Return the demo's outcome as one JSON object."""
+    return {
+        "event": "demo",
+        "schema": 1,
+        "convinces": convinces(outcomes),
+        "elapsed_s": round(elapsed_s, 1),
+        "requests": [
+            {
+                "label": o.shot.label,
+                "expected": list(o.shot.expected),
+                "outcome": o.word,
+                "as_expected": o.as_expected,
+                "record": o.record,
+            }
+            for o in outcomes
+        ],
+    }
+
+
+def _cause(outcome: Outcome) -> Text:
+    causes = named(outcome.record)
+    if not causes:
+        return Text(UNEXPLAINED if outcome.word == UNEXPLAINED else "")
+    first = causes[0]
+    cell = Text(str(first["cause"]), "bold")
+    cell.append(f"\n{first['confidence']:.0%}, lost {seconds(first['lost_ms'])}", "not bold dim")
+    return cell
+
+
+def _reason(record: Record) -> str:
+    return f" ({plain(str(record['reason']))})" if record.get("reason") else ""
+
+
+def _lost_ms(record: Record) -> float:
+    return sum(float(f["lost_ms"]) for f in named(record))
+
+
+def _processed(tokens: Record) -> str:
+    prompt = tokens.get("prompt")
+    return "?" if prompt is None else f"{prompt - tokens.get('cached', 0):,}"
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    return "?" if tokens_per_s is None else f"{tokens_per_s:.{0 if tokens_per_s >= 10 else 1}f}"
+
+
+def _band(expected: Record) -> str:
+    low, high = expected.get("decode_low_tps"), expected.get("decode_high_tps")
+    return "?" if low is None or high is None else f"{_rate(low)}-{_rate(high)}"

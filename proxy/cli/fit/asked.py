@@ -1,0 +1,250 @@
+"""What was asked on the command line, as facts: the model, the machine, the context.
+
+The numbers are read as a row of published measurements is, by
+`slowtok.detectors.expectation.published`; a model that is there, a file or a folder, is read
+itself, and then its own words win.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from slowtok.config.hardware import Card, card_called, cards_with
+from slowtok.config.models import find_model
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.detectors.expectation.assumed_model import (
+    BITS,
+    Assumption,
+    Unsized,
+    bits_of,
+    completed_live,
+)
+from slowtok.detectors.expectation.published import ENGINES, Published, facts_of
+from slowtok.detectors.expectation.reads import KV_RATIO
+
+LLAMA_CPP = ("llama.cpp", "llama-server", "lm-studio")  # one and the same, computed alike
+KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
+NO_GPU = frozenset({"cpu", "none"})
+MOST_NAMES = 4
+USUAL_CONTEXT_TOKENS = 4096
+GIB = 2**30
+
+SOLD_AS = {
+    "dgx spark": "NVIDIA GB10",
+    "nvidia dgx spark": "NVIDIA GB10",
+    "strix halo": "AMD Radeon 8060S",
+    "ryzen ai max+ 395": "AMD Radeon 8060S",
+}
+"""Machines and processors by the name that they are sold under, with the name of their GPU."""
+
+OTHER_MEMORY = Assumption(note="", low_ratio=0.65, high_ratio=1.35)
+"""The GeForce RTX 3060 with 8 GB has 240 GB/s, that with 12 GB 360 (NVIDIA's specifications)."""
+
+_MEMORY = re.compile(r"[\s(]*(\d{1,3})\s*(?:gb|gib|g)\)?$", re.IGNORECASE)
+
+
+class AskError(ValueError):
+    """Something that was asked cannot be used: one line that names what and where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of `slowtok fit`; None is not given. Parameters in billions, sizes in GiB."""
+
+    model: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    vram: float | None = None
+    bandwidth: float | None = None
+    ram_bandwidth: float | None = None
+    params: float | None = None
+    active_params: float | None = None
+    quant: str | None = None
+    weights: float | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    experts: int | None = None
+    experts_used: int | None = None
+    context: int | None = None
+    depth: int | None = None
+    kv_type: str | None = None
+    gpu_layers: int | None = None
+    cpu_moe_layers: int | None = None
+    engine: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The same as facts; the KV cache has room for `context_tokens`."""
+
+    facts: Published
+    context_tokens: int
+    title: str
+
+
+def question(asked: Asked, present: DeviceFacts | None) -> Question:
+    """Return what was asked; `present` is this machine, where no GPU was named.
+
+    Raises:
+        AskError: an option cannot be used, or too little was said.
+    """
+    _check(asked)
+    context = asked.context or USUAL_CONTEXT_TOKENS
+    depth = context // 2 if asked.depth is None else asked.depth
+    if depth > context:
+        raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+    asked, as_sold = _as_sold(asked)
+    name, card = _gpu(asked)
+    try:
+        facts = facts_of(_row(asked, name, card, depth), _read(asked))
+    except Unsized:
+        raise AskError(_too_little(asked)) from None
+    model, assumed = completed_live(facts.model)
+    facts = replace(facts, model=model, assumed=(*as_sold, *facts.assumed, *assumed))
+    facts = _on(facts, asked, present)
+    return Question(facts=facts, context_tokens=context, title=_title(asked, facts))
+
+
+def _check(asked: Asked) -> None:
+    for field in fields(asked):
+        value = getattr(asked, field.name)
+        may_be_less = field.name in {"gpu_layers", "cpu_moe_layers", "depth"}
+        if isinstance(value, int | float) and not may_be_less and value <= 0:
+            raise AskError(f"--{field.name.replace('_', '-')} {value:g}: must be more than 0")
+    if asked.experts is not None and not 0 < (asked.experts_used or 0) <= asked.experts:
+        raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
+    if asked.depth is not None and asked.depth < 0:
+        raise AskError(f"--depth {asked.depth}: must not be negative")
+    if asked.quant is not None and bits_of(asked.quant) is None and asked.weights is None:
+        known = ", ".join(word for word, _ in BITS)
+        raise AskError(
+            f"--quant {asked.quant}: not a known type; known are {known}, with any ending: "
+            "else give the size as --weights in GiB"
+        )
+    if asked.engine is not None and not any(e in asked.engine.lower() for e in KNOWN_ENGINES):
+        raise AskError(f"--engine {asked.engine}: not one of {', '.join(KNOWN_ENGINES)}")
+    if asked.kv_type is not None and asked.kv_type.lower() not in KV_RATIO:
+        raise AskError(f"--kv-type {asked.kv_type}: not one of {', '.join(KV_RATIO)}")
+
+
+def _as_sold(asked: Asked) -> tuple[Asked, tuple[Assumption, ...]]:
+    """Return it with the GPU's own name in place of a shop's, and what that assumes.
+
+    Shops call machines by a name of their own, and put the memory behind a card's name.
+    """
+    text = (asked.gpu or "").strip()
+    gpu = SOLD_AS.get(text.casefold(), text)
+    sold = _MEMORY.search(gpu)
+    card = card_called(gpu[: sold.start()]) if sold and card_called(gpu) is None else None
+    if sold is None or card is None or not card.memory_bytes:
+        return replace(asked, gpu=gpu or None), ()
+    size, own = float(sold[1]), round(card.memory_bytes / GIB)
+    if size == own:
+        return replace(asked, gpu=card.name), ()
+    vram = size if asked.vram is None else asked.vram
+    note = f"the bandwidth of the one with {own} GB assumed; --bandwidth gives another"
+    return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
+
+
+def _gpu(asked: Asked) -> tuple[str | None, Card | None]:
+    """Return the GPU's name as the tables have it, and its card."""
+    if asked.gpu is None or asked.gpu.lower() in NO_GPU:
+        return None, None
+    card = card_called(asked.gpu)
+    if card is not None:
+        return card.name, card
+    if asked.bandwidth is not None:
+        return asked.gpu, None
+    meant = cards_with(asked.gpu)[:MOST_NAMES]
+    did_you_mean = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    said = "not in the table: give its --bandwidth in GB/s and --vram in GiB"
+    raise AskError(f"--gpu {asked.gpu}: {said}{did_you_mean}")
+
+
+def _row(asked: Asked, gpu: str | None, card: Card | None, depth: int) -> Mapping[str, object]:
+    on_cpu = gpu is None
+    bandwidth = asked.ram_bandwidth if on_cpu else asked.bandwidth
+    if bandwidth is None and card is not None:
+        bandwidth = card.bandwidth_bytes_per_s / 1e9
+    return {
+        "gpu": gpu, "n_gpus": asked.gpus, "vram_gb": asked.vram, "mem_bw_gbs": bandwidth,
+        "backend": asked.engine, "model": asked.model, "params_b": asked.params,
+        "active_params_b": asked.active_params, "quant": asked.quant, "weights_gib": asked.weights,
+        "n_layers": asked.layers, "n_kv_heads": asked.kv_heads, "head_dim": asked.head_dim,
+        "experts": asked.experts, "experts_used": asked.experts_used, "context_depth": depth,
+        "kv_dtype": asked.kv_type, "ngl_or_offload": "cpu" if on_cpu else asked.gpu_layers,
+    }  # fmt: skip
+
+
+def _read(asked: Asked) -> ModelFacts | None:
+    """Return the facts of a model that is there; None where only its name or numbers are given."""
+    if asked.model is None:
+        return None
+    path = Path(asked.model).expanduser()
+    if not path.exists():
+        looks_like_a_path = path.suffix in {".gguf", ".safetensors"} or len(path.parts) > 2
+        if looks_like_a_path:
+            raise AskError(f"{asked.model}: no such file or folder")
+        return None
+    from slowtok.proxy.engines.models import gguf_facts, hf_facts  # noqa: PLC0415 - numpy is slow
+
+    reader = hf_facts if path.is_dir() else gguf_facts
+    try:
+        facts: ModelFacts = reader.read(path)
+    except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
+        what = "Hugging Face folder" if path.is_dir() else "GGUF file"
+        raise AskError(f"{path}: cannot be read as a {what}: {_in_words(error)}") from None
+    return replace(facts, name=facts.name or path.stem)
+
+
+def _in_words(error: Exception) -> str:
+    """Say why a model's file could not be read, without Python's own words for it."""
+    if isinstance(error, FileNotFoundError):
+        return f"it has no {Path(str(error.filename)).name}"
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be opened"
+    if isinstance(error, KeyError):
+        return f"it tells no {error.args[0]}"
+    return str(error) or type(error).__name__
+
+
+def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Published:
+    """Return the facts on the machine that was asked about."""
+    server = replace(facts.server, cpu_moe_layers=asked.cpu_moe_layers)
+    device, ram = facts.device, asked.ram_bandwidth
+    if present is not None and asked.gpu is None:
+        gpus = (present.gpus or ())[: asked.gpus]
+        server = replace(server, gpu_layers=asked.gpu_layers if gpus else 0)
+        device, ram = replace(present, gpus=gpus), present.ram_bandwidth_bytes_per_s or None
+        ram = asked.ram_bandwidth * 1e9 if asked.ram_bandwidth else ram
+    elif ram is not None:
+        ram *= 1e9
+    assumed = facts.device.ram_bandwidth_bytes_per_s
+    device = replace(
+        device,
+        ram_bandwidth_bytes_per_s=ram or assumed,
+        ram_bandwidth_source="given" if asked.ram_bandwidth else device.ram_bandwidth_source,
+        cpu_physical_cores=device.cpu_physical_cores or facts.device.cpu_physical_cores,
+    )
+    return replace(facts, device=device, server=server, ram_assumed=ram is None)
+
+
+def _too_little(asked: Asked) -> str:
+    if asked.model is None:
+        return "which model? give a GGUF file, a folder, a name, or --params and --quant"
+    known = find_model(asked.model, parameters=asked.params and asked.params * 1e9)
+    if known is not None:
+        return f"{asked.model}: give its --quant, like Q4_K_M, or its size as --weights in GiB"
+    return f"{asked.model}: no such file, and no published model of that name: give --params"
+
+
+def _title(asked: Asked, facts: Published) -> str:
+    model, gpus = facts.model, facts.device.gpus or ()
+    name = model.name or f"a model of {(model.parameters or 0) / 1e9:.3g}B"
+    type_ = "" if not model.quantisation or model.quantisation in name else f" {model.quantisation}"
+    where = gpus[0].name or "a GPU" if gpus else "the CPU"
+    count = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    return f"{name}{type_} on {count}{where}"

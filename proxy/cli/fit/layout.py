@@ -1,0 +1,126 @@
+"""The answer for human eyes: memory part by part, rates, what fits at most, the claim. Pure."""
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slowtok.detectors.expectation.envelope import Claim
+from slowtok.detectors.expectation.footprint import (
+    FIT_MARGIN_BYTES,
+    GIB,
+    LEAST_OVERHEAD_BYTES,
+    MOST_OVERHEAD_BYTES,
+)
+from slowtok.detectors.expectation.prospect import Rate
+from slowtok.proxy.cli.fit.outlook import Outlook
+from slowtok.proxy.cli.render.console import number, plain
+
+_FITS = {
+    True: ("It fits", "green"),
+    False: ("It does not fit", "bold red"),
+    None: ("Too close to call", "yellow"),
+}
+_CLAIMS = {"impossible": "bold red", "unheard-of": "yellow", "slow": "yellow", "plausible": "green"}
+
+
+def page(answer: Outlook) -> RenderableType:
+    """Return the whole answer."""
+    parts: list[RenderableType] = [Text(plain(answer.question.title), "bold"), Text()]
+    parts += [_memory(answer), _verdict(answer), Text(), _rates(answer), Text()]
+    if answer.claim is not None:
+        parts += [_claim(answer.claim), Text()]
+    parts += [_indented(line) for line in answer.found.basis]
+    return Group(*parts)
+
+
+def _indented(line: str) -> Padding:
+    return Padding(Text(plain(line), "dim"), (0, 0, 0, 2))
+
+
+def _memory(answer: Outlook) -> Table:
+    table = _table("Memory", "GiB")
+    found, context = answer.found, answer.question.context_tokens
+    needed = found.footprint
+    if needed is None:
+        return table
+    embeddings = needed.embedding_bytes if answer.question.facts.device.gpus else 0
+    table.add_row("weights", _gib(needed.weights_bytes), _beside(embeddings))
+    server = answer.question.facts.server
+    table.add_row("KV cache", _gib(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
+    low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MOST_OVERHEAD_BYTES)
+    table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
+    most = needed.most_bytes
+    total = _gib(needed.least_bytes) + ("" if most is None else f" - {_gib(most)}")
+    gpus = answer.question.facts.device.gpus
+    reserve = f"and engines like to leave {_gib(FIT_MARGIN_BYTES)} free" if gpus else ""
+    table.add_row("needed", total, reserve)
+    table.add_row("there", _gib(found.room_bytes), "" if found.room_bytes else "not known")
+    return table
+
+
+def _beside(embedding_bytes: int) -> str:
+    return f"of them {_gib(embedding_bytes)} may stay in RAM" if embedding_bytes else ""
+
+
+def _verdict(answer: Outlook) -> Text:
+    if answer.found.room_bytes is None:
+        return Text("Whether it fits is not known: the memory is not.", "yellow")
+    said, style = _FITS[answer.found.fits]
+    return Text(said, style).append(f"{_at_most(answer)}.", "default not bold")
+
+
+def _at_most(answer: Outlook) -> str:
+    """Say which context fits for sure, and how many layers where not all do."""
+    model, tokens = answer.question.facts.model, answer.most_context_tokens
+    if not answer.question.facts.device.gpus:
+        return ""
+    if answer.found.fits:
+        return f", with up to {_round(tokens):,} tokens of context" if tokens else ""
+    ways = []
+    if tokens:
+        ways.append(f"up to {_round(tokens):,} tokens of context")
+    if answer.most_gpu_layers is not None:
+        ways.append(f"{answer.most_gpu_layers} of {model.layers} layers on GPUs")
+    return f"; for sure with {' or '.join(ways)}" if ways else ""
+
+
+def _round(tokens: int) -> int:
+    return tokens if tokens < 1000 else tokens // 1000 * 1000
+
+
+def _rates(answer: Outlook) -> Table:
+    table = _table("Tokens per second", "low", "expected", "high", "ceiling")
+    depth, context = answer.question.facts.context_tokens, answer.question.context_tokens
+    rows = {0: answer.empty, depth: answer.found, context: answer.full}
+    for tokens, found in sorted(rows.items()):
+        table.add_row(f"decode at {tokens:,} tokens", *_numbers(found.decode))
+    table.add_row("prefill", *_numbers(answer.found.prefill))
+    return table
+
+
+def _claim(claim: Claim) -> Text:
+    text = Text(f"{claim.tps:,.6g} tokens/s: ")
+    text.append(claim.possibility, _CLAIMS.get(claim.possibility, ""))
+    return text.append(f", {claim.because}", "default not bold")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(title, no_wrap=True, header_style="bold underline")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    if len(columns) == 1:
+        table.add_column("", overflow="fold", style="dim")
+    return table
+
+
+def _numbers(found: Rate) -> tuple[str, ...]:
+    values = (found.low, found.expected, found.high, found.ceiling)
+    return tuple("?" if v is None else number(v) for v in values)
+
+
+def _gib(count: float | None) -> str:
+    if count is None:
+        return "?"
+    return f"{count / GIB:.2f}" if count >= GIB / 2 else f"{count / GIB:.2g}"

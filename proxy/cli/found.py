@@ -1,0 +1,132 @@
+"""Whose log and state a command reads: those that were named, else the running slowtok's own.
+
+A slowtok may keep them anywhere, as the demo does. The one at `listen` tells where.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.cli.own_page import NotThere, own_address, read_page
+from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.runtime.log_files import log_paths
+
+STANDARD_OUTPUT = "-"
+NO_LOG_HINT = (
+    "slowtok serve writes it, --log FILE names another, "
+    "--listen HOST:PORT a running slowtok whose log is meant"
+)
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class NoLog(Exception):
+    """There is no log to look anything up in, or it cannot be read. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The slowtok that runs: where it is, where it keeps things, and its engines as upstreams.
+
+    `log` is None where it writes to standard output, `ram_bytes_per_s` where the bandwidth of RAM
+    is not measured yet.
+    """
+
+    address: str
+    state_dir: str
+    log: Path | None
+    upstream: tuple[str, ...]
+    ram_bytes_per_s: float | None = None
+    ram_source: Literal["given", "measured"] | None = None
+
+
+def running_at(settings: Settings) -> Running | None:
+    """Return the slowtok at `listen`; None where there is none, or one that does not tell."""
+    try:
+        status = read_page(settings, "status")
+        log = str(status["log"])
+        return Running(
+            address=own_address(settings),
+            state_dir=str(status["state_dir"]),
+            log=None if log == STANDARD_OUTPUT else Path(log),
+            upstream=tuple(_upstream(engine) for engine in status["engines"]),
+            ram_bytes_per_s=_number(status["machine"].get("ram_bandwidth_bytes_per_s")),
+            ram_source=_source(status["machine"].get("ram_bandwidth_source")),
+        )
+    except (NotThere, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def log_of(settings: Settings) -> Path:
+    """Return the log to read, and say on standard error where it is not the usual one.
+
+    Raises:
+        SettingsError: the log that is meant goes to standard output, which cannot be read again.
+    """
+    path, found = log_and_whose(settings)
+    if path is None:
+        whose = "it" if found is None else f"the log of the slowtok at {found.address}"
+        raise settings.fault("log", f"{whose} goes to standard output; name a file with --log")
+    if found is not None and path != settings.log_path:
+        say_whose("log", str(path), found)
+    elif found is None and settings.is_given("listen") and not _is_named(settings):
+        said = f"log: {path} (no slowtok answers at {settings.listen}, so it may be another's)"
+        sys.stderr.write(plain(said) + "\n")
+    return path
+
+
+def log_and_whose(settings: Settings) -> tuple[Path | None, Running | None]:
+    """Return the log that is meant, and the running slowtok where it is its own."""
+    found = None if _is_named(settings) else running_at(settings)
+    return (settings.log_path if found is None else found.log), found
+
+
+def log_to_search(settings: Settings) -> Path | None:
+    """Return the log that is meant; None where a running slowtok has not written one to a file.
+
+    Raises:
+        NoLog: there is none, and no slowtok that could have answered in its place.
+    """
+    path, found = log_and_whose(settings)
+    if path is None or log_paths(path):
+        return path
+    if found is not None:
+        return None
+    nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
+    raise NoLog(f"{nobody}no log at {path}; {NO_LOG_HINT}")
+
+
+def names_a_log(settings: Settings) -> bool:
+    """Say whether a log was named that can be read: then no other one is meant."""
+    return _is_named(settings) and settings.log_path is not None
+
+
+def with_state_of(settings: Settings, found: Running | None) -> Settings:
+    """Return the settings with the running slowtok's state directory, where none was named."""
+    if found is None or settings.is_given("state_dir"):
+        return settings
+    return settings.model_copy(update={"state_dir": found.state_dir})
+
+
+def say_whose(what: str, where: str, found: Running) -> None:
+    """Say on standard error what was used that nobody named."""
+    sys.stderr.write(plain(f"{what}: {where} (of the slowtok at {found.address})") + "\n")
+
+
+def _is_named(settings: Settings) -> bool:
+    return settings.is_given("log") or settings.is_given("state_dir")
+
+
+def _number(told: Any) -> float | None:
+    return float(told) if isinstance(told, int | float) and told > 0 else None
+
+
+def _source(told: Any) -> Literal["given", "measured"] | None:
+    return told if told in ("given", "measured") else None
+
+
+def _upstream(engine: Any) -> str:
+    name, url = str(engine.get("name") or ""), str(engine["url"])
+    return f"{name}={url}" if _NAME.fullmatch(name) else url

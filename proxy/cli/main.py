@@ -1,0 +1,388 @@
+"""The command line, and nothing else: arguments to settings, settings to a command.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 nothing could be inspected.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from slowtok.proxy.cli.commands.fit_options import fit
+from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.options import (
+    ApiKey,
+    Cause,
+    Config,
+    Json,
+    Listen,
+    LogFile,
+    Model,
+    NoKey,
+    RamBandwidth,
+    Record,
+    Run,
+    StateDir,
+    Upstream,
+    end_with,
+    settings_from,
+)
+
+app = typer.Typer(
+    name="slowtok",
+    help="Why was this request slow? A local proxy for llama-server, vLLM and Ollama.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def main_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Say why a request to a local language model was slow."""
+    if version:
+        from importlib.metadata import version as version_of  # noqa: PLC0415 - only needed here
+
+        typer.echo(f"slowtok {version_of('slowtok')}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    config: Config = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    record: Record = None,
+    ram_bandwidth: RamBandwidth = None,
+    api_key: ApiKey = None,
+    allow_no_key: NoKey = False,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes that relay [1].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Relay requests to the engines and diagnose each one (the default command)."""
+    from slowtok.proxy.cli.commands.serve import run_serve  # noqa: PLC0415 - keeps other commands quick
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "log": log,
+        "state_dir": state_dir,
+        "record": record,
+        "ram_bandwidth": ram_bandwidth,
+        "api_key": api_key,
+        "allow_no_key": allow_no_key or None,
+        "workers": workers,
+        "json": json or None,
+    }
+    settings = settings_from(given, config)
+    end_with(lambda: run_serve(settings))
+
+
+@app.command()
+def demo(
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Any GGUF file instead of the small model.")
+    ] = None,
+    stay: Annotated[bool, typer.Option("--serve", help="Keep engine and proxy up.")] = False,
+    listen: Listen = None,
+    state_dir: StateDir = None,
+    ram_bandwidth: RamBandwidth = None,
+    json: Json = False,
+) -> None:
+    """Show it all: a real engine, a real model, real slowdowns, each one diagnosed."""
+    from slowtok.proxy.cli.demo.scenario import run_demo  # noqa: PLC0415 - as above
+
+    if ram_bandwidth is not None:
+        settings_from({"ram_bandwidth": ram_bandwidth}, None)  # a bad one is told before it begins
+    raise typer.Exit(
+        run_demo(
+            model=model,
+            serve=stay,
+            listen=listen,
+            state_dir=Path(state_dir) if state_dir else None,
+            ram_bandwidth=ram_bandwidth,
+            json=json,
+        )
+    )
+
+
+@app.command()
+def status(listen: Listen = None, config: Config = None, json: Json = False) -> None:
+    """Show what the running proxy sees, and what it costs."""
+    from slowtok.proxy.cli.commands.status import run_status  # noqa: PLC0415 - as above
+
+    settings = settings_from({"listen": listen, "json": json or None}, config)
+    raise typer.Exit(run_status(settings))
+
+
+@app.command()
+def tail(
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N.")
+    ] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more.")
+    ] = True,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Only slow requests, and failed ones.")
+    ] = False,
+    run: Run = None,
+    model: Model = None,
+    cause: Cause = None,
+    json: Json = False,
+) -> None:
+    """Follow the log: one readable line a request."""
+    from slowtok.proxy.cli.commands.tail import run_tail  # noqa: PLC0415 - as above
+    from slowtok.proxy.cli.report.choice import Choice  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    choice = Choice(run=run, model=model, cause=cause, slow=slow)
+    end_with(lambda: run_tail(settings, choice, last=lines, follow=follow))
+
+
+@app.command()
+def explain(
+    request_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A request's slowtok-id; the newest one.")
+    ] = None,
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Explain one request in full: where the time went, evidence, what was ruled out, remedy."""
+    from slowtok.proxy.cli.commands.explain import run_explain  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    raise typer.Exit(run_explain(settings, request_id))
+
+
+@app.command()
+def runs(
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List agent runs, the newest first: how long each took, what it lost, what to fix first."""
+    from slowtok.proxy.cli.commands.runs import run_runs  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    end_with(lambda: run_runs(settings))
+
+
+@app.command()
+def run(
+    run_id: Annotated[
+        str, typer.Argument(metavar="[ID|last]", help="A run's id, a part of it, or its name.")
+    ] = "last",
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Explain one agent run: where its wall time went, what was lost, what to fix first."""
+    from slowtok.proxy.cli.commands.runs import run_run  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    end_with(lambda: run_run(settings, run_id))
+
+
+@app.command()
+def report(
+    since: Annotated[
+        str, typer.Option(metavar="1d|7d|TIME", help="How far back: a length, or ISO 8601.")
+    ] = "1d",
+    until: Annotated[
+        str | None, typer.Option(metavar="1d|TIME", help="Up to then, in place of now.")
+    ] = None,
+    run: Run = None,
+    model: Model = None,
+    cause: Cause = None,
+    form: Annotated[
+        Literal["text", "json", "html"], typer.Option("--format", help="html is one whole file.")
+    ] = "text",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there, for its owner only.")
+    ] = None,
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Sum up any time of the log: time spent and lost, by cause, model and run; what to fix."""
+    from slowtok.proxy.cli.commands.report import run_report  # noqa: PLC0415 - as above
+    from slowtok.proxy.cli.report.choice import Choice  # noqa: PLC0415 - as above
+
+    settings = settings_from(_reading(listen, log, state_dir, json=json), config)
+    choice = Choice(run=run, model=model, cause=cause)
+    end_with(lambda: run_report(settings, since, form, output, until=until, choice=choice))
+
+
+@app.command()
+def top(
+    once: Annotated[bool, typer.Option("--once", help="One frame, then end.")] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="S", min=0.2, max=3600, help="Between two looks.")
+    ] = 1.0,
+    listen: Listen = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Watch what runs now: phase, rate against what is expected, GPUs; q ends it."""
+    from slowtok.proxy.cli.commands.top import run_top  # noqa: PLC0415 - as above
+
+    settings = settings_from({"listen": listen, "json": json or None}, config)
+    raise typer.Exit(run_top(settings, once=once, interval_s=interval))
+
+
+@app.command()
+def doctor(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    config: Config = None,
+    state_dir: StateDir = None,
+    ram_bandwidth: RamBandwidth = None,
+    json: Json = False,
+) -> None:
+    """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
+    from slowtok.proxy.cli.commands.doctor import run_doctor  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "ram_bandwidth": ram_bandwidth,
+        "json": json or None,
+    }
+    settings = settings_from(given, config)
+    end_with(lambda: run_doctor(settings))
+
+
+app.command()(fit)
+
+
+@app.command()
+def bench(
+    upstream: Upstream = None,
+    listen: Listen = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model; else the only one.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=32, max=100_000, help="Of each answer [512].")
+    ] = None,
+    runs: Annotated[int | None, typer.Option(metavar="N", min=1, max=100, help="[3]")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Your own prompt in place of the standard.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the result there.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Better, same or worse than this result?")
+    ] = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill and decode, say what to try next, and whether it helped."""
+    from slowtok.proxy.cli.commands.bench import Asked, run_bench  # noqa: PLC0415 - as above
+
+    given = {
+        "upstream": upstream or None,
+        "listen": listen,
+        "state_dir": state_dir,
+        "json": json or None,
+    }
+    asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
+    raise typer.Exit(run_bench(settings_from(given, config), asked))
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE", help="Case files, directories of them, - for stdin."),
+    ],
+    expect_again: Annotated[
+        bool, typer.Option("--expect-again", help="Compute the expected rates anew, too.")
+    ] = False,
+    ram_bandwidth: RamBandwidth = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Diagnose recorded cases again, and show what changed."""
+    from slowtok.proxy.cli.commands.replay import run_replay  # noqa: PLC0415 - as above
+
+    given = {"ram_bandwidth": ram_bandwidth, "json": json or None}
+    settings = settings_from(given, config)
+    ram_bytes_per_s = settings.ram_bytes_per_s if ram_bandwidth is not None else None
+    raise typer.Exit(
+        run_replay(settings, files, expect_again=expect_again, ram_bytes_per_s=ram_bytes_per_s)
+    )
+
+
+@app.command()
+def mcp(
+    listen: Listen = None,
+    log: LogFile = None,
+    state_dir: StateDir = None,
+    config: Config = None,
+) -> None:
+    """Tell agents why their requests and runs were slow: an MCP server on standard input."""
+    try:
+        from slowtok.proxy.cli.commands.mcp import run_mcp  # noqa: PLC0415 - as above
+    except ImportError:
+        said = "mcp needs packages that are not installed: pip install 'slowtok[mcp]'"
+        raise typer.Exit(complain(said, 1)) from None
+
+    settings_from(_reading(listen, log, state_dir, json=False), config)
+    options = {"--listen": listen, "--log": log, "--state-dir": state_dir, "--config": config}
+    raise typer.Exit(run_mcp(options))
+
+
+def _reading(
+    listen: str | None, log: str | None, state_dir: str | None, *, json: bool
+) -> dict[str, Any]:
+    """Return the settings of a command that reads what a slowtok has written."""
+    return {"listen": listen, "log": log, "state_dir": state_dir, "json": json or None}
+
+
+def main() -> None:
+    """Run the command line; without a command it serves."""
+    arguments = sys.argv[1:]
+    about = ("-h", "--help", "--version")
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in about):
+        arguments = ["serve", *arguments]
+    _command_line()(args=arguments)
+
+
+def _command_line() -> Any:
+    """Return the command line; beside a flag its help names no value, for it takes none."""
+    whole: Any = typer.main.get_command(app)
+    for command in (whole, *whole.commands.values()):
+        for option in command.get_params(whole.context_class(command, **whole.context_settings)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return whole
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""The status for human eyes. Pure: `/slowtok/status` in, text out.
+
+The status grows with what slowtok learns to see, and may come from another version. So facts are
+shown by the unit that their name ends with, whatever they are; what is absent is left out, and
+what has another shape than expected costs its own lines only.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from slowtok.proxy.cli.render.console import number, plain
+from slowtok.proxy.cli.render.hanging import counted
+from slowtok.proxy.cli.render.status_words import (
+    engine_facts,
+    fit_words,
+    host_words,
+    learned_words,
+    sampling_words,
+    setup_words,
+    worth_saying,
+)
+
+_DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
+_ACRONYMS = frozenset(
+    {"cpu", "gpu", "gpus", "kv", "id", "ram", "vram", "pcie", "uuid", "ecc", "mig", "sm"}
+)
+_TROUBLE = ("restarts", "last_end", "on_sample_errors", "failed", "unreadable_lines")
+MOST_DAYS = 7  # of each setup, the newest
+MAX_LISTED = 8  # of models, setups and the like; --json has them all
+Row = tuple[str, str | Text]
+Facts = Mapping[str, Any]
+
+
+def _duration(time_s: float) -> str:
+    for length_s, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if time_s >= 2 * length_s:
+            return f"{time_s / length_s:.0f} {unit}"
+    return f"{time_s:.3g} s" if time_s >= 1 else f"{time_s * 1000:.3g} ms"
+
+
+_GIB, _MIB = 2**30, 2**20
+_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (  # longer endings first
+    ("_bytes_per_s", lambda v: f"{v / 1e9:.1f} GB/s"),
+    ("_bytes", lambda v: f"{v / _GIB:.1f} GiB" if v >= _GIB else f"{v / _MIB:.0f} MiB"),
+    ("_per_s", lambda v: f"{v:,.4g} per s"),
+    ("_tps", lambda v: f"{v:,.4g} tokens/s"),
+    ("_ratio", lambda v: f"{100 * v:.3g} %"),
+    ("_tokens", lambda v: f"{v:,.6g} tokens"),
+    ("_mhz", lambda v: f"{v:,.0f} MHz"),
+    ("_bits", lambda v: f"{v:g} bits"),
+    ("_ms", lambda v: f"{v:.3g} ms"),
+    ("_w", lambda v: f"{v:.0f} W"),
+    ("_c", lambda v: f"{v:.0f} °C"),
+    ("_j", lambda v: f"{v:,.0f} J"),
+    ("_s", _duration),
+)
+
+
+def overview(status: Facts) -> Table:
+    """Return the status as a table of two columns, what it is about and what is known."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=len("not visible"), style="bold")
+    table.add_column(overflow="fold")
+    for name, section in _SECTIONS.items():
+        try:
+            rows = list(section(status))
+        except (AttributeError, KeyError, TypeError, ValueError):  # written by another version
+            rows = [(name, Text("has a shape that is not known here; --json shows it", "dim"))]
+        for title, words in rows:
+            table.add_row(plain(title), Text(plain(words)) if isinstance(words, str) else words)
+    return table
+
+
+def fact(name: str, value: Any) -> str:
+    """Return one fact in words, by the unit that its name ends with; empty where not known."""
+    if value is None or value in ({}, [], ()):
+        return ""
+    if isinstance(value, dict):
+        return f"{_words(name)}: {facts(value)}" if facts(value) else ""
+    if isinstance(value, list):
+        shown = [f"({facts(v)})" if isinstance(v, dict) else _bare(v) for v in value[:MAX_LISTED]]
+        more = ", ..." if len(value) > MAX_LISTED else ""
+        return f"{_words(name)} {', '.join(shown)}{more}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        for ending, say in _UNITS:
+            if f"_{name}".endswith(ending):  # a name may be its unit alone
+                return f"{_words(f'_{name}'.removesuffix(ending))} {say(value)}".lstrip()
+    plain_number = name.endswith("pid") or name == "index"
+    return f"{_words(name)} {value if plain_number else _bare(value)}"
+
+
+def facts(known: Facts, *, leave_out: tuple[str, ...] = ()) -> str:
+    """Return all facts that are known, in one line."""
+    said = (fact(name, value) for name, value in known.items() if name not in leave_out)
+    return ", ".join(words for words in said if words)
+
+
+def no_answer(engine: Facts) -> str:
+    """Say that an engine does not answer, and since when, where it did before."""
+    try:
+        since = datetime.fromisoformat(str(engine["gone_since"])).astimezone()
+    except (KeyError, ValueError):
+        return "does not answer"
+    return f"does not answer, gone since {since:%H:%M:%S}"
+
+
+def kind_words(kind: str) -> str:
+    """Return the kind of an engine; one that has never answered has none yet."""
+    return "engine" if kind in ("", "unknown") else kind
+
+
+def _setup(setup: Any) -> str:
+    return setup_words(_bare(setup))
+
+
+def _words(name: str) -> str:
+    return " ".join(w.upper() if w in _ACRONYMS else w for w in name.split("_")).strip()
+
+
+def _bare(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return number(value) if isinstance(value, float) else f"{value:,}"
+    return _DIGEST.sub(r"\1...", str(value))
+
+
+def _head(status: Facts) -> Iterator[Row]:
+    counts = status.get("counts") or {}
+    version = status.get("version") or "(not installed)"
+    said = f"{version} at {status.get('listen', '?')}"
+    said += f", {counted(counts['requests'], 'request')}" if "requests" in counts else ""
+    said += f", {counts['in_flight']:,} in flight" if "in_flight" in counts else ""
+    yield "slowtok", said
+    for name in ("log", "state_dir"):
+        if status.get(name):
+            yield _words(name), "standard output" if status[name] == "-" else str(status[name])
+
+
+def _engines(status: Facts) -> Iterator[Row]:
+    engines = status.get("engines") or []
+    if not engines:
+        yield "engine", f"none found yet; looked at {status.get('looked_at') or 'nothing'}"
+    shown = ("name", "kind", "version", "url", "answers", "gone_since", "models", "fit")
+    for engine in engines:
+        kind = " ".join(str(engine[k]) for k in ("kind", "version") if engine.get(k))
+        name, url = str(engine.get("name") or ""), str(engine.get("url", "?"))
+        called = f"{name}: " if name not in url else ""
+        words = Text(plain(f"{called}{kind_words(kind)} at {url}"))
+        if engine.get("answers") is False:
+            words.append(f", {no_answer(engine)}", "bold red")
+        yield "engine", words
+        if more := facts(engine_facts(engine), leave_out=shown):
+            yield "", Text(plain(more), "dim")
+        yield from _models(engine.get("models") or [])
+        for fit in engine.get("fit") or []:
+            yield "  fit", fit_words(fit)
+
+
+def _models(models: list[Facts]) -> Iterator[Row]:
+    for model in models[:MAX_LISTED]:
+        words = Text(plain(str(model.get("name", "?"))))
+        same = model.get("path") == model.get("name")
+        if more := facts(model, leave_out=("name", "path") if same else ("name",)):
+            words.append(plain(f"  {more}"), "dim")
+        yield "  model", words
+    if len(models) > MAX_LISTED:
+        yield "", f"and {len(models) - MAX_LISTED} more; --json lists them"
+
+
+def _gpus(status: Facts) -> Iterator[Row]:
+    for gpu in status.get("gpus") or []:
+        yield f"GPU {gpu.get('index', '?')}", str(gpu.get("name") or "name not known")
+        if more := facts(gpu, leave_out=("index", "name", "absent")):
+            yield "", Text(plain(more), "dim")
+        for name, reason in (gpu.get("absent") or {}).items():
+            yield "", Text(plain(f"does not tell {_words(name)}: {reason}"), "dim")
+
+
+def _machine(status: Facts) -> Iterator[Row]:
+    if said := facts(worth_saying(status.get("machine") or {}), leave_out=("gpus_reason",)):
+        yield "machine", said
+    if said := ", ".join(host_words(status.get("host") or {})):
+        yield "now", said
+
+
+def _learned(status: Facts) -> Iterator[Row]:
+    setups = status.get("baselines")
+    if setups is None:
+        return
+    if isinstance(setups, dict):
+        yield "learned", facts(setups)
+        return
+    decodes = [setup for setup in setups if str(setup.get("setup")).startswith("decode")]
+    requests = sum(setup.get("count", 0) for setup in decodes)
+    yield "learned", f"{counted(len(setups), 'setup')}, {counted(requests, 'healthy request')}"
+    for setup in setups[:MAX_LISTED]:
+        words = f"{_setup(setup.get('setup', '?'))}: {learned_words(setup)}"
+        yield "", Text(plain(words), "dim")
+    if len(setups) > MAX_LISTED:
+        yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
+    if shared := status.get("shared_baselines"):
+        yield "", Text(plain(f"shared: {facts(shared)}"))
+
+
+def _by_day(status: Facts) -> Iterator[Row]:
+    """Yield how fast each setup was on each of its last days, one line a setup."""
+    rows = status.get("baselines_by_day") or []
+    setups = [(n, list(found)) for n, found in itertools.groupby(rows, lambda row: row["setup"])]
+    for at, (setup, days) in enumerate(setups[:MAX_LISTED]):
+        said = ", ".join(
+            f"{str(day['day'])[5:]} {day['median_tps']:.4g}/s" for day in days[-MOST_DAYS:]
+        )
+        counts = sum(day["count"] for day in days[-MOST_DAYS:])
+        words = Text(plain(f"{_setup(setup)}: {said}"))
+        yield "by day" if not at else "", words.append(f" ({counted(counts, 'request')})", "dim")
+    if len(setups) > MAX_LISTED:
+        yield "", f"and {len(setups) - MAX_LISTED} more; --json lists them"
+
+
+def _running(status: Facts) -> Iterator[Row]:
+    """Yield what runs now in short; `slowtok top` shows it as it goes."""
+    for entry in (status.get("running") or [])[:MAX_LISTED]:
+        words = f"{entry.get('model') or '?'}  {entry.get('phase', '?')}"
+        since_s = entry.get("since_s")
+        yield "running", words if since_s is None else f"{words} for {_duration(since_s)}"
+
+
+def _not_visible(status: Facts) -> Iterator[Row]:
+    for hidden in status.get("not_visible") or []:
+        ways = (hidden.get("why"), hidden.get("how_to_enable"))
+        said = "; ".join(str(way) for way in ways if way)
+        yield "not visible", Text(plain(f"{hidden.get('fact', '?')}: {said}"), "yellow")
+
+
+def _own_cost(status: Facts) -> Iterator[Row]:
+    title = "own cost"
+    for name, value in (status.get("overhead") or {}).items():
+        said = fact(name, value)
+        if isinstance(value, dict):
+            costs = facts(value)
+            if name == "sampling":  # its troubles are among the failures
+                costs = ", ".join(sampling_words(value, has_gpus=bool(status.get("gpus"))))
+            said = f"{_words(name)}: {costs}" if costs else ""
+        if said:
+            yield title, said
+            title = ""
+
+
+def _workers(status: Facts) -> Iterator[Row]:
+    for worker in status.get("workers") or []:
+        yield "worker", facts(worker)
+
+
+def _failures(status: Facts) -> Iterator[Row]:
+    counts = dict(status.get("counts") or {})
+    sampling = (status.get("overhead") or {}).get("sampling") or {}
+    failed = {**(counts.pop("failures", None) or {}), **counts}
+    failed |= {f"sampling_{name}": sampling.get(name) for name in _TROUBLE}
+    said = facts({k: v for k, v in failed.items() if v and k not in ("requests", "in_flight")})
+    if sampling.get("alive") is False:
+        said = ", ".join(filter(None, ("the sampling process does not run", said)))
+    yield "failures", Text(plain(said), "bold red") if said else Text("none", "green")
+
+
+def _rest(status: Facts) -> Iterator[Row]:
+    """Yield what this version has no section for."""
+    for name, value in status.items():
+        if name not in _SHOWN and (said := fact(name, value)):
+            yield "also", said
+
+
+_SHOWN = (
+    *("version", "listen", "log", "state_dir", "looked_at", "counts", "engines", "gpus"),
+    *("machine", "host", "running", "baselines", "baselines_by_day", "shared_baselines"),
+    *("not_visible", "overhead", "workers"),
+)
+_SECTIONS: Mapping[str, Callable[[Facts], Iterator[Row]]] = {
+    "slowtok": _head,
+    "engine": _engines,
+    "GPU": _gpus,
+    "machine": _machine,
+    "learned": _learned,
+    "by day": _by_day,
+    "running": _running,
+    "not visible": _not_visible,
+    "own cost": _own_cost,
+    "worker": _workers,
+    "failures": _failures,
+    "also": _rest,
+}

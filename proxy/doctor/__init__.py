@@ -1,1 +1,0 @@
-"""`slowtok doctor`: one look at engines, memory, GPUs and host, without any traffic."""

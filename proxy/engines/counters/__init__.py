@@ -1,0 +1,1 @@
+"""Engines' own counters, gauges and slots, read while requests run."""

@@ -1,0 +1,114 @@
+"""What a llama-server's slots are at: shows also what does not come through the proxy.
+
+`/slots` wakes a sleeping model and keeps one awake, so it is asked only while a request of ours is
+at the engine anyway. How far a slot is has been told since b9276; the prompt's length is not told.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+import aiohttp
+
+from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.sampling.ring import Ring
+
+POLL_S = 0.5  # four looks in the shortest decode that is judged
+KEEP = 1200  # of ten minutes
+
+
+class BusySlots(NamedTuple):
+    """How many of the slots worked at `at_s`, and the tasks of those by how far they were.
+
+    A task is `unstarted` until something of its prompt was computed: until its first batch is done.
+    None where the slots do not tell how far they are.
+    """
+
+    at_s: float
+    busy: int
+    slots: int | None = None
+    unstarted: frozenset[int] | None = None
+    reading: frozenset[int] | None = None
+    answering: frozenset[int] | None = None
+
+
+class WorkingSlot(NamedTuple):
+    """A slot at its task, which has a number of its own.
+
+    `read_tokens` of its prompt are done, those from the cache among them; they grow with each batch
+    (`-b`, 2,048 tokens by default). `remaining_tokens` is None where nothing limits the answer.
+    """
+
+    task: int
+    read_tokens: int
+    computed_tokens: int
+    decoded_tokens: int
+    remaining_tokens: int | None
+
+
+class SlotsLook(NamedTuple):
+    """One look at all slots; `working` is None where they do not tell how far they are."""
+
+    slots: int
+    busy: int
+    working: tuple[WorkingSlot, ...] | None
+
+
+class SlotLog:
+    """The looks of the last minutes at one engine's slots."""
+
+    def __init__(self) -> None:
+        self._looks: Ring[BusySlots] = Ring(most=KEEP)
+
+    def note(self, at_s: float, look: SlotsLook) -> None:
+        """Keep one look."""
+        if look.working is None:
+            self._looks.add(BusySlots(at_s, look.busy, look.slots))
+            return
+        answering = frozenset(slot.task for slot in look.working if slot.decoded_tokens)
+        begun = frozenset(slot.task for slot in look.working if slot.computed_tokens)
+        every = frozenset(slot.task for slot in look.working)
+        unstarted, reading = every - begun - answering, begun - answering
+        self._looks.add(BusySlots(at_s, look.busy, look.slots, unstarted, reading, answering))
+
+    def window(self, from_s: float, to_s: float) -> tuple[BusySlots, ...]:
+        """Return the looks inside a window, oldest first."""
+        return self._looks.window(from_s, to_s)
+
+
+async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook | None:
+    """Ask a llama-server what its slots are at; None where it does not tell."""
+    return read_slots(await get(session, url, ""))
+
+
+def read_slots(reply: Reply | None) -> SlotsLook | None:
+    """Read a reply of `/slots`; None where it is no such reply."""
+    said = None if reply is None or reply.status != 200 else reply.json
+    if not isinstance(said, list):
+        return None
+    slots = [slot for slot in said if isinstance(slot, dict)]
+    if not all(isinstance(slot.get("is_processing"), bool) for slot in slots):
+        return None
+    busy = [slot for slot in slots if slot["is_processing"]]
+    return SlotsLook(len(slots), len(busy), _working(busy))
+
+
+def _working(busy: Sequence[Mapping[str, Any]]) -> tuple[WorkingSlot, ...] | None:
+    read = [_read(slot) for slot in busy]
+    known = tuple(slot for slot in read if slot is not None)
+    return known if len(known) == len(busy) else None
+
+
+def _read(slot: Mapping[str, Any]) -> WorkingSlot | None:
+    said = slot.get("next_token")
+    token = said[0] if isinstance(said, list) and said else said
+    token = token if isinstance(token, dict) else {}
+    computed, cached = slot.get("n_prompt_tokens_processed"), slot.get("n_prompt_tokens_cache")
+    task, decoded, left = slot.get("id_task"), token.get("n_decoded"), token.get("n_remain")
+    if not (_is_count(task) and _is_count(computed) and _is_count(cached) and _is_count(decoded)):
+        return None
+    remaining = left if _is_count(left) else None
+    return WorkingSlot(task, computed + cached, computed, decoded, remaining)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and value >= 0

@@ -1,0 +1,112 @@
+"""Ollama: which models it holds, how much of each is on a GPU, and which file each one is.
+
+Only what neither loads a model nor puts off its unloading is asked: `/api/ps` and `/api/tags` read
+lists, `/api/show` reads a file (server/routes.go, 0.34).
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import aiohttp
+
+from slowtok.proxy.engines.models.ollama_model import read_model
+from slowtok.proxy.engines.probing.facts import Loaded, Probe
+from slowtok.proxy.engines.probing.reply import Reply, get, post
+
+FROM_LINE = re.compile(r"^FROM\s+(\S.*?)\s*$", re.MULTILINE)
+BESIDE_THE_WEIGHTS_BYTES = 1 << 20  # templates and licences, which `/api/tags` counts in
+COUNTS_CACHED_SINCE = (0, 34)  # before, Responses always said 0 (openai/responses.go)
+
+
+async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
+    """Return the version, the names and the loaded models; nothing asked here loads a model."""
+    version, tags, running = await asyncio.gather(
+        get(session, base_url, "/api/version"),
+        get(session, base_url, "/api/tags"),
+        get(session, base_url, "/api/ps"),
+    )
+    names = [entry["name"] for entry in entries(running) if isinstance(entry.get("name"), str)]
+    shown = await asyncio.gather(
+        *(post(session, base_url, "/api/show", {"model": name}) for name in names)
+    )
+    return read_probe(version, tags, running, dict(zip(names, shown, strict=True)))
+
+
+def read_probe(
+    version: Reply | None,
+    tags: Reply | None,
+    running: Reply | None,
+    shown: Mapping[str, Reply | None],
+) -> Probe:
+    """Return what the replies say; `shown` are those of `/api/show` for each running model."""
+    about = None if version is None else version.json
+    sizes = {entry.get("digest"): entry.get("size") for entry in entries(tags)}
+    on_disk = {digest: size for digest, size in sizes.items() if isinstance(size, int) and digest}
+    loaded = [
+        _loaded(entry, shown.get(entry["name"]), on_disk.get(entry.get("digest")))
+        for entry in entries(running)
+        if isinstance(entry.get("name"), str)
+    ]
+    told = running is not None and isinstance(running.json, dict)
+    return Probe(
+        version=about.get("version") if isinstance(about, dict) else None,
+        models=tuple(e["name"] for e in entries(tags) if isinstance(e.get("name"), str)),
+        loaded=tuple(loaded) if told else None,
+    )
+
+
+def counts_cached(version: str | None) -> bool:
+    """Say whether this version counts the tokens that came from its cache.
+
+    One built without its version calls itself 0.0.0: not known, so it is not believed.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return found is not None and (int(found[1]), int(found[2])) >= COUNTS_CACHED_SINCE
+
+
+def entries(reply: Reply | None) -> Sequence[dict[str, Any]]:
+    """Return the objects of a reply's `models`."""
+    body = None if reply is None else reply.json
+    models = body.get("models") if isinstance(body, dict) else None
+    return [m for m in models if isinstance(m, dict)] if isinstance(models, list) else []
+
+
+def _loaded(entry: dict[str, Any], shown: Reply | None, on_disk_bytes: int | None) -> Loaded:
+    path = _path(shown)
+    size, on_gpu = _memory(entry, on_disk_bytes)
+    return Loaded(
+        name=entry["name"],
+        path=path,
+        context_tokens=entry.get("context_length") or None,
+        memory_bytes=size,
+        gpu_bytes=on_gpu,
+        model=read_model(entry, shown, path=path, on_disk_bytes=on_disk_bytes),
+    )
+
+
+def _memory(entry: dict[str, Any], on_disk_bytes: int | None) -> tuple[int | None, int | None]:
+    """Return the bytes in memory and those on GPUs, as far as `/api/ps` is to be believed.
+
+    Ollama reads both out of its child's log. With all layers on GPUs it calls everything on GPUs,
+    though some of it is not (the embedding table). Where it could not read the log, both are the
+    size of the file, wherever the model is; then nothing is known (`MemorySize` in
+    llm/llama_server.go, 0.33). That file is a little less than what `/api/tags` counts.
+    """
+    size, on_gpu = entry.get("size"), entry.get("size_vram")
+    if not isinstance(size, int) or size <= 0:
+        return None, None
+    if size == on_gpu and on_disk_bytes is not None:
+        beside_bytes = on_disk_bytes - size
+        if 0 <= beside_bytes <= BESIDE_THE_WEIGHTS_BYTES:
+            return None, None
+    return size, on_gpu if isinstance(on_gpu, int) else None
+
+
+def _path(shown: Reply | None) -> str | None:
+    body = None if shown is None else shown.json
+    modelfile = body.get("modelfile") if isinstance(body, dict) else None
+    found = FROM_LINE.search(modelfile) if isinstance(modelfile, str) else None
+    return found[1] if found and PurePath(found[1]).is_absolute() else None

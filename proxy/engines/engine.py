@@ -1,0 +1,254 @@
+"""One inference server, as it was last seen."""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from yarl import URL
+
+from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.proxy.engines.counters.activity import ActivityLog
+from slowtok.proxy.engines.counters.scraper import Scraper
+from slowtok.proxy.engines.counters.slots import SlotLog
+from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
+from slowtok.proxy.engines.probing.facts import Identity, Kind, Probe
+from slowtok.proxy.engines.probing.locality import is_here
+from slowtok.proxy.engines.probing.server_facts import loaded_model, meant_by, server_facts
+from slowtok.proxy.sampling.protocol import ProcessFacts
+
+MODELS = "/v1/models"  # where every engine lists its models
+
+RELOAD_S = 0.25
+"""A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
+milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
+
+Runs = tuple[int, float | None, tuple[int, ...]]
+"""What runs behind a port: pid and start of the process, and the pids below it."""
+
+_Told = tuple[Identity | None, Kind, Probe, ProcessFacts | None, bool | None, str | None]
+"""What its facts are made of: who it is or was, what it tells, its process, the model asked for."""
+
+
+def runs_of(process: ProcessFacts | None) -> Runs | None:
+    """Return what runs behind a port, None where that is not seen."""
+    if process is None or process.pid is None:
+        return None
+    children = tuple(sorted(child.pid for child in process.children))
+    return process.pid, process.created_unix_s, children
+
+
+@lru_cache(maxsize=64)
+def only_named(model: str | None) -> ModelFacts:
+    """Return the facts of a model of which only the name is known."""
+    return ModelFacts(name=model)
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One inference server. `identity` is None until it answered, and while it does not.
+
+    `local` says whether its address is this machine's: `is_here` whether the engine is.
+    `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
+    answering; None while it answers, and until it did. `asked_model` is the model that the
+    last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
+    lists of models as it sent them, by path. `wanted` asks for a whole look now. `scraper` is None
+    until it is needed. `looked_at` is what ran when it was last looked at, `is_looked_at` says
+    that it is being looked at now, and the end of each look is shown by `look_over`. `fingerprints`
+    has the last one in its replies, by the model that was asked for.
+    """
+
+    name: str
+    url: str
+    given: bool
+    identity: Identity | None = None
+    probe: Probe = field(default_factory=Probe)
+    local: bool | None = None
+    models: dict[str, ModelFacts] = field(default_factory=dict)
+    loading: Loading = AS_IN_THE_FILES
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    slots: SlotLog = field(default_factory=SlotLog)
+    activity: ActivityLog = field(default_factory=ActivityLog)
+    scraper: Scraper | None = None
+    asked_model: str | None = None
+    found_at_s: float | None = None
+    last_kind: Kind = "unknown"
+    lost_unix_s: float | None = None
+    listed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    look_over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_looked_at: bool = False
+    looked_at: Runs | None = None
+    fingerprints: dict[str | None, str] = field(default_factory=dict)
+    port: int = field(init=False)
+    _told: tuple[_Told, Mapping[str, Any]] | None = None
+    _facts: tuple[tuple[_Told, float | None, Mapping[str, Any]], ServerFacts] | None = None
+
+    def __post_init__(self) -> None:
+        """Read the port from the URL, once."""
+        self.port = URL(self.url).port or 80
+
+    def facts(
+        self, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+    ) -> ServerFacts:
+        """Return what it and its process tell; `seen` are further fields, as a request found them.
+
+        The same object until something else is told: much that rests on it is then the same, too.
+        """
+        told = (self.identity, self.last_kind, self.probe, process, self.local, model)
+        uptime_s, last = self._uptime_s(), self._facts
+        known = (told, uptime_s, seen)
+        if last is None or last[0] != known:
+            facts = {**self._as_told(told), **seen, "uptime_s": uptime_s}
+            self._facts = last = (known, ServerFacts(**facts))
+        return last[1]
+
+    def _uptime_s(self) -> float | None:
+        """Return the seconds since it was found, or found again; one that has begun counts."""
+        if self.found_at_s is None or self.identity is None:
+            return None
+        return float(math.ceil(time.monotonic() - self.found_at_s))
+
+    def _as_told(self, told: _Told) -> Mapping[str, Any]:
+        """Return the fields of `ServerFacts` that it and its process tell.
+
+        They are put together anew only when something else is told.
+        """
+        if self._told is None or self._told[0] != told:
+            identity, last_kind, probe, process, local, model = told
+            facts = server_facts(
+                identity or Identity(kind=last_kind),
+                probe,
+                process,
+                url=self.url,
+                name=self.name,
+                local=local,
+                model=model,
+            )
+            self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
+        return self._told[1]
+
+    def is_here(self, process: ProcessFacts | None) -> bool | None:
+        """Return whether it runs on this machine; `process` is who listens at its port."""
+        return is_here(self.local, process)
+
+    def note_runs(self, process: ProcessFacts | None) -> None:
+        """Want a look where something else runs than at the last one.
+
+        Another child of Ollama is a model loaded anew, another process the engine started again,
+        perhaps as another build. What is not seen now has not changed.
+        """
+        runs = runs_of(process)
+        if runs is not None and self.looked.is_set() and runs != self.looked_at:
+            self.wanted.set()
+
+    def note_reply(self, load_s: float | None, fingerprint: str | None) -> None:
+        """Want a look where a reply says that something else was loaded, or runs there.
+
+        `load_s` is how long the engine loaded its model for it.
+        """
+        if fingerprint is not None:
+            if self.fingerprints.setdefault(self.asked_model, fingerprint) != fingerprint:
+                self.wanted.set()
+            self.fingerprints = {self.asked_model: fingerprint}
+        if self.probe.loaded is None:
+            return
+        if not loaded_model(self.probe, self.asked_model):
+            self.wanted.set()  # it has just loaded what the last look did not see
+        elif (load_s or 0.0) > RELOAD_S:
+            self.wanted.set()  # the same model, perhaps with another context, placed otherwise
+
+    def is_another(self, before: Identity, ran: Runs | None) -> bool:
+        """Say whether it was started anew since a look that gave the other two.
+
+        By its process where it was seen both times, else by its version.
+        """
+        runs = self.looked_at
+        if ran is not None and runs is not None:
+            return ran[:2] != runs[:2]
+        return self.identity is not None and self.identity.version != before.version
+
+    def note_look_over(self) -> None:
+        """End a look: who waits for it goes on."""
+        self.is_looked_at = False
+        self.look_over.set()
+        self.look_over.clear()
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until a look that is wanted or under way is over; False when it is late."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.wanted.is_set() or self.is_looked_at:
+                    await self.look_over.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def kind(self) -> str:
+        """Which engine it is, "unknown" until it said so."""
+        return self.identity.kind if self.identity else "unknown"
+
+    def lookup(self, model: str | None) -> ModelFacts | None:
+        """Return the model that a request means."""
+        found = (self.models.get(name) for name in meant_by(model or ""))
+        return next((facts for facts in found if facts), None)
+
+    def serving(self, model: str | None) -> ModelFacts:
+        """Return what is known of the model that a request means, or of the only one there is."""
+        if not self.models:
+            return only_named(model)
+        only = next(iter(self.models.values())) if len(self.models) == 1 else None
+        return self.lookup(model) or only or only_named(model)
+
+    def serves(self, model: str | None) -> bool:
+        """Say whether it lists a model by that name."""
+        if model is None:
+            return False
+        names = set(self._names())
+        return self.lookup(model) is not None or any(name in names for name in meant_by(model))
+
+    def note_list(self, path: str, listed: dict[str, Any]) -> None:
+        """Keep a list of its models; what is new in it is to be looked at."""
+        before = {*self._names(), *self.models}
+        self.listed[path] = listed
+        if set(self._names()) - before:
+            self.wanted.set()
+
+    def _names(self) -> Iterator[str]:
+        data = self.listed.get(MODELS, {}).get("data")
+        for entry in data if isinstance(data, list) else ():
+            if isinstance(entry, Mapping):
+                aliases = entry.get("aliases")
+                names = [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
+                yield from (name for name in names if isinstance(name, str))
+
+    @property
+    def sleeping(self) -> bool | None:
+        """Whether it has put its model away; None where it does not tell."""
+        return self.probe.sleeping
+
+    @property
+    def version(self) -> str | None:
+        """The version that it told."""
+        return self.probe.version or (self.identity.version if self.identity else None)
+
+    @property
+    def scrape_failures(self) -> int:
+        """How often its `/metrics` could not be read."""
+        return 0 if self.scraper is None else self.scraper.failures
+
+
+def facts_at(
+    engine: Engine | None, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+) -> tuple[ServerFacts, ModelFacts]:
+    """Return what is known of an engine and of the model that it serves; little of none.
+
+    `seen` are further fields of the former, as they were at a request.
+    """
+    if engine is None:
+        return ServerFacts(**seen), only_named(model)
+    return engine.facts(process, model, seen), engine.serving(model)

@@ -1,0 +1,126 @@
+"""One whole look at an engine: which it is, what it says of itself, what its model files say."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.proxy.engines.drivers import vllm
+from slowtok.proxy.engines.engine import MODELS, Engine
+from slowtok.proxy.engines.model_lists import read_list
+from slowtok.proxy.engines.models.hf_cache import find_folder
+from slowtok.proxy.engines.models.loading import (
+    AS_IN_THE_FILES,
+    SGLANG_ONLINE,
+    VLLM_ONLINE,
+    Loading,
+    loading_asked,
+    settled,
+)
+from slowtok.proxy.engines.models.model_facts import read_model_facts
+from slowtok.proxy.engines.probing import probe
+from slowtok.proxy.engines.probing.identify import identify
+from slowtok.proxy.engines.probing.locality import is_local
+from slowtok.proxy.engines.probing.reply import get
+from slowtok.proxy.engines.probing.server_facts import model_path, told_model
+from slowtok.proxy.sampling.protocol import ProcessFacts
+
+SERVES_FOLDERS = frozenset({"vllm", "sglang"})
+
+
+async def look(
+    session: aiohttp.ClientSession,
+    engine: Engine,
+    process: ProcessFacts | None,
+    cache_dir: Path,
+    *,
+    is_asked: Callable[[], bool] = lambda: False,
+) -> None:
+    """Ask an engine what it is and note it; `process` is the one that listens, where it is seen.
+
+    While requests are at it (`is_asked`) it may answer late, or only in part: what it said before
+    stands then. One that is gone ends its requests.
+
+    Raises:
+        Exception: whatever a reply of no known shape leads to.
+    """
+    engine.local = await is_local(engine.url)
+    found = await identify(session, engine.url)
+    if (found is None or found.kind == "unknown") and engine.kind != "unknown" and is_asked():
+        return
+    engine.identity = found
+    if engine.identity is not None:
+        engine.last_kind = engine.identity.kind
+        listed = read_list(await get(session, engine.url, MODELS))
+        if listed is not None:  # one that wants a key keeps what a client was told
+            engine.listed[MODELS] = listed
+        said = await probe.ask(session, engine.identity, engine.url)
+        if engine.probe.models and not said.models and is_asked():
+            return
+        engine.probe = said
+        await _read_models(engine, process, cache_dir)
+
+
+async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: Path) -> None:
+    """Read the geometry of the models that the engine has, once for each file or folder."""
+    names = engine.probe.models
+    before, engine.loading = engine.loading, await _loading(engine, process)
+    for name in names:
+        path = await _path(engine, name, process)
+        known = engine.models.get(name)
+        is_loaded_anew = engine.loading != before
+        if known is None or is_loaded_anew or (path is not None and known.path != path):
+            here = path if engine.is_here(process) else None
+            engine.models[name] = await _read_model(engine, name, here, cache_dir)
+    for name in [name for name in engine.models if name not in names]:
+        del engine.models[name]
+
+
+async def _loading(engine: Engine, process: ProcessFacts | None) -> Loading:
+    """Return how the engine loads weights, by its own word, else by its command line.
+
+    A process that is not seen now was started as it was when it was seen.
+    """
+    if engine.kind not in SERVES_FOLDERS:
+        return AS_IN_THE_FILES
+    if engine.probe.weights is not None:
+        return engine.probe.weights
+    if process is None or not process.cmdline:
+        return engine.loading
+    online = SGLANG_ONLINE if engine.kind == "sglang" else VLLM_ONLINE
+    return await asyncio.to_thread(settled, loading_asked(process.cmdline, online))
+
+
+async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str | None:
+    """Return where the model's weights are: a GGUF file, or a folder as vLLM takes them."""
+    if engine.identity is None:
+        return None
+    several = len(engine.probe.models) > 1
+    path = model_path(engine.identity, engine.probe, name if several else None)
+    root = engine.probe.model_path
+    if path or not root or not engine.is_here(process) or engine.kind not in SERVES_FOLDERS:
+        return path
+    if root.endswith(".gguf"):
+        return root
+    folder = await asyncio.to_thread(_find_folder, root, process)
+    return None if folder is None else str(folder)
+
+
+def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
+    """Return the model's folder; SGLang names the two options that matter here as vLLM does."""
+    told = {} if process is None else process.environment
+    download_dir, revision = vllm.weights_asked(() if process is None else process.cmdline)
+    return find_folder(root, {**os.environ, **told}, download_dir=download_dir, revision=revision)
+
+
+async def _read_model(engine: Engine, name: str, path: str | None, cache_dir: Path) -> ModelFacts:
+    """Return what the model's files on this machine say, else what the engine says of it."""
+    if path:
+        facts = await read_model_facts(Path(path), cache_dir, loading=engine.loading)
+        if facts is not None:
+            return replace(facts, name=name, path=path)
+    return replace(told_model(engine.probe, name), path=None)  # asked for again at the next look

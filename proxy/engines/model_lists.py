@@ -1,0 +1,110 @@
+"""The models that engines list: asked for again when one is not known, and merged for clients."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from slowtok.proxy.engines.engine import MODELS, Engine
+from slowtok.proxy.engines.probing.reply import Reply, get
+
+_REFUSED = (401, 403)
+_NAMES = ("id", "model", "name")  # of an entry, in OpenAI's and in Ollama's lists
+
+Json = dict[str, Any]
+Fields = Mapping[str, str]
+
+
+class ModelLists:
+    """Asks engines for their lists and keeps the last ones in the engines."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._asking: list[asyncio.Task[Json | None]] = []
+        self._asked_at_s = float("-inf")
+
+    async def merged(self, engines: Sequence[Engine], path: str, keys: Fields) -> Json | None:
+        """Return what all engines list at `path`; None where none of them lists anything.
+
+        An engine that does not answer counts with its last list. `keys` are the client's; they
+        are shown only to engines that want one.
+        """
+        lists = await asyncio.gather(*(self._ask(engine, path, keys) for engine in engines))
+        found = [each for each in lists if each]
+        return merge(found) if found else None
+
+    async def look_for(
+        self, engines: Sequence[Engine], model: str, keys: Fields, *, every_s: float, wait_s: float
+    ) -> None:
+        """Ask the engines that answer for their lists again, until one of them lists `model`.
+
+        They are asked at most once in `every_s`; a request waits for it at most `wait_s`.
+        """
+        now_s = time.monotonic()
+        if now_s - self._asked_at_s >= every_s:
+            self._asked_at_s = now_s
+            here = [engine for engine in engines if engine.identity is not None]
+            self._asking = [asyncio.create_task(self._ask(e, MODELS, keys)) for e in here]
+        until_s = now_s + wait_s
+        while not any(engine.serves(model) for engine in engines):
+            late = [task for task in self._asking if not task.done()]
+            left_s = until_s - time.monotonic()
+            if not late or left_s <= 0:
+                return
+            await asyncio.wait(late, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def stop(self) -> None:
+        """End what is still being asked."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _ask(self, engine: Engine, path: str, keys: Fields) -> Json | None:
+        reply = await get(self._session, engine.url, path)
+        if reply is not None and reply.status in _REFUSED and keys:
+            reply = await get(self._session, engine.url, path, headers=keys)
+        if reply is None or reply.status >= 500:  # it is away, or not ready yet
+            return engine.listed.get(path)
+        listed = read_list(reply)
+        if listed is not None:
+            engine.note_list(path, listed)
+        return listed
+
+
+def read_list(reply: Reply | None) -> Json | None:
+    """Return the object that a reply holds; None where it is no list of models."""
+    said = None if reply is None else reply.json
+    return said if isinstance(said, dict) and _entries(said) else None
+
+
+def merge(lists: Sequence[Json]) -> Json:
+    """Join the lists of equal names, each entry as it is; the first of equal entries stands."""
+    merged: Json = {}
+    seen: dict[str, set[str]] = {}
+    for each in lists:
+        for key, value in each.items():
+            if not isinstance(value, list):
+                merged.setdefault(key, value)
+                continue
+            names = seen.setdefault(key, set())
+            joined = merged.setdefault(key, [])
+            for entry in value:
+                name = _name(entry)
+                if name is None or name not in names:
+                    joined.append(entry)
+                if name is not None:
+                    names.add(name)
+    return merged
+
+
+def _entries(said: Mapping[str, Any]) -> Sequence[list[Any]]:
+    return [value for key in ("data", "models") if isinstance(value := said.get(key), list)]
+
+
+def _name(entry: object) -> str | None:
+    if not isinstance(entry, dict):
+        return None
+    names = (entry.get(key) for key in _NAMES)
+    return next((name for name in names if isinstance(name, str)), None)

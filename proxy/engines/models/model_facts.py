@@ -1,0 +1,115 @@
+"""A model's geometry, read once by a process of its own and then kept on disk.
+
+The key of the cache is what a changed file changes: path, size and modification time. A model is a
+GGUF file or a Hugging Face folder.
+"""
+
+import asyncio
+import hashlib
+import logging
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import orjson
+
+from slowtok.detectors.case.engine import ModelFacts
+from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
+from slowtok.proxy.runtime.state_file import replace_file
+
+READER = "slowtok.proxy.engines.models.gguf_facts"
+FOLDER_READER = "slowtok.proxy.engines.models.hf_facts"
+READER_VERSION = 3  # raise when a reader counts differently, so that kept facts are read anew
+READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
+# 0.25 s measured for a 94 MiB file on a local disk, nearly all of it Python starting; a network
+# share may take long to give a header.
+READ_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+async def read_model_facts(
+    path: Path,
+    cache_dir: Path,
+    *,
+    loading: Loading = AS_IN_THE_FILES,
+    timeout_s: float = READ_TIMEOUT_S,
+) -> ModelFacts | None:
+    """Return the facts of the model at `path`, or None, with one warning, when unreadable.
+
+    `loading` is how the engine loads a folder; a GGUF file is served as it is.
+    """
+    try:
+        kept_at = cache_dir / f"{await asyncio.to_thread(_key, path, loading)}.json"
+    except OSError as error:
+        log.warning("model file cannot be read: %s", error)
+        return None
+    kept = _load(kept_at)
+    if kept is not None:
+        return kept
+    output = await _run_reader(path, loading, timeout_s)
+    facts = None if output is None else _parse(output)
+    if facts is not None and output is not None:
+        _keep(kept_at, output)
+    return facts
+
+
+def _key(path: Path, loading: Loading) -> str:
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in READ_OF_A_FOLDER)
+    stats = [(file.name, file.stat()) for file in files]
+    sizes = "".join(f"\0{name}\0{stat.st_size}\0{stat.st_mtime_ns}" for name, stat in stats)
+    asked = "" if loading == AS_IN_THE_FILES else f"\0\0{loading}"
+    key = f"{READER_VERSION}\0{path.absolute()}{sizes}{asked}"
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+async def _run_reader(path: Path, loading: Loading, timeout_s: float) -> bytes | None:
+    reader: tuple[str, ...] = (READER, str(path))
+    if await asyncio.to_thread(path.is_dir):
+        reader = (FOLDER_READER, str(path), orjson.dumps(loading).decode())
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *reader,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        log.warning("reading %s took more than %g s", path, timeout_s)
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        log.warning("model file cannot be read: %s", lines[-1])
+        return None
+    return output
+
+
+def _parse(output: bytes) -> ModelFacts | None:
+    """Return facts from the reader's JSON; None when a field is not one of today's."""
+    try:
+        raw = orjson.loads(output)
+        return ModelFacts(**{f.name: raw[f.name] for f in fields(ModelFacts)})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _load(kept_at: Path) -> ModelFacts | None:
+    try:
+        return _parse(kept_at.read_bytes())
+    except OSError:
+        return None
+
+
+def _keep(kept_at: Path, output: bytes) -> None:
+    try:
+        replace_file(kept_at, output)
+    except OSError as error:
+        log.warning("model facts cannot be kept: %s", error)

@@ -1,0 +1,1 @@
+"""One probe of an engine: its endpoints, its process and its command line as facts."""

@@ -1,0 +1,56 @@
+"""Which questions to ask which engine: all of what it says of itself, and where its slots are."""
+
+import aiohttp
+
+from slowtok.proxy.engines.drivers import (
+    llama_server,
+    lm_studio,
+    ollama,
+    openai_server,
+    sglang,
+    vllm,
+)
+from slowtok.proxy.engines.drivers.ollama_runner import runner_url
+from slowtok.proxy.engines.probing.facts import Identity, Probe
+from slowtok.proxy.engines.probing.server_facts import loaded_model, ollama_runner_of
+from slowtok.proxy.sampling.protocol import ProcessFacts
+
+PROBES = {
+    "llama-server": llama_server.probe,
+    "ollama": ollama.probe,
+    "vllm": vllm.probe,
+    "lm-studio": lm_studio.probe,
+    "sglang": sglang.probe,
+}
+
+
+async def ask(session: aiohttp.ClientSession, identity: Identity, base_url: str) -> Probe:
+    """Return what the engine at `base_url` says of itself; nothing that loads or wakes a model."""
+    probe = PROBES.get(identity.kind, openai_server.probe)
+    return await probe(session, base_url)
+
+
+def slots_url(
+    base_url: str,
+    identity: Identity,
+    probe: Probe,
+    process: ProcessFacts | None,
+    model: str | None,
+) -> str | None:
+    """Return where the slots of the llama-server that runs `model` are to be seen, if anywhere.
+
+    To be asked only while a request for that model is under way: a llama-server wakes a sleeping
+    model for it, also one behind a router. A router is asked so that it loads none.
+    """
+    if identity.kind == "llama-server":
+        if probe.loaded is None:
+            return f"{base_url.rstrip('/')}/slots"
+        loaded = loaded_model(probe, model)
+        if loaded is None or loaded.sleeping:
+            return None
+        return f"{base_url.rstrip('/')}/slots?{llama_server.router_query(loaded.name)}"
+    if identity.kind == "ollama" and process is not None:
+        child = ollama_runner_of(process, probe, model)
+        url = None if child is None else runner_url(child)
+        return None if url is None else f"{url}/slots"
+    return None

@@ -1,0 +1,92 @@
+"""The store that machines share: what it must be able to do, and how one is opened from its URL."""
+
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from slowtok.proxy.history.peers.alike import Alike
+
+LIMIT_S = 1.0
+"""An answer that takes longer is none. No published source."""
+
+MOST_CARDS = 32
+"""Other cards' rows that are read at once: plenty for a median. No published source."""
+
+EXTRAS = {"postgresql": "postgresql"}  # all other schemes need redis
+_USUAL_PORTS = {"postgresql": 5432}
+_USUAL_PORT = 6379
+
+_WORDS = (  # what is looked for in an error's kind and text, never shown itself: it may hold a key
+    (("timeout", "timed out"), f"no answer within {LIMIT_S:g} s"),
+    (("password", "authentic", "wrongpass", "noauth"), "it refuses the user or the password"),
+    (("permission", "noperm", "privilege"), "it does not permit that to this user"),
+    (("does not exist",), "there is no such database or user"),
+    (("refused", "no such file"), "nothing listens there"),
+    (("name or service", "resolve", "nodename", "name resolution"), "its name is not known"),
+    (("certificate", "ssl"), "its TLS certificate cannot be used"),
+    (("connection",), "the connection broke"),
+)
+
+
+class Store(Protocol):
+    """One row for each card in each setup; used by one thread. What fails raises."""
+
+    def check(self) -> None:
+        """Connect, and make what is needed there."""
+        ...
+
+    def read(self, place: Alike) -> dict[str, bytes]:
+        """Return the rows of a setup by card: this card's, and at most `MOST_CARDS` others'."""
+        ...
+
+    def write(self, place: Alike, row: bytes, *, at_unix_s: float) -> None:
+        """Put a row in the place of the card's earlier one."""
+        ...
+
+    def forget(self, setup: str, cards: list[str]) -> None:
+        """Delete the rows of these cards."""
+        ...
+
+    def now_unix_s(self) -> float:
+        """Return the store's own time: a machine whose clock is wrong must delete nothing."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+        ...
+
+
+def open_store(url: str) -> Store:
+    """Return the store at a URL; nothing is sent yet.
+
+    Raises:
+        ImportError: its library is not installed.
+        ValueError: its library cannot use the URL.
+    """
+    if urlsplit(url).scheme == "postgresql":
+        from slowtok.proxy.history.peers.postgresql import Postgresql  # noqa: PLC0415 - an extra
+
+        return Postgresql(url)
+    from slowtok.proxy.history.peers.valkey import Valkey  # noqa: PLC0415 - an extra
+
+    return Valkey(url)
+
+
+def extra_of(url: str) -> str:
+    """Return the name of the extra that brings the store's library."""
+    return EXTRAS.get(urlsplit(url).scheme, "redis")
+
+
+def shown(url: str) -> str:
+    """Return what may be shown of a URL: neither user nor password, path or query."""
+    parts = urlsplit(url)
+    port = parts.port or _USUAL_PORTS.get(parts.scheme, _USUAL_PORT)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme} at {host}:{port}" if host else f"{parts.scheme} at a local socket"
+
+
+def in_words(error: Exception) -> str:
+    """Return why a store failed, in words that can hold nothing of its URL."""
+    chain = [error, *(e for e in (error.__cause__, error.__context__) if e is not None)]
+    text = " ".join(f"{type(e).__name__} {e}" for e in chain).lower()
+    found = (words for marks, words in _WORDS if any(mark in text for mark in marks))
+    return next(found, type(error).__name__)

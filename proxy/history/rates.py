@@ -1,0 +1,79 @@
+"""The rates of earlier requests, in memory: bounded by day, by age and in all.
+
+Strategy: of each day the newest of each kind are kept, so that neither one busy day nor a series
+of slow requests pushes out what the weeks before gave.
+"""
+
+import itertools
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from slowtok.proxy.history.setup import Setup
+
+DAY_S = 86_400.0
+KEEP_S = 30 * DAY_S
+MOST_OF_A_DAY = 32
+MOST_SETUPS = 1000
+MOST_RATES = 20_000
+"""In all. The database keeps as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One request's rate; `healthy` says that it was judged normal, and was alone.
+
+    `expected_tps` is what first principles said then, by the slowtok of version `made_by`.
+    """
+
+    at_unix_s: float
+    tps: float
+    expected_tps: float | None
+    healthy: bool
+    engine_version: str
+    made_by: str
+
+    @property
+    def day(self) -> int:
+        """The day, counted from 1970 in UTC."""
+        return int(self.at_unix_s // DAY_S)
+
+
+_Pile = tuple[int, bool, str]
+"""Day, healthy, version of the engine."""
+
+
+class Rates:
+    """Rates by setup."""
+
+    def __init__(self) -> None:
+        self._piles: OrderedDict[Setup, dict[_Pile, deque[Rate]]] = OrderedDict()
+        self._count = 0
+        self.changes = 0
+        """How often anything was added: what was worked out of the rates is true until then."""
+
+    def add(self, setup: Setup, rate: Rate) -> None:
+        """Keep a rate; what is too old or too much makes room."""
+        self.changes += 1
+        piles = self._piles.setdefault(setup, {})
+        self._piles.move_to_end(setup)
+        key = (rate.day, rate.healthy, rate.engine_version)
+        if key not in piles:
+            self._drop_old(piles, rate.at_unix_s)
+            piles[key] = deque(maxlen=MOST_OF_A_DAY)
+        self._count += len(piles[key]) < MOST_OF_A_DAY
+        piles[key].append(rate)
+        while len(self._piles) > MOST_SETUPS or (self._count > MOST_RATES and len(self._piles) > 1):
+            _, dropped = self._piles.popitem(last=False)
+            self._count -= sum(map(len, dropped.values()))
+
+    def of(self, setup: Setup) -> list[Rate]:
+        """Return the setup's rates, days in the order they came."""
+        return list(itertools.chain.from_iterable(self._piles.get(setup, {}).values()))
+
+    def setups(self) -> tuple[Setup, ...]:
+        """Return all setups, the one that was asked last at the end."""
+        return tuple(self._piles)
+
+    def _drop_old(self, piles: dict[_Pile, deque[Rate]], now_unix_s: float) -> None:
+        while (key := next(iter(piles), None)) and (key[0] + 1) * DAY_S < now_unix_s - KEEP_S:
+            self._count -= len(piles.pop(key))

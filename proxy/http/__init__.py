@@ -1,0 +1,1 @@
+"""HTTP towards clients, and what both sides share: header fields, ids, errors."""

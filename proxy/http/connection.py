@@ -1,0 +1,78 @@
+"""Connections from clients: aiohttp's own, made by its server, two things mended."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import StreamReader, web
+
+from slowtok.proxy.http.aiohttp_private import (
+    body_of_last,
+    is_answering,
+    requests_read,
+)
+
+HEAD_FIELDS = 4  # of the longest that one may be: as much may a whole head be
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+class ClientConnection(web.RequestHandler):
+    """One connection from a client, which takes its requests apart."""
+
+    __slots__ = ("_head_bytes", "_last_body", "_was_paused")
+
+    def __init__(self, server: web.Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._was_paused = False
+        self._head_bytes = 0  # of a head that has begun
+        self._last_body: StreamReader | None = None  # of the last request
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a head that never ends is refused, however many fields it has.
+
+        aiohttp bounds each field and their number, which makes 128 times as much.
+        """
+        known = requests_read(self)
+        super().data_received(data)
+        if requests_read(self) != known:
+            self._head_bytes = 0
+            self._last_body = body_of_last(self) or self._last_body
+        elif self._last_body is None or self._last_body.is_eof():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_FIELDS * self.max_field_size:
+                self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        if self.transport is not None and not is_answering(self):
+            self.transport.write(_TOO_LARGE)
+        self.force_close()
+
+    def pause_reading(self) -> None:
+        """Pause, and know it from now on: see `EngineConnection.pause_reading`."""
+        self._was_paused = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Resume what was paused. aiohttp resumes what never was, too, after each piece read.
+
+        That parses once more what has been parsed, for each request with a body.
+        """
+        if self._was_paused:
+            super().resume_reading(resume_parser)
+
+
+class ClientServer(web.Server):
+    """aiohttp's server, with these connections; `options` are theirs.
+
+    A request is cancelled when its client goes.
+    """
+
+    def __init__(self, handle: Any, *, request_factory: Any, **options: Any) -> None:
+        super().__init__(handle, request_factory=request_factory, handler_cancellation=True)
+        self._options = options
+
+    def __call__(self) -> ClientConnection:
+        """Return the protocol for a connection that was accepted."""
+        return ClientConnection(self, loop=asyncio.get_running_loop(), **self._options)

@@ -1,0 +1,131 @@
+"""A reply to a client: the head is what it is given, and no field is put in unasked but the date.
+
+aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before.
+"""
+
+import time
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientConnectionResetError, HttpVersion10, HttpVersion11
+from multidict import CIMultiDict
+
+from slowtok.proxy.http import headers as fields
+from slowtok.proxy.http.request import ClientRequest
+
+if TYPE_CHECKING:
+    from slowtok.proxy.http.aiohttp_private import StreamWriter
+
+_BODILESS = frozenset({204, 304})  # an interim reply never passes
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class ClientReply:
+    """A reply: with its whole `body`, or where that is None to be written piece by piece."""
+
+    __slots__ = (
+        "_has_ended",
+        "_is_chunked",
+        "_writer",
+        "body",
+        "headers",
+        "keep_alive",
+        "reason",
+        "status",
+    )
+
+    def __init__(
+        self,
+        status: int,
+        headers: CIMultiDict[str],
+        body: bytes | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        self.status = status
+        self.reason = _REASONS.get(status, "") if reason is None else reason
+        self.headers = headers
+        self.body = body
+        self.keep_alive: bool | None = None  # as the request wants it
+        self._has_ended = self._is_chunked = False
+        self._writer: StreamWriter | None = None
+
+    def force_close(self) -> None:
+        """End the connection with this reply."""
+        self.keep_alive = False
+
+    async def prepare(self, request: ClientRequest) -> None:
+        """Send the head, and a whole body with it. Raises as `write`."""
+        if self._writer is not None:
+            return
+        writer = self._writer = request.writer
+        if self.keep_alive is None:
+            self.keep_alive = request.keep_alive
+        self._frame(request, writer)
+        version, headers = request.version, self.headers
+        if "Date" not in headers:
+            headers["Date"] = _date(int(time.time()))
+        if not self.keep_alive:
+            if version == HttpVersion11:
+                headers["Connection"] = "close"
+        elif version == HttpVersion10:
+            headers["Connection"] = "keep-alive"
+        line = f"HTTP/{version.major}.{version.minor} {self.status} {self.reason}"
+        head = fields.as_bytes(line, headers)
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("the client has gone")
+        transport.write(head + self.body if self.body else head)  # a writer would cost more
+        writer.output_size += len(head)  # by which others know that a reply has begun
+        if self.body is None:
+            return
+        self.body = b""  # aiohttp keeps a reply for as long as its connection
+        await writer.drain()
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body; waits for a client that is far behind.
+
+        Raises:
+            ConnectionError: the client has gone.
+        """
+        if self._writer is not None:
+            await self._writer.write(piece)
+
+    async def write_eof(self, trailer: bytes = b"") -> None:
+        """End a body that was sent in pieces; chunks may have a trailer. Raises as `write`."""
+        writer = self._writer
+        if writer is None or self.body is not None or self._has_ended:
+            return
+        self._has_ended = True
+        transport = writer.transport
+        if trailer and self._is_chunked and transport is not None and not transport.is_closing():
+            transport.write(b"0\r\n%b\r\n" % trailer)
+        else:
+            await writer.write_eof()
+
+    def _frame(self, request: ClientRequest, writer: "StreamWriter") -> None:
+        """Say how long the body is: by its length, by chunks, or by the connection's end."""
+        status, headers = self.status, self.headers
+        if self.body is not None:
+            headers["Content-Length"] = str(len(self.body))
+        if request.method == "HEAD" or status in _BODILESS:
+            if self.body:
+                self.body = b""  # its length is told all the same
+            if status in _BODILESS:
+                headers.popall("Content-Length", None)
+            writer.length = 0
+        elif "Content-Length" in headers:
+            writer.length = int(headers["Content-Length"])
+        elif request.version == HttpVersion11:
+            self._is_chunked = True
+            writer.enable_chunking()
+            headers["Transfer-Encoding"] = "chunked"
+        else:
+            self.keep_alive = False
+
+
+@lru_cache(1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)

@@ -1,0 +1,1 @@
+"""One look at engines, memory, GPUs and host without any traffic, and what is wrong with them."""

@@ -1,0 +1,1 @@
+"""From a request that ended to its case, its diagnosis and the sinks, beside the relay."""

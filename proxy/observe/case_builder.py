@@ -1,0 +1,288 @@
+"""Everything that is known about one exchange, put together as a case."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from slowtok.detectors.case.case import (
+    Baseline,
+    Case,
+    EngineTimings,
+    Envelope,
+    History,
+    Neighbours,
+    Phases,
+    Timeline,
+)
+from slowtok.detectors.case.engine import EngineActivity
+from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
+from slowtok.detectors.expectation.case_envelope import expectation, refined
+from slowtok.proxy.engines.counters.scraper import GAUGED
+from slowtok.proxy.engines.counters.slots import BusySlots
+from slowtok.proxy.engines.drivers.ollama import counts_cached
+from slowtok.proxy.engines.engine import facts_at
+from slowtok.proxy.engines.gpus_used import gpus_used, seen_from
+from slowtok.proxy.engines.registry import Engine, Engines
+from slowtok.proxy.history.baselines import NO_BASELINE, Baselines
+from slowtok.proxy.history.history import NO_HISTORY, Past
+from slowtok.proxy.observe.abandoned import MAX_AGE_S, AbandonedLog
+from slowtok.proxy.observe.crowds import (
+    Look,
+    Stay,
+    of_gauges,
+    of_slots,
+    queue_bounds,
+    while_read,
+    while_waiting,
+)
+from slowtok.proxy.observe.neighbours import count_neighbours, in_flight_at, with_looks
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.sampling.protocol import ProcessFacts
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.stream.phases import estimate, split, with_queue
+
+MIN_SAMPLE_WINDOW_S = 1.0
+"""A request may be shorter than the period of idle samples."""
+
+Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]
+"""Samples of the host and of the GPUs, and which GPUs the server uses."""
+
+UNSEEN: Sampled = ((), (), None)
+"""For an engine on another machine: what this one did is nothing to it."""
+
+JUST_BEFORE_S = 1.0
+"""How long before a request a look at gauges still tells what it met: they are read once a second
+while requests are there, and when one comes."""
+
+
+class Evidence:
+    """Asks everyone who knows something about an exchange."""
+
+    def __init__(
+        self,
+        *,
+        engines: Engines,
+        sampler: Sampler,
+        device: Callable[[], DeviceFacts],
+        baselines: Baselines,
+        past: Past,
+        failures: Counter[str],
+        loop_lag: Callable[[float], float | None],
+        abandoned: AbandonedLog,
+    ) -> None:
+        self._abandoned = abandoned
+        self._engines = engines
+        self._sampler = sampler
+        self._device = device
+        self._baselines = baselines
+        self._past = past
+        self._failures = failures
+        self._loop_lag = loop_lag
+
+    def case(self, exchange: Exchange, met: Sequence[Stay]) -> Case:
+        """Return the case of a finished exchange; `met` are the others at its engine."""
+        timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
+        device, engine = self._device(), self._engines.find(exchange.engine_name)
+        at_send = in_flight_at(exchange.sent_at_s, met)
+        process = None
+        if engine is not None and engine.local is not False:
+            process = self._sampler.process(engine.port)
+        is_here = engine is None or engine.is_here(process) is not False
+        host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
+        seen = {"slept": exchange.slept, "gpu_indices": used}
+        server, model = facts_at(engine, process, timeline.model, seen)
+        activity = None if engine is None else _activity(exchange, engine, timeline)
+        if server.kind == "ollama" and not counts_cached(server.version):
+            timeline = _without_cached(timeline)
+        choices = exchange.meter.reply.choices if exchange.meter else 1
+        if activity and choices == 1:  # each of several reads the prompt for itself
+            timeline = _with_cached(timeline, activity)
+        phases = split(
+            timeline,
+            choices=choices,
+            early_head=server.kind == "llama-server",
+            slept=bool(server.slept),
+            alone=not at_send and _is_alone(met, activity),
+            counted=_counted(activity) if activity else None,
+        )
+        looks = [] if engine is None else _looks(exchange, engine, phases)
+        neighbours = count_neighbours(at_send, phases, met)
+        if met or looks:
+            neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
+        if abandoned := self._abandoned.of(exchange, phases, met, looks, _tasks(exchange, engine)):
+            neighbours = replace(neighbours, abandoned=abandoned)
+        case = Case(
+            timeline=timeline,
+            phases=phases,
+            prompt=exchange.prefix,
+            prompt_parts=exchange.parts,
+            repeat=exchange.repeat,
+            neighbours=neighbours,
+            host=host,
+            gpu=gpu,
+            server=server,
+            activity=activity,
+            model=model,
+            device=device,
+            envelope=expectation(server, model, device, timeline.tokens, neighbours),
+            baseline=NO_BASELINE,
+            history=NO_HISTORY,
+        )
+        bounds = _queue_bounds(exchange, phases, looks, server.slots)
+        return self._with_past(case, choices, bounds)
+
+    def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
+        """Return the case with what went before, and what is expected by it."""
+        envelope, baseline, history = self._past_of(case)
+        phases = case.phases
+        prefill_tps = history.best_prefill_tps or envelope.expected_prefill_tps
+        if phases.source == "estimate":
+            phases = estimate(
+                phases,
+                case.timeline,
+                choices=choices,
+                prefill_tps=prefill_tps,
+                decode_tps=baseline.decode_tps or envelope.expected_tps,
+            )
+        elif queue is not None:
+            phases = with_queue(phases, case.timeline, *queue, prefill_tps=prefill_tps)
+        if baseline is NO_BASELINE and history is NO_HISTORY and phases is case.phases:
+            return case
+        return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
+
+    def _past_of(self, case: Case) -> tuple[Envelope, Baseline, History]:
+        """Return what went before, and what is expected by it.
+
+        A past that cannot be read costs only itself.
+        """
+        try:
+            history = self._past.of(case, self._idle(case))
+            # the baseline is kept as a share of what is expected by first principles
+            baseline = self._baselines.find(replace(case, history=history))
+            envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
+        except Exception:  # noqa: BLE001 - see above
+            self._failures["past"] += 1
+            return case.envelope, case.baseline, case.history
+        return envelope, baseline, history
+
+    def _idle(self, case: Case) -> tuple[GpuSample, ...]:
+        """Return the GPUs' samples from before the request."""
+        if not case.device.gpus or case.server.local is False:
+            return ()
+        return self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
+
+    def _sampled(
+        self,
+        exchange: Exchange,
+        engine: Engine | None,
+        process: ProcessFacts | None,
+        device: DeviceFacts,
+    ) -> Sampled:
+        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses."""
+        begin_s = exchange.accepted_at_s
+        last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
+        end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
+        host = self._sampler.host_window(None if engine is None else engine.port, begin_s, end_s)
+        gpu = self._sampler.gpu_window(begin_s, end_s)
+        if gpu and process is not None and process.pid is not None:
+            gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})
+        return host, gpu, gpus_used(gpu, device, process.environment if process else {})
+
+
+def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]:
+    """Return the looks at the engine while the request was there: at its slots, or its gauges."""
+    begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
+    if begin_s is None or end_s is None:
+        return ()
+    if engine.kind in GAUGED:
+        looks = of_gauges(engine.activity.window(begin_s, end_s))
+        return [look for look in looks if look.at_s >= begin_s - JUST_BEFORE_S]
+    seen = engine.slots.window(begin_s, end_s)
+    return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
+
+
+def _tasks(exchange: Exchange, engine: Engine | None) -> Sequence[BusySlots]:
+    """Return the looks at the engine's slots before and while the request was there."""
+    begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
+    if engine is None or begin_s is None or end_s is None:
+        return ()
+    return engine.slots.window(begin_s - MAX_AGE_S, end_s)
+
+
+def _with_crowds(
+    guessed: Neighbours,
+    exchange: Exchange,
+    phases: Phases,
+    met: Sequence[Stay],
+    looks: Sequence[Look],
+    slots: int | None,
+) -> Neighbours:
+    """Add who was there while the request waited and while its prompt was read."""
+    mine = exchange.meter.reply.choices_seen if exchange.meter else 1
+    found = with_looks(guessed, phases, looks, slots=slots, mine=mine)
+    sent_s, begun_s = exchange.sent_at_s, phases.prefill_from_at_s
+    first_s = phases.decode_from_at_s
+    until_s = first_s if begun_s is None else begun_s
+    if sent_s is None or until_s is None:
+        return found
+    before = [look for look in looks if look.at_s <= until_s]
+    found = replace(found, waiting=while_waiting((sent_s, until_s), met, before, slots))
+    if begun_s is None or first_s is None:
+        return found
+    during = [look for look in looks if begun_s <= look.at_s <= first_s]
+    crowd = while_read((begun_s, first_s), met, during, slots=slots, mine=mine)
+    return replace(found, prefill=crowd)
+
+
+def _queue_bounds(
+    exchange: Exchange, phases: Phases, looks: Sequence[Look], slots: int | None
+) -> tuple[float, float] | None:
+    """Return the least and the most that the request waited, where only gauges tell."""
+    if phases.queue_s is not None or phases.source != "stream":
+        return None
+    sent_s, first_s = exchange.sent_at_s, phases.decode_from_at_s
+    if sent_s is None or first_s is None:
+        return None
+    before = [look for look in looks if look.at_s <= first_s and look.waiting is not None]
+    return queue_bounds(sent_s, first_s, before)
+
+
+def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:
+    """Return what the engine's counters gained around the request."""
+    end_s = exchange.last_byte_at_s or exchange.ended_at_s
+    if exchange.sent_at_s is None or end_s is None or engine.kind == "sglang":
+        return None  # SGLang's gauges stand for some time after a request has ended
+    return engine.activity.between(exchange.sent_at_s, end_s, timeline.first_token_at_s)
+
+
+def _with_cached(timeline: Timeline, activity: EngineActivity) -> Timeline:
+    """Add the cached tokens that the engine counted and did not tell, where it was alone there."""
+    tokens = timeline.tokens
+    if tokens.prompt is None or tokens.cached is not None or not activity.alone:
+        return timeline
+    return replace(timeline, tokens=replace(tokens, cached=activity.cached_tokens))
+
+
+def _without_cached(timeline: Timeline) -> Timeline:
+    """Take away the zero that stands for a count."""
+    return replace(timeline, tokens=replace(timeline.tokens, cached=None))
+
+
+def _is_alone(met: Sequence[Stay], activity: EngineActivity | None) -> bool:
+    """Say whether nobody unseen is known to have been at the engine.
+
+    Others that the engine counted and that did not come through here were there at a time that
+    nobody knows.
+    """
+    return bool(met) or activity is None or activity.alone is not False
+
+
+def _counted(activity: EngineActivity) -> EngineTimings | None:
+    """Return the request's own timings, where the engine's counters counted it and no other."""
+    if not activity.alone or activity.decode_s is None:
+        return None
+    return EngineTimings(
+        queue_s=activity.queue_s,
+        prefill_s=activity.prefill_s,
+        decode_s=activity.decode_s,
+    )

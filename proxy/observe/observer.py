@@ -1,0 +1,388 @@
+"""What happens beside the relay: from a finished exchange to a case, a diagnosis and the sinks.
+
+Nothing here may harm a request: whatever breaks is counted in `failures` by its place.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.detectors.diagnosis.diagnose import diagnose
+from slowtok.proxy.engines.counters.slots import SlotsLook
+from slowtok.proxy.engines.registry import Engines
+from slowtok.proxy.history.baselines import Baselines
+from slowtok.proxy.history.history import Past
+from slowtok.proxy.observe.abandoned import AbandonedLog
+from slowtok.proxy.observe.case_builder import Evidence
+from slowtok.proxy.observe.crowds import Stay
+from slowtok.proxy.observe.neighbours import Stays
+from slowtok.proxy.observe.previous_verdicts import LastVerdicts
+from slowtok.proxy.observe.prompt_guess import PromptGuesses
+from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
+from slowtok.proxy.observe.runs import Runs
+from slowtok.proxy.observe.slot_owners import SlotOwners
+from slowtok.proxy.outputs import headers
+from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.outputs.running import running
+from slowtok.proxy.outputs.sink import Sink, Step, Watcher
+from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.runtime.turns import Turns
+from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.stream.call import PromptPrint, parts_of, print_prompt
+
+SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
+NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
+PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
+COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
+
+GAVE_UP = frozenset({"client-gone", "timeout"})
+"""Endings after which a client may ask the very same again."""
+
+
+class Observer:
+    """Watches exchanges begin and end, and concludes each one."""
+
+    def __init__(
+        self,
+        *,
+        engines: Engines,
+        device: Callable[[], DeviceFacts],
+        sampler: Sampler,
+        baselines: Baselines,
+        past: Past,
+        loop_lag: Callable[[float], float | None],
+        store: Store,
+        runs: Runs,
+        sinks: Mapping[str, Sink],
+        disabled: Collection[str] = (),
+    ) -> None:
+        self._engines = engines
+        self._sampler = sampler
+        self._baselines = baselines
+        self._past = past
+        self.failures: Counter[str] = Counter()
+        self._abandoned = AbandonedLog()
+        self._evidence = Evidence(
+            engines=engines,
+            sampler=sampler,
+            device=device,
+            baselines=baselines,
+            past=past,
+            failures=self.failures,
+            loop_lag=loop_lag,
+            abandoned=self._abandoned,
+        )
+        self._store = store
+        self._runs = runs
+        self._sinks = sinks
+        self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
+        self._disabled = disabled
+        self._prompts = Prompts()
+        self._guesses = PromptGuesses()
+        self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
+        self._live: dict[str, Exchange] = {}
+        self._stays = Stays()
+        self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
+        self._in_turn = asyncio.Lock()
+        self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
+        self._verdicts = LastVerdicts()
+        self._meanwhile = Turns(self.failures, "prompt print", after_s=PRINT_AFTER_S)
+        self._publishing = Turns(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
+        self.requests = 0
+        self.diagnosed = 0
+        self.diagnose_s = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way now."""
+        return len(self._live)
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return each generation that is on its way now, and how far it is."""
+        return running(self._live.values(), time.monotonic())
+
+    @property
+    def live(self) -> Collection[Exchange]:
+        """The requests that are on their way now."""
+        return self._live.values()
+
+    def is_asked(self, engine_name: str) -> bool:
+        """Say whether a generation is at that engine now."""
+        live = (e for e in self._live.values() if e.api and e.last_byte_at_s is None)
+        return any(e.engine_name == engine_name for e in live)
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come."""
+        self.requests += 1
+        self._live[exchange.request_id] = exchange
+        self._store.expect(exchange.request_id)
+        if exchange.api is not None:
+            self._sampler.set_active(True)
+        self._note("begin", exchange)
+
+    def sent(self, exchange: Exchange) -> None:
+        """A request is about to go to its engine."""
+        self._note("sent", exchange)
+        if exchange.api is not None:
+            self._runs.sent(exchange)
+            self._engines.note_begin(exchange.engine_name, exchange.model)
+            if self._settling and (before := self._just_ended(exchange.model, KEEP_PER_MODEL)):
+                self._meanwhile.add(partial(self._settle_each, before))
+
+    def arrived(self, exchange: Exchange) -> None:
+        """The last byte of a reply has come from its engine."""
+        if exchange.api is not None:
+            reply = exchange.meter.reply if exchange.meter else None
+            said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
+            self._engines.note_end(exchange.engine_name, *said)
+
+    def end(self, exchange: Exchange) -> None:
+        """A request is over, however it ended."""
+        now_s = time.monotonic()
+        exchange.end(None, now_s)
+        if exchange.last_byte_at_s is None:  # it was cut off: nothing has arrived
+            try:
+                self.arrived(exchange)
+            except Exception:  # noqa: BLE001 - as in _wait
+                self.failures["engine counters"] += 1
+        del self._live[exchange.request_id]
+        self._runs.ended(exchange)
+        self._note("end", exchange)
+        self._stays.note(exchange, now_s)
+        self._abandoned.note(exchange, now_s)
+        if exchange.request_id in self._concluded or not exchange.stream:
+            self._publishing.add(partial(self._publish, exchange))
+        else:
+            waiting = asyncio.create_task(self._settle_when_sampled(exchange))
+            self._settling[exchange.request_id] = (exchange, waiting)
+        for other in self._live.values():
+            if other.api is not None:
+                break
+        else:
+            self._sampler.set_active(False)
+
+    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+        """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
+        loop = asyncio.get_running_loop()
+        soon(self._meanwhile, size_bytes, partial(self._print, exchange, said, loop))
+
+    def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
+        """Compare a worker's prompt, of which there is the print, with earlier ones."""
+        self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
+        self._compare(exchange, printed)
+        self._runs.printed(exchange, printed)
+
+    def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
+        """Take note of how far an engine's slots are; of those of `model` where it has several."""
+        asked = [
+            exchange
+            for exchange in self._live.values()
+            if exchange.api and exchange.engine_name == engine_name
+            if exchange.last_byte_at_s is None and model in (None, exchange.model)
+        ]
+        self._slot_owners[engine_name].note(look, asked, time.monotonic())
+
+    async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Return what the head of a stream can say: what is known so far, and the last verdict."""
+        found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
+        return found | self._previous_header(exchange)
+
+    async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Diagnose a reply that is here as a whole, and return its headers.
+
+        Waits shortly for the counters of an engine that puts no timings into its replies, and for
+        a look at one that has loaded its model anew.
+        """
+        name = exchange.engine_name
+        if exchange.meter is None or not exchange.meter.reply.is_timed:
+            await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
+        await self._wait("engine look", lambda: self._engines.settled(name, COUNTERS_S))
+        if exchange.request_id not in self._live:  # a worker's, which did not wait so long
+            return {}
+        try:
+            previous = self._previous_header(exchange)
+            case, diagnosis = self._diagnose(exchange)
+            said = headers.diagnosis_headers(case, diagnosis) | previous
+        except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
+            self.failures["diagnosis"] += 1
+            return {}
+        self._concluded[exchange.request_id] = (case, diagnosis)
+        self._verdicts.note(exchange, diagnosis)
+        return said
+
+    async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the record of a stream whose last token is here; its last sample may be missing.
+
+        Nothing is kept of it: the record that is logged is made when all is there.
+        """
+        try:
+            case = self._evidence.case(exchange, self._met(exchange))
+            diagnosis = diagnose(case, disabled=self._disabled)
+            return make_record(case, diagnosis) | self._runs.fields(exchange)
+        except Exception:  # noqa: BLE001 - the stream goes on without its record
+            self.failures["annotation"] += 1
+            return None
+
+    def settle_all(self) -> None:
+        """Conclude what is still waiting for its last samples: the proxy stops."""
+        self._settle_each(list(self._settling))
+        self.publish_all()
+
+    def publish_all(self) -> None:
+        """Publish at once what is only waiting its turn: somebody asks for it."""
+        self._publishing.do_all()
+
+    def _note(self, step: Step, exchange: Exchange) -> None:
+        for name, watcher in self._watchers.items():
+            try:
+                watcher.note(step, exchange)
+            except Exception:  # noqa: BLE001 - a failing output costs only itself
+                self.failures[f"sink {name}"] += 1
+
+    def _settle(self, request_id: str) -> None:
+        settling = self._settling.pop(request_id, None)
+        if settling is not None:
+            self._publish(settling[0])
+
+    async def _settle_when_sampled(self, exchange: Exchange) -> None:
+        await asyncio.sleep(NEXT_FIRST_S)
+        if exchange.request_id not in self._settling:
+            return  # it was concluded for another's header
+        name = exchange.engine_name
+        until_s = time.monotonic() + SETTLE_S  # for both; counters were asked for already
+        await self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S))
+        left_s = max(until_s - time.monotonic(), 0.0)
+        await self._wait("engine counters", lambda: self._engines.scraped(name, left_s))
+        left_s = max(until_s - time.monotonic(), 0.0)
+        await self._wait("engine look", lambda: self._engines.settled(name, left_s))
+        async with self._in_turn:  # of many that end at once: streams go on in between
+            self._settle(exchange.request_id)
+            await asyncio.sleep(0)
+
+    async def _wait(self, place: str, ask: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await ask()
+        except Exception:  # noqa: BLE001 - it costs the last reading, not the record
+            self.failures[place] += 1
+
+    def _publish(self, exchange: Exchange) -> None:
+        concluded = self._concluded.pop(exchange.request_id, None)
+        try:
+            case, diagnosis = concluded or self._conclude(exchange)
+            record = make_record(case, diagnosis) | self._runs.fields(exchange)
+        except Exception:  # noqa: BLE001 - a request that cannot be explained is still counted
+            self.failures["diagnosis"] += 1
+            self._store.forget(exchange.request_id)
+            return
+        self._store.add(record)
+        self._runs.ledger.add(record)
+        try:
+            self._remember(exchange, case, diagnosis)
+        except Exception:  # noqa: BLE001 - it costs what later requests could be compared with
+            self.failures["memory"] += 1
+        for name, sink in self._sinks.items():
+            try:
+                sink(case, diagnosis, record)
+            except Exception:  # noqa: BLE001 - a failing sink costs only itself
+                self.failures[f"sink {name}"] += 1
+
+    def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
+        if exchange.api is None:
+            return self._evidence.case(exchange, self._met(exchange)), None
+        return self._diagnose(exchange)
+
+    def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
+        begin_s = time.monotonic()
+        case = self._evidence.case(exchange, self._met(exchange))
+        diagnosis = diagnose(case, disabled=self._disabled)
+        for cause in diagnosis.failed:
+            self.failures[f"detector {cause}"] += 1
+        self.diagnosed += 1
+        self.diagnose_s += time.monotonic() - begin_s
+        return case, diagnosis
+
+    def _met(self, mine: Exchange) -> list[Stay]:
+        return self._stays.beside(mine, self._live.values(), time.monotonic())
+
+    def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
+        """Keep what later requests are compared with."""
+        if diagnosis is None:
+            return
+        served_by = _served_by(exchange)
+        if exchange.prompt is not None:
+            self._remember_prompt(served_by, exchange.prompt, case)
+        self._guesses.learn(served_by, exchange, case)
+        self._verdicts.note(exchange, diagnosis)
+        self._baselines.learn(case, diagnosis)
+        self._past.note(case, diagnosis)
+
+    def _remember_prompt(self, served_by: str, prompt: PromptPrint, case: Case) -> None:
+        """Keep the print of a prompt: of one that was read, and of a try that was cut short."""
+        line = case.timeline
+        if _was_read(case):
+            self._prompts.remember(served_by, prompt, line.accepted_at_s)
+        if line.ended in GAVE_UP:
+            spent_s = case.phases.total_s
+            self._prompts.note_cut(
+                served_by, prompt, line.accepted_at_s + spent_s, spent_s, line.ended
+            )
+
+    def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
+        """Return the newest streams of a model that wait for their last samples, in their order."""
+        newest = reversed(self._settling.values())
+        ended = (other.request_id for other, _ in newest if other.model == model)
+        return list(itertools.islice(ended, most))[::-1]
+
+    def _settle_each(self, request_ids: Iterable[str]) -> None:
+        """Conclude streams without their last samples: the next request of their model is here."""
+        for request_id in request_ids:
+            self._settle(request_id)
+
+    def _previous_header(self, exchange: Exchange) -> dict[str, str]:
+        """Return the verdict on the request before, which is published once this is said."""
+        for request_id in self._just_ended(exchange.model, 1) if self._settling else ():
+            before = self._settling.pop(request_id)[0]
+            with contextlib.suppress(Exception):  # counted when it is to be published
+                self._concluded[request_id] = concluded = self._diagnose(before)
+                self._verdicts.note(before, concluded[1])
+            self._publishing.add(partial(self._publish, before))
+        return self._verdicts.header(exchange.model)
+
+    def _print(
+        self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Take the prompt's print; that of a large one in a thread, which must not touch runs."""
+        try:
+            if (printed := print_prompt(said)) is not None:
+                self._compare(exchange, printed)
+                loop.call_soon_threadsafe(self._runs.printed, exchange, printed)
+        except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
+            self.failures["prompt print"] += 1
+
+    def _compare(self, exchange: Exchange, printed: PromptPrint) -> None:
+        """Compare a prompt with earlier ones; that of a large one happens in a thread."""
+        served_by = _served_by(exchange)
+        exchange.prompt = printed
+        exchange.parts = parts_of(printed)
+        exchange.prefix = self._prompts.compare(served_by, printed, exchange.accepted_at_s)
+        exchange.repeat = self._prompts.repeat(served_by, printed, exchange.accepted_at_s)
+        exchange.guess = self._guesses.guess(served_by, exchange)
+
+
+def _was_read(case: Case) -> bool:
+    """Say whether the engine has read the whole prompt: a 200 alone may come before that."""
+    told = case.timeline.tokens.completion is not None
+    return case.timeline.first_token_at_s is not None or told
+
+
+def _served_by(exchange: Exchange) -> str:
+    return f"{exchange.engine_name} {exchange.model or ''}"

@@ -1,0 +1,132 @@
+"""The prints of recent prompts, to tell what an engine's prompt cache could have kept."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from slowtok.detectors.case.case import PromptPrefix, Repeat
+from slowtok.proxy.runtime.turns import Turns
+from slowtok.proxy.stream.call import PromptPrint, common_chars, compare
+
+PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
+LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
+KEEP_PER_MODEL = 32  # conversations that may come in between; no published source
+COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each
+SHORT_CHARS = 256  # some 64 tokens: what is lost of them costs nothing. Heuristic
+KEEP_MODELS = 64
+MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hashes
+MAX_AGE_S = 3600.0
+KEEP_TRIES = 256
+MAX_PAUSE_S = 600.0
+"""Clients wait less than that before they try again: OpenAI's SDK half a second to 8 s."""
+
+
+class _Tries(NamedTuple):
+    """Tries of one prompt that were cut short, the last of them at `at_s`."""
+
+    at_s: float
+    repeat: Repeat
+
+
+def soon(meanwhile: Turns, size_bytes: int, look: Callable[[], object]) -> None:
+    """Let a prompt be looked at a moment later, never in the stream's way."""
+    if size_bytes > LARGE_PROMPT_BYTES:
+        look = partial(asyncio.get_running_loop().run_in_executor, None, look)
+    meanwhile.add(look)
+
+
+class Prompts:
+    """Remembers prompts by what served them, as hashes only."""
+
+    def __init__(self) -> None:
+        self._prints: OrderedDict[str, deque[tuple[float, PromptPrint]]] = OrderedDict()
+        self._chars = 0  # of all of them
+        self._tries: OrderedDict[tuple[str, int], _Tries] = OrderedDict()
+
+    def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
+        """Compare a prompt with the earlier one of its conversation; None for the first."""
+        prints = tuple(self._prints.get(served_by, ()))  # a long prompt is compared in a thread
+        known = [(at, old) for at, old in reversed(prints) if at_s - at <= MAX_AGE_S]
+        if not known:
+            return None
+        commons = [common_chars(new, old) for _, old in known]  # the newest first
+        number, found = self._closest(new, known, commons, at_s)
+        others = [common for common in commons[:number] if common < found.common_prefix_chars]
+        if not others:
+            return found
+        return replace(found, others_since=len(others), others_common_chars=max(others))
+
+    def _closest(
+        self,
+        new: PromptPrint,
+        known: Sequence[tuple[float, PromptPrint]],
+        commons: Sequence[int],
+        at_s: float,
+    ) -> tuple[int, PromptPrefix]:
+        """Return the earlier prompt of the same conversation, by its number; of two the newer.
+
+        A beginning in common tells it; only where that is short, what is shared has to be told (not
+        of a short prompt, which is not worth it).
+        """
+        longest = max(commons)
+        if 2 * longest >= new.chars or new.chars < SHORT_CHARS:
+            number = commons.index(longest)
+            at, old = known[number]
+            return number, compare(new, old, at_s - at, others_since=0)
+        prefixes = [compare(new, old, at_s - at, others_since=0) for at, old in known[:COMPARE]]
+        found = max(prefixes, key=_closeness)
+        return prefixes.index(found), found
+
+    def repeat(self, served_by: str, new: PromptPrint, at_s: float) -> Repeat | None:
+        """Return what came of earlier tries of the very same prompt, where they were cut short."""
+        tries = self._tries.get(_try_of(served_by, new))
+        if tries is None or at_s - tries.at_s > MAX_PAUSE_S:
+            return None
+        return tries.repeat
+
+    def note_cut(
+        self, served_by: str, cut: PromptPrint, at_s: float, spent_s: float, ended: str
+    ) -> None:
+        """Keep that a request with this prompt was cut short, and how long it had taken."""
+        key, before = _try_of(served_by, cut), self.repeat(served_by, cut, at_s - spent_s)
+        count, earlier_s = (0, 0.0) if before is None else (before.count, before.spent_s)
+        repeat = Repeat(count=count + 1, spent_s=earlier_s + spent_s, ended=ended)
+        self._tries[key] = _Tries(at_s, repeat)
+        self._tries.move_to_end(key)
+        while len(self._tries) > KEEP_TRIES:
+            self._tries.popitem(last=False)
+
+    def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
+        """Keep the print of a prompt that an engine has served."""
+        self._tries.pop(_try_of(served_by, new), None)
+        while self._prints and self._chars > MAX_CHARS - new.chars:
+            self._drop_oldest()
+        prints = self._prints.setdefault(served_by, deque())
+        self._prints.move_to_end(served_by)
+        prints.append((at_s, new))
+        self._chars += new.chars
+        if len(prints) > KEEP_PER_MODEL:
+            self._chars -= prints.popleft()[1].chars
+        while len(self._prints) > KEEP_MODELS:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Let a whole model go, the longest unused one."""
+        _, prints = self._prints.popitem(last=False)
+        self._chars -= sum(old.chars for _, old in prints)
+
+
+def _try_of(served_by: str, prompt: PromptPrint) -> tuple[str, int]:
+    return served_by, hash((prompt.chars, prompt.blocks))
+
+
+def _closeness(prefix: PromptPrefix) -> tuple[int, float, int]:
+    """Order earlier prompts: a common beginning first; where it is short, by what is shared.
+
+    A beginning that changes with each call is much the same to all conversations.
+    """
+    common = prefix.common_prefix_chars
+    return common if 2 * common >= prefix.chars else 0, prefix.shared_ratio, common

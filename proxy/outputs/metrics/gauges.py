@@ -1,0 +1,124 @@
+"""What is so now, as Prometheus metrics; what is not known has no sample. Pure."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.proxy.outputs.metrics.gpus import THROTTLED
+from slowtok.proxy.outputs.metrics.snapshot import Now
+
+_MHZ = 1e6
+_NS = 1e9
+Read = Callable[[GpuSample], float | None]
+
+OF_GPU: tuple[tuple[str, str, str, float], ...] = (  # name, meaning, field, factor to the base unit
+    ("busy_ratio", "Share of time in which the GPU computed.", "busy_ratio", 1),
+    ("memory_busy_ratio", "Share of time with memory traffic.", "memory_busy_ratio", 1),
+    ("dram_busy_ratio", "Share of the memory's bandwidth in use.", "dram_busy_ratio", 1),
+    ("power_watts", "Power drawn.", "power_w", 1),
+    ("power_limit_watts", "Power limit in force.", "power_limit_w", 1),
+    ("sm_clock_hertz", "Clock of the multiprocessors.", "sm_clock_mhz", _MHZ),
+    ("memory_clock_hertz", "Clock of the memory.", "memory_clock_mhz", _MHZ),
+    ("temperature_celsius", "Temperature of the GPU.", "temperature_c", 1),
+    ("memory_temperature_celsius", "Temperature of its memory.", "memory_temperature_c", 1),
+    ("memory_free_bytes", "Memory that is free.", "free_bytes", 1),
+    ("memory_total_bytes", "Memory that there is.", "total_bytes", 1),
+    ("pcie_receive_bytes_per_second", "PCIe traffic into the GPU.", "pcie_rx_bytes_per_s", 1),
+    ("pcie_transmit_bytes_per_second", "PCIe traffic out of the GPU.", "pcie_tx_bytes_per_s", 1),
+)
+
+
+def gauges(now: Now) -> Iterator[Metric]:
+    """Yield every metric that is read when it is asked for, with or without samples."""
+    yield from _proxy(now)
+    yield from _failures(now)
+    yield from _gpus(now)
+    yield from _host(now)
+
+
+def _proxy(now: Now) -> Iterator[Metric]:
+    info = GaugeMetricFamily("slowtok_build_info", "Which slowtok this is.", labels=("version",))
+    info.add_metric((now.version or "unknown",), 1)
+    yield info
+    yield _gauge("requests_in_flight", "Requests on their way now.", now.in_flight)
+    up = GaugeMetricFamily("slowtok_engine_up", "Whether it answers.", labels=("engine", "kind"))
+    for engine in now.engines:
+        up.add_metric((engine.name, engine.kind), float(engine.up))
+    yield up
+    for of, said in (("p50", "median"), ("max", "the most")):
+        lag_ms = now.loop_lag_ms.get(f"{of}_ms")
+        text = f"How late the event loop woke in the last minute, {said}."
+        yield _gauge(f"event_loop_lag_{of}_seconds", text, lag_ms and lag_ms / 1000)
+    yield _counter("diagnoses", "Requests that were diagnosed.", now.diagnoses)
+    yield _counter("diagnosis_seconds", "Time spent on diagnosing.", now.diagnosis_s_total)
+    yield _gauge("sampling_up", "Whether the sampling process runs.", float(now.sampling_up))
+    yield _gauge("sampling_cpu_ratio", "Its share of one core.", now.sampling_cpu_ratio)
+    yield _gauge("event_listeners", "Who listens to /slowtok/events.", now.listeners)
+
+
+def _failures(now: Now) -> Iterator[Metric]:
+    yield _counter("sampling_restarts", "Starts of the process anew.", now.sampling_restarts)
+    yield _counter("log_lines_lost", "Lines that could not be written.", now.lines_lost)
+    yield _counter("connections_refused", "Clients beyond the limit.", now.connections_refused)
+    yield _counter("events_lost", "Events that slow listeners lost.", now.events_lost)
+    failures = CounterMetricFamily(
+        "slowtok_failures", "What broke in observing; no request was harmed.", labels=("place",)
+    )
+    for place, count in sorted(now.failures.items()):
+        failures.add_metric((place,), count)
+    yield failures
+
+
+def _gpus(now: Now) -> Iterator[Metric]:
+    for name, said, field, factor in OF_GPU:
+        family = GaugeMetricFamily(f"slowtok_gpu_{name}", said, labels=("gpu", "name"))
+        for gpu in now.gpus:
+            value = getattr(gpu.sample, field)
+            if value is not None:
+                family.add_metric((str(gpu.sample.index), gpu.name or ""), value * factor)
+        yield family
+    yield _growing(now, "energy_joules", "Energy used.", lambda s: s.energy_j)
+    yield _growing(now, "critical_errors", "Critical errors of the driver (Xid).", lambda s: s.xids)
+    throttled = CounterMetricFamily(
+        "slowtok_gpu_throttled_seconds",
+        "Time with lowered clocks, by reason.",
+        labels=("gpu", "name", "reason"),
+    )
+    for gpu in now.gpus:
+        for field, reason in THROTTLED.items():
+            value = getattr(gpu.sample, field)
+            if value is not None:
+                labels = (str(gpu.sample.index), gpu.name or "", reason)
+                throttled.add_metric(labels, value / _NS)
+    yield throttled
+
+
+def _host(now: Now) -> Iterator[Metric]:
+    host = now.host
+    busy = host.cpu_busy_cores if host else None
+    server = host.server_cpu_cores if host else None
+    free = host.available_bytes if host else None
+    yield _gauge("host_cpu_busy_cores", "Cores that were busy.", busy)
+    yield _gauge("engine_cpu_cores", "Cores that the first engine here used.", server)
+    yield _gauge("host_memory_available_bytes", "RAM that is available.", free)
+
+
+def _growing(now: Now, name: str, said: str, read: Read) -> Metric:
+    family = CounterMetricFamily(f"slowtok_gpu_{name}", said, labels=("gpu", "name"))
+    for gpu in now.gpus:
+        if (value := read(gpu.sample)) is not None:
+            family.add_metric((str(gpu.sample.index), gpu.name or ""), value)
+    return family
+
+
+def _gauge(name: str, said: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(f"slowtok_{name}", said, labels=())
+    if value is not None:
+        family.add_metric((), value)
+    return family
+
+
+def _counter(name: str, said: str, value: float) -> Metric:
+    return CounterMetricFamily(f"slowtok_{name}", said, value=value)

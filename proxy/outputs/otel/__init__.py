@@ -1,0 +1,1 @@
+"""Traces and metrics in the format of OpenTelemetry."""

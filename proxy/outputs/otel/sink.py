@@ -1,0 +1,61 @@
+"""The OpenTelemetry sink: spans and metrics of each generation, made and sent by threads.
+
+Whatever breaks there costs traces and metrics, never a request: what comes too fast, what cannot be
+made and what cannot be sent is counted.
+"""
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.proxy.outputs.otel.export import open_providers
+from slowtok.proxy.outputs.otel.metrics import Instruments
+from slowtok.proxy.outputs.otel.spans import Spans, Trace
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.version import own_version
+
+MAX_QUEUED = 1000  # requests that wait to be told
+MAX_TRACES = 4096  # requests on their way whose trace is remembered
+
+
+class _Item(NamedTuple):
+    case: Case
+    diagnosis: Diagnosis
+    trace: Trace | None
+
+
+class Otel:
+    """Tells an OTLP receiver at `endpoint` of each generation."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._traces: OrderedDict[str, Trace] = OrderedDict()
+        self._providers = open_providers(endpoint, self._count_lost)
+        version = own_version()
+        self._spans = Spans(self._providers.tracer("slowtok", version), self._providers.ids)
+        self._instruments = Instruments(self._providers.meter("slowtok", version))
+        self.writer: Writer[Any] = Writer(
+            self._write, close=self._providers.close, max_queued=MAX_QUEUED
+        )
+
+    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
+        """Tell of a finished generation."""
+        trace = self._traces.pop(case.timeline.request_id, None)
+        if diagnosis is not None:
+            self.writer.write(_Item(case, diagnosis, trace))
+
+    def note(self, step: str, exchange: Exchange) -> None:
+        """Remember which trace a request belongs to, until its record comes."""
+        if step != "sent" or exchange.api is None or exchange.traceparent is None:
+            return
+        self._traces[exchange.request_id] = Trace(exchange.traceparent, exchange.began_trace)
+        while len(self._traces) > MAX_TRACES:
+            self._traces.popitem(last=False)
+
+    def _write(self, item: _Item) -> None:
+        context = self._spans.tell(item.case, item.diagnosis, item.trace)
+        self._instruments.record(item.case, context)
+
+    def _count_lost(self, requests: int) -> None:
+        self.writer.failed += requests

@@ -1,0 +1,116 @@
+"""What runs now: one request on its way, as `/slowtok/status` shows it. Pure.
+
+The engine's own timings come at the end of a reply. Until then there are arrivals, and what slots
+tell where an engine has them. Where it has none, queue, load and prefill are one phase: waiting.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from slowtok.proxy.outputs.prefill_progress import prefill_progress
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.progress import Queued, SlotTold
+from slowtok.proxy.stream.meter import Meter
+
+RECENT_S = 3.0
+"""Long enough for a mean at 1 token/s, short enough to show a change. No published source."""
+
+Stage = Literal["receiving", "waiting", "queue", "prefill", "decode", "whole", "delivery"]
+"""`receiving`: not at the engine yet. `waiting`: no token yet, and more is not known. `queue`: all
+slots work for others. `prefill`: its slot reads the prompt. `whole`: a reply that is not streamed,
+of which nothing arrives before its end."""
+
+
+def running(exchanges: Iterable[Exchange], now_s: float) -> list[dict[str, Any]]:
+    """Return one entry for each generation that is on its way, the oldest first."""
+    return [running_entry(one, now_s) for one in exchanges if one.api is not None]
+
+
+def running_entry(exchange: Exchange, now_s: float) -> dict[str, Any]:
+    """Return how far one request is at `now_s` (monotonic); what is not known is left out.
+
+    `tokens` counts events that carried text: engines that put several tokens into one have made
+    more. `silent_s` is how long nothing came: what tells a stuck request from a slow one.
+    """
+    entry = {
+        "id": exchange.request_id,
+        "model": exchange.model,
+        "engine": exchange.engine_name,
+        "path": exchange.path,
+        "stream": exchange.stream,
+        "phase": stage(exchange),
+        "since_s": now_s - exchange.accepted_at_s,
+        "sent_s": _since(exchange.sent_at_s, now_s),
+        "queue_slots": exchange.slot.slots if isinstance(exchange.slot, Queued) else None,
+        "prefill": _rounded(prefill_progress(exchange, now_s)) or None,
+        **_decode(exchange, now_s),
+        **_whole(exchange, now_s),
+    }
+    return _rounded(entry)
+
+
+def stage(exchange: Exchange) -> Stage:
+    """Return where a request is now."""
+    if exchange.last_byte_at_s is not None:
+        return "delivery"
+    if exchange.sent_at_s is None:
+        return "receiving"
+    if exchange.meter is not None and exchange.meter.first_at_s is not None and exchange.stream:
+        return "decode"
+    if isinstance(exchange.slot, Queued):
+        return "queue"
+    if not exchange.stream:
+        return "whole"
+    return "waiting" if exchange.slot is None else "prefill"
+
+
+def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
+    """Return what the arrivals of a stream tell; nothing before its first token."""
+    meter = exchange.meter
+    if not exchange.stream or meter is None or meter.first_at_s is None or meter.last_at_s is None:
+        return {}
+    took_s, count = meter.last_at_s - meter.first_at_s, meter.token_events
+    return {
+        "tokens": count,
+        "ttft_s": _since(exchange.accepted_at_s, meter.first_at_s),
+        "silent_s": _since(meter.last_at_s, now_s),
+        "decode_tps": (count - 1) / took_s if count > 1 and took_s > 0 else None,
+        "recent_tps": _recent_tps(exchange, meter, now_s),
+    }
+
+
+def _whole(exchange: Exchange, now_s: float) -> dict[str, float | None]:
+    """Return what its slot tells of the answer of a reply that is not streamed."""
+    told = exchange.slot
+    if stage(exchange) != "whole" or not isinstance(told, SlotTold) or told.first_at_s is None:
+        return {}
+    count, last_s = told.slot.decoded_tokens, told.decoded_at_s
+    took_s = (last_s or told.first_at_s) - told.first_at_s
+    return {
+        "tokens": count,
+        "remaining_tokens": told.slot.remaining_tokens,
+        "silent_s": _since(last_s, now_s),
+        "decode_tps": (count - told.first_tokens) / took_s if took_s > 0 else None,
+    }
+
+
+def _recent_tps(exchange: Exchange, meter: Meter, now_s: float) -> float | None:
+    """Return the rate of the last seconds; it falls while nothing comes."""
+    first_s = meter.first_at_s
+    if first_s is None or now_s <= first_s or stage(exchange) != "decode":
+        return None
+    reads = meter.reads_since(first_s) + 1
+    from_s = max(now_s - RECENT_S, first_s)
+    return meter.reads_since(from_s) * (meter.token_events / reads) / (now_s - from_s)
+
+
+def _since(from_s: float | None, to_s: float | None) -> float | None:
+    return None if from_s is None or to_s is None else max(to_s - from_s, 0.0)
+
+
+def _rounded(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in entry.items()
+        if value is not None
+    }

@@ -1,0 +1,170 @@
+"""One request on its way through: what is noted while it passes, and the `Timeline` made of it.
+
+The relay writes the times, the meter the tokens; nobody reads before the end but the live views.
+"""
+
+from dataclasses import dataclass, replace
+
+from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
+from slowtok.proxy.http.run_clues import Clues
+from slowtok.proxy.relay.progress import PromptGuess, Queued, SlotTold
+from slowtok.proxy.runs.book import Place
+from slowtok.proxy.stream.annotate import Mode
+from slowtok.proxy.stream.apis import Api
+from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.reply import Reply
+
+_CUT_SHORT = frozenset(
+    {
+        "client-gone",
+        "no-engine",
+        "upstream-error",
+        "upstream-refused",
+        "timeout",
+        "overloaded",
+        "proxy-stopped",
+    }
+)
+NO_TOKENS = Tokens()  # of a reply that was not looked into
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One request and its reply. Times are on the monotonic clock, see `Timeline`."""
+
+    request_id: str
+    method: str
+    path: str
+    started_unix_s: float
+    accepted_at_s: float
+    api: Api | None = None
+    model: str | None = None
+    stream: bool = False
+    engine_name: str | None = None
+    caller_id: str | None = None  # x-request-id: the client's own, else ours
+    traceparent: str | None = None  # as the engine gets it
+    began_trace: bool = False  # the client sent no traceparent: it is ours
+    slept: bool | None = None  # the engine had put its model away when the request went to it
+    clues: Clues | None = None  # what it says of its run and its client
+    run: Place | None = None
+    prompt: PromptPrint | None = None
+    asked_for_usage: bool = False
+    annotate: Mode | None = None  # put the record into the stream
+    assembling: bool = False  # a stream was asked for in place of a whole reply
+    meter: Meter | None = None
+    observer_errors: int = 0
+    held_bytes: int = 0  # of its body and its whole reply, in memory: see held_bytes.py
+    status: int | None = None
+    ended: str | None = None
+    sent_at_s: float | None = None
+    headers_at_s: float | None = None
+    last_byte_at_s: float | None = None
+    delivered_at_s: float | None = None
+    ended_at_s: float | None = None
+    prefix: PromptPrefix | None = None
+    parts: PromptParts | None = None
+    repeat: Repeat | None = None
+    seen_at_s: float | None = None  # the last bytes that went to the client
+    client_blocked_s: float = 0.0
+    proxy_s: float = 0.0
+    slot: SlotTold | Queued | None = None  # by the engine's word, while it is at work
+    guess: PromptGuess | None = None
+    loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
+
+    def observe(self, chunk: bytes, at_s: float) -> None:
+        """Show the meter a chunk that has gone to the client; a meter that breaks is put aside."""
+        self.seen_at_s = at_s
+        if self.meter is None:
+            return
+        try:
+            self.meter.feed(chunk, at_s)
+        except Exception:  # noqa: BLE001 - whatever breaks in observing, the stream goes on
+            self.observer_errors += 1
+            self.meter = None
+
+    def end(self, ended: str | None, at_s: float) -> None:
+        """Close the books: the first word on how it ended stands."""
+        if self.ended_at_s is not None:
+            return
+        self.ended = ended
+        self.ended_at_s = at_s
+        if self.meter is None:
+            return
+        if ended == "client-gone" and self.meter.is_complete:
+            # Many clients hang up at [DONE], before the engine's last, empty chunk is here.
+            self.ended = None
+            self.last_byte_at_s = self.last_byte_at_s or self.seen_at_s
+        try:
+            self.meter.finish(at_s)
+        except Exception:  # noqa: BLE001 - as in observe
+            self.observer_errors += 1
+            self.meter = None
+
+    def timeline(self, loop_lag_s: float | None = None) -> Timeline:
+        """Return what happened, for the case."""
+        meter = self.meter
+        reply = meter.reply if meter else None
+        arrivals = meter if self.stream else None
+        gaps_s = arrivals.gaps_s() if arrivals else []
+        return Timeline(
+            request_id=self.request_id,
+            path=self.path,
+            model=self.model or (reply.model if reply else None),
+            stream=self.stream,
+            status=self.status,
+            ended=self._ending(reply) if reply else self.ended or self._plain_ending(),
+            started_unix_s=self.started_unix_s,
+            accepted_at_s=self.accepted_at_s,
+            sent_at_s=self.sent_at_s,
+            headers_at_s=self.headers_at_s,
+            first_token_at_s=arrivals.first_at_s if arrivals else None,
+            last_token_at_s=arrivals.last_at_s if arrivals else None,
+            last_byte_at_s=self.last_byte_at_s,
+            delivered_at_s=self.delivered_at_s,
+            ended_at_s=self.ended_at_s,
+            token_at_s=arrivals.token_at_s if arrivals else (),
+            itl_p50_s=_percentile(gaps_s, 0.50),
+            itl_p99_s=_percentile(gaps_s, 0.99),
+            tokens=_tokens(meter) if meter else NO_TOKENS,
+            engine=reply.engine() if reply else None,
+            client_blocked_s=self.client_blocked_s,
+            proxy_s=self.proxy_s,
+            loop_lag_s=loop_lag_s if self.loop_lag_s is None else self.loop_lag_s,
+            parse_errors=self.observer_errors + (meter.parse_errors if meter else 0),
+        )
+
+    def _plain_ending(self) -> str:
+        """Say how a request ended whose reply is not looked into."""
+        if self.status is not None and self.status >= 400:
+            return "http-error"
+        return "unknown" if self.last_byte_at_s is None else "complete"
+
+    def _ending(self, reply: Reply) -> str:
+        """Say how it ended: cut short, else the engine's reason.
+
+        A stream that neither gave one nor said that it is done is an error.
+        """
+        plain = self.ended or self._plain_ending()
+        if plain in _CUT_SHORT:
+            return plain
+        if self.status is not None and self.status >= 400:
+            return "http-error"
+        if reply.failed:
+            return "upstream-error"
+        if reply.finish is not None or not self.stream:
+            return reply.finish or plain
+        said_done = self.meter is not None and self.meter.done  # all of it is here, without a why
+        return plain if said_done else "upstream-error"
+
+
+def _tokens(meter: Meter) -> Tokens:
+    """Return the counts of a reply, those of its reasoning among them."""
+    tokens, reasoning = meter.reply.tokens(), meter.reasoning_tokens()
+    return tokens if reasoning is None else replace(tokens, reasoning=reasoning)
+
+
+def _percentile(ordered: list[float], share: float) -> float | None:
+    if len(ordered) < 2:
+        return None
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

@@ -1,0 +1,108 @@
+"""What the relay needs of others: an engine to ask, and somebody to watch. Two narrow interfaces.
+
+In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
+observing process (workers/far_engines.py, workers/far_observer.py).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from slowtok.proxy.relay.exchange import Exchange
+
+
+class Place(Protocol):
+    """An engine, as far as a request has to know it."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it, or where it is."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where it is asked."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Which engine it is, "unknown" until it said so."""
+        ...
+
+    @property
+    def sleeping(self) -> bool | None:
+        """Whether it has put its model away; None where it does not tell."""
+        ...
+
+
+class Directory(Protocol):
+    """Says which engine a request goes to."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several engines to choose from."""
+        ...
+
+    @property
+    def looked_at(self) -> str:
+        """Where engines were looked for, for messages."""
+        ...
+
+    async def choose(self, model: str | None, path: str, keys: Mapping[str, str]) -> Place | None:
+        """Return the engine for a request, None where there is none."""
+        ...
+
+    async def merged_list(
+        self, method: str, path: str, keys: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
+        """Return the list of models of several engines; None where the request is for one."""
+        ...
+
+    def lose(self, name: str) -> None:
+        """Take note that the engine of that name refused a request."""
+        ...
+
+
+class Watch(Protocol):
+    """Is told of each step of an exchange, and asked what to say of it.
+
+    `failures` counts what broke, by its place. What is awaited must not take long: the
+    client waits, too.
+    """
+
+    failures: Counter[str]
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come."""
+        ...
+
+    def sent(self, exchange: Exchange) -> None:
+        """A request is about to go to its engine."""
+        ...
+
+    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+        """Compare the prompt with earlier ones, later and never in the stream's way."""
+        ...
+
+    def arrived(self, exchange: Exchange) -> None:
+        """The last byte of a reply has come from its engine."""
+        ...
+
+    def end(self, exchange: Exchange) -> None:
+        """A request is over, however it ended."""
+        ...
+
+    async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Return what the head of a stream can say."""
+        ...
+
+    async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
+        """Diagnose a reply that is here as a whole, and return its headers.
+
+        Waits shortly for the counters of an engine that puts no timings into its replies.
+        """
+        ...
+
+    async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
+        """Return the record of a stream whose last token is here; None where none can be made."""
+        ...

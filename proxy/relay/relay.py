@@ -1,0 +1,409 @@
+"""One request, from its first byte to its last: the hot path.
+
+Strategy: send the client's request on as it is, write each piece of the reply to the client the
+moment it comes, and only then look at it. The connection to the client is given a deep buffer, so
+that a slow client does not slow the reading, and with it the clock, of the engine's reply.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import aiohttp
+import orjson
+from multidict import CIMultiDict
+
+from slowtok.proxy.engines.routing import model_named
+from slowtok.proxy.http import headers, ids
+from slowtok.proxy.http.api_key import client_keys
+from slowtok.proxy.http.errors import error_response
+from slowtok.proxy.http.request import ClientRequest
+from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.http.run_clues import clues_of
+from slowtok.proxy.relay.assembled import as_document, assemble
+from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.ports import Directory, Place, Watch
+from slowtok.proxy.relay.request_body import read_request
+from slowtok.proxy.relay.rewritten import Reshaped, break_off
+from slowtok.proxy.relay.safe_observer import Unharmed
+from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
+from slowtok.proxy.stream.annotate import mode_of
+from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.assemble import ask_for_stream
+from slowtok.proxy.stream.call import Call
+from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
+from slowtok.proxy.stream.usage import ask_for_usage
+from slowtok.proxy.upstream.client import UpstreamError, broke_off, no_engine, send
+from slowtok.proxy.upstream.reply import EngineReply
+from slowtok.proxy.upstream.request import Body
+
+
+class Relay:
+    """Relays requests to the engines and shows each finished one to the observer."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        engines: Directory,
+        observer: Watch,
+        *,
+        client_timeout_s: float,
+        held: HeldBytes,
+        max_body_bytes: int,
+        max_reply_bytes: int,
+        annotate: str,
+        split_nonstreamed: str,
+        records_traces: bool = False,
+        may_tap: bool = True,
+    ) -> None:
+        self.held = held
+        self._session = session
+        self._engines = engines
+        self._observer = Unharmed(observer)
+        self._client_timeout_s = client_timeout_s
+        self._max_body_bytes = max_body_bytes
+        self._max_reply_bytes = max_reply_bytes
+        self._annotate = annotate
+        self._split_nonstreamed = split_nonstreamed
+        self._records_traces = records_traces
+        self._may_tap = may_tap
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._is_cut_off = False
+
+    async def handle(self, request: ClientRequest) -> ClientReply:
+        """Relay one request. Cancelled when the client goes away."""
+        now_s = time.time()
+        exchange = Exchange(
+            request_id=ids.make_request_id(now_s),
+            method=request.method,
+            path=request.path,
+            started_unix_s=now_s,
+            accepted_at_s=time.monotonic(),
+            api=find_api(request.method, request.path),
+            annotate=mode_of(request.headers.get("slowtok-annotate"), self._annotate),
+        )
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._tasks.add(task)
+        self._observer.begin(exchange)
+        try:
+            return await self._relay(request, exchange)
+        except UpstreamError as error:
+            return self._refuse(request, exchange, error)
+        except (asyncio.CancelledError, ConnectionError):  # the client's connection: see _stream
+            why = "proxy-stopped" if self._is_cut_off else "client-gone"
+            exchange.end(why, time.monotonic())
+            raise
+        finally:
+            self._tasks.discard(task)
+            if exchange.held_bytes:  # a whole reply is written when this has returned
+                task.add_done_callback(partial(self.held.let_go, exchange))
+            self._observer.end(exchange)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are on their way now."""
+        return len(self._tasks)
+
+    def cut_off(self) -> int:
+        """End every request that is on its way: the proxy stops. Returns how many there were."""
+        self._is_cut_off = True
+        for task in self._tasks:
+            task.cancel()
+        return len(self._tasks)
+
+    async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
+        outgoing = headers.to_upstream(
+            request.fields,
+            request_id=exchange.request_id,
+            traceparent=ids.make_traceparent(recorded=self._records_traces),
+            own=request.own_fields,
+        )
+        exchange.caller_id = outgoing["X-Request-Id"]
+        exchange.traceparent = outgoing["traceparent"]
+        exchange.began_trace = "traceparent" not in request.headers
+        body, call = await read_request(
+            request,
+            exchange,
+            self.held,
+            self._client_timeout_s,
+            self._max_body_bytes,
+            for_model=self._engines.several,
+        )
+        self._note_clues(request, exchange, call)
+        keys = client_keys(outgoing)
+        if exchange.api is None:
+            merged = await self._engines.merged_list(request.method, request.path, keys)
+            if merged is not None:
+                return self._give(request, exchange, merged)
+        model = call.model if call else model_named(request.path, request.query, body)
+        engine = await self._engines.choose(model, request.path, keys)
+        chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
+        if engine is None:
+            raise no_engine(self._engines.looked_at)
+        asked = body
+        if call is not None:
+            body = self._prepare(call, engine, exchange, outgoing, body)
+        exchange.engine_name = engine.name
+        exchange.slept = engine.sleeping
+        exchange.sent_at_s = time.monotonic()
+        exchange.proxy_s = exchange.sent_at_s - chosen_at_s
+        self._observer.sent(exchange)
+        if call is not None and not call.api.prefill_only:
+            self._observer.note_prompt(
+                exchange, call.said, len(body) if isinstance(body, bytes) else 0
+            )
+        del call  # what was read of a body may be many times as large as the body
+        ask = partial(send, self._session, engine.url, request.method, request.target, outgoing)
+        try:
+            reply = await ask(body)
+            if exchange.assembling and reply.status == 400:  # it may be the stream that it refuses
+                reply.close()
+                exchange.assembling = False
+                exchange.sent_at_s = time.monotonic()
+                reply = await ask(asked)
+        except UpstreamError as error:
+            if error.ended == "upstream-refused":
+                self._engines.lose(engine.name)
+            raise
+        del ask, asked, body, outgoing  # a stream may last for hours: the prompt must not
+        self.held.give_back(exchange)
+        exchange.headers_at_s = time.monotonic()
+        with reply:
+            return await self._pass_on(request, reply, exchange)
+
+    def _note_clues(self, request: ClientRequest, exchange: Exchange, call: Call | None) -> None:
+        """Note what a generation says of its run; a request that breaks this has no clues."""
+        if exchange.api is None:
+            return
+        try:
+            said = call.said if call else None
+            exchange.clues = clues_of(request.headers.items(), request.run_name, said)
+        except Exception:  # noqa: BLE001 - see above
+            exchange.observer_errors += 1
+
+    def _prepare(
+        self, call: Call, engine: Place, exchange: Exchange, outgoing: headers.Headers, body: Body
+    ) -> Body:
+        """Note what the call asks for, and ask for usage where its stream would tell none."""
+        exchange.model = call.model
+        exchange.stream = call.stream
+        if exchange.annotate and call.stream:
+            outgoing.popall("Accept-Encoding", None)  # the end has to be found
+        if not isinstance(body, bytes):
+            return body
+        if not call.stream:
+            return self._ask_for_stream(call, exchange, outgoing, body)
+        if not call.api.takes_stream_options or engine.kind == "llama-server":
+            return body  # llama-server's timings carry every count, and asking would move them
+        asked = ask_for_usage(body, call.said)
+        if asked is None:
+            return body
+        exchange.asked_for_usage = True
+        outgoing.popall("Accept-Encoding", None)  # the chunk has to be found again
+        return asked
+
+    def _ask_for_stream(
+        self, call: Call, exchange: Exchange, outgoing: headers.Headers, body: bytes
+    ) -> bytes:
+        """Ask for a stream in place of a whole reply, where the setting says so."""
+        if self._split_nonstreamed != "stream" or call.api.make_parts is None:
+            return body
+        asked = ask_for_stream(call.said, stream_options=call.api.takes_stream_options)
+        if asked is None:
+            return body
+        exchange.assembling = True
+        outgoing.popall("Accept-Encoding", None)  # it has to be read
+        return asked
+
+    async def _pass_on(
+        self, request: ClientRequest, reply: EngineReply, exchange: Exchange
+    ) -> ClientReply:
+        exchange.status = reply.status
+        passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
+        passed["slowtok-id"] = exchange.request_id
+        passed.setdefault("X-Request-Id", exchange.caller_id or exchange.request_id)
+        if exchange.api is None:
+            return await self._stream(request, reply, exchange, passed)
+        content_type = reply.headers.get("Content-Type", "").lower()
+        asked_to_stream = exchange.stream
+        exchange.stream = content_type.startswith(("text/event-stream", "application/x-ndjson"))
+        if not exchange.stream and asked_to_stream and not _is_document(reply, content_type):
+            return await self._stream(request, reply, exchange, passed)
+        if "Content-Encoding" not in reply.headers:
+            exchange.meter = Meter(exchange.api, content_type)
+        if not exchange.stream:
+            return await self._whole(request, reply, exchange, passed)
+        if exchange.assembling:
+            return await self._assembled(reply, exchange, passed)
+        passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
+        passed.extend(await self._observer.stream_headers(exchange))
+        reshaping = None
+        if exchange.meter is not None:
+            reshaping = make_reshaping(
+                content_type,
+                takes_usage_out=exchange.asked_for_usage,
+                annotate=exchange.annotate,
+            )
+        if reshaping is not None:
+            passed.popall("Content-Length", None)  # it counts other bytes
+        return await self._stream(request, reply, exchange, passed, reshaping=reshaping)
+
+    async def _stream(
+        self,
+        request: ClientRequest,
+        reply: EngineReply,
+        exchange: Exchange,
+        passed: headers.Headers,
+        *,
+        first: deque[bytes] | None = None,
+        reshaping: Reshaping | None = None,
+    ) -> ClientReply:
+        """Pass the reply on piece by piece, `first` before what is still to come."""
+        reason = headers.without_controls(reply.reason or "")
+        response = ClientReply(reply.status, passed, reason=reason)
+        await response.prepare(request)
+        if not first:  # what a whole reply held back until it was too large is the engine's time
+            exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
+        transport = request.transport
+        if transport is None:
+            raise asyncio.CancelledError
+        room = BacklogRoom(transport, self.held, exchange)
+        reshaped = None
+        if reshaping is not None:
+            reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
+        backlog = BacklogWatch(backlog_of(transport), room.give_back)
+        try:
+            while first:
+                await response.write(first.popleft())
+            self.held.give_back(exchange)
+            ended_at_s = await pass_chunks(
+                request,
+                reply,
+                response,
+                exchange,
+                reshaped,
+                backlog,
+                room,
+                may_tap=self._may_tap,
+            )
+            if ended_at_s is None:
+                exchange.end("upstream-error", time.monotonic())
+                await delivered(backlog.waiting)
+                await break_off(request, reshaped)
+                return response
+            exchange.last_byte_at_s = ended_at_s
+            self._observer.arrived(exchange)
+            if reshaped is not None:
+                await reshaped.close()
+            await response.write_eof(headers.trailer_to_client(reply.body.trailer))
+            await delivered(backlog.waiting)
+        except ConnectionError:  # the client's side; the engine's is caught above
+            exchange.end("client-gone", time.monotonic())
+            return response
+        except asyncio.CancelledError:
+            if self._is_cut_off:
+                await break_off(request, reshaped)
+            raise
+        finally:
+            backlog.close()
+            room.give_back()
+            exchange.client_blocked_s = backlog.blocked_s
+        exchange.delivered_at_s = time.monotonic()
+        exchange.end(None, exchange.delivered_at_s)
+        return response
+
+    async def _whole(
+        self,
+        request: ClientRequest,
+        reply: EngineReply,
+        exchange: Exchange,
+        passed: headers.Headers,
+    ) -> ClientReply:
+        """Wait for the whole reply, so that its head can carry its own diagnosis."""
+        pieces: deque[bytes] = deque()
+        size_bytes, is_held = 0, True
+        try:
+            while is_held and not reply.content.at_eof():
+                chunk = await reply.content.readany()
+                pieces.append(chunk)
+                size_bytes += len(chunk)
+                has_room = self.held.take(exchange, len(chunk))
+                is_held = has_room and size_bytes <= self._max_reply_bytes
+        except UPSTREAM_BROKE:
+            raise broke_off(reply) from None
+        if not is_held or reply.body.trailer:
+            exchange.meter = None
+            return await self._stream(request, reply, exchange, passed, first=pieces)
+        body = b"".join(pieces)
+        pieces.clear()
+        exchange.last_byte_at_s = time.monotonic()
+        self._observer.arrived(exchange)
+        exchange.observe(body, exchange.last_byte_at_s)
+        return await self._answer(reply, exchange, passed, body)
+
+    async def _assembled(
+        self, reply: EngineReply, exchange: Exchange, passed: headers.Headers
+    ) -> ClientReply:
+        """Put the whole reply together from the stream that was asked for in its place."""
+        try:
+            body = await assemble(reply, exchange, self.held)
+        except UPSTREAM_BROKE:
+            raise broke_off(reply) from None
+        self._observer.arrived(exchange)
+        as_document(passed)
+        return await self._answer(reply, exchange, passed, body)
+
+    async def _answer(
+        self,
+        reply: EngineReply,
+        exchange: Exchange,
+        passed: headers.Headers,
+        body: bytes,
+    ) -> ClientReply:
+        """Diagnose a reply that is here as a whole, and send it."""
+        arrived_at_s = exchange.last_byte_at_s or time.monotonic()
+        exchange.end(None, arrived_at_s)  # now it is known whether the reply tells its times
+        passed.extend(await self._observer.diagnosis_headers(exchange))
+        status = exchange.status or reply.status
+        reason = headers.without_controls(reply.reason or "") if status == reply.status else None
+        response = ClientReply(status, passed, body, reason=reason)
+        exchange.proxy_s += time.monotonic() - arrived_at_s
+        return response
+
+    def _give(
+        self, request: ClientRequest, exchange: Exchange, said: Mapping[str, Any]
+    ) -> ClientReply:
+        """Give an answer that was put together from several engines' own."""
+        exchange.status = 200
+        exchange.last_byte_at_s = time.monotonic()
+        exchange.end(None, exchange.last_byte_at_s)
+        fields = CIMultiDict({"Content-Type": "application/json"})
+        return _of_ours(request, exchange, ClientReply(200, fields, orjson.dumps(said)))
+
+    def _refuse(
+        self, request: ClientRequest, exchange: Exchange, error: UpstreamError
+    ) -> ClientReply:
+        exchange.status = error.status
+        exchange.end(error.ended, time.monotonic())
+        reply = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
+        return _of_ours(request, exchange, reply)
+
+
+def _of_ours(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> ClientReply:
+    """Put into a reply that no engine gave what each one has."""
+    reply.headers["slowtok-id"] = exchange.request_id
+    reply.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
+    if origin := request.headers.get("Origin"):
+        headers.allow_page(reply.headers, origin)
+    return reply
+
+
+def _is_document(reply: EngineReply, content_type: str) -> bool:
+    """Say whether a reply to a streamed request is one JSON document after all, or an error."""
+    return content_type.startswith("application/json") or reply.status >= 400

@@ -1,0 +1,102 @@
+"""What a client sends: its body, whole where it has to be read, piece by piece otherwise."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+
+from slowtok.proxy.http.aiohttp_private import has_next
+from slowtok.proxy.http.request import ClientRequest
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.upstream.request import Body
+
+LOOK_S = 0.5  # how often a body that does not go on is looked at
+
+
+async def read_request(
+    request: ClientRequest,
+    exchange: Exchange,
+    held: HeldBytes,
+    timeout_s: float,
+    max_bytes: int,
+    *,
+    for_model: bool,
+) -> tuple[Body, Call | None]:
+    """Return the body to send, and what it asks for where it is a generation that we can read.
+
+    One larger than `max_bytes`, or for which `held` has no room, passes unread. `for_model`: other
+    JSON is read, too, because a model in it says which engine it is for.
+
+    Raises:
+        UpstreamError: there is no room for it, and it has to be read to find its engine.
+    """
+    if not request.body_exists:
+        return None, None
+    api = exchange.api
+    wanted = api is not None or (for_model and request.content_type == "application/json")
+    if not wanted or "Content-Encoding" in request.headers:
+        if request.content.is_eof():  # one that is here can be sent again
+            return await request.content.readany(), None
+        return _rest(request, timeout_s), None
+    pieces: deque[bytes] = deque()
+    size_bytes = 0
+    while not request.content.at_eof():
+        chunk = await _next_piece(request, timeout_s)
+        size_bytes += len(chunk)
+        too_much = size_bytes > max_bytes
+        if not too_much and not held.take(exchange, len(chunk)):
+            if for_model:
+                raise held.no_room(exchange, "this request")
+            too_much = True
+        if too_much:
+            return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
+        pieces.append(chunk)
+    body = b"".join(pieces)
+    return body, None if api is None else read_call(api, body)
+
+
+async def _after(
+    read: deque[bytes],
+    last: bytes,
+    rest: AsyncIterator[bytes],
+    exchange: Exchange,
+    held: HeldBytes,
+) -> AsyncIterator[bytes]:
+    """Yield what was read before it was too much, which is held no longer, and then the rest."""
+    while read:
+        piece = read.popleft()
+        yield piece
+        held.give_back(exchange, len(piece))
+    yield last
+    async for piece in rest:
+        yield piece
+
+
+async def _rest(request: ClientRequest, timeout_s: float) -> AsyncIterator[bytes]:
+    while piece := await _next_piece(request, timeout_s):
+        yield piece
+
+
+async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
+    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on.
+
+    So is one whose body broke: aiohttp tells nobody who waits for the rest of it.
+    """
+    if request.content.is_eof():  # all of it is here, as is nearly always so
+        return await request.content.readany()
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + timeout_s
+    while (left_s := until_s - now_s()) > 0 and not _is_broken(request):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left_s, LOOK_S)):
+                return await request.content.readany()
+    if request.transport is not None:
+        request.transport.abort()
+    return await asyncio.Future()  # it is cancelled with its request
+
+
+def _is_broken(request: ClientRequest) -> bool:
+    """Say whether there is a message after a body without an end: aiohttp's note of an error."""
+    return has_next(request.protocol) and not request.content.is_eof()

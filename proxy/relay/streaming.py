@@ -1,0 +1,76 @@
+"""The chunks of a stream on their way to the client: by a tap where one can be, else one by one."""
+
+import asyncio
+import time
+
+import aiohttp
+
+from slowtok.proxy.http.request import ClientRequest
+from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.fast_path import Tap
+from slowtok.proxy.relay.rewritten import Reshaped
+from slowtok.proxy.upstream.reply import EngineReply
+
+UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+async def pass_chunks(
+    request: ClientRequest,
+    reply: EngineReply,
+    response: ClientReply,
+    exchange: Exchange,
+    reshaped: Reshaped | None,
+    backlog: BacklogWatch,
+    room: BacklogRoom,
+    *,
+    may_tap: bool,
+) -> float | None:
+    """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
+    tap = None
+    if may_tap:
+        tap = _tap(request, reply, response, exchange, reshaped, backlog, room)
+    while True:
+        if tap is not None:
+            await tap.flow()
+        await room.wait()
+        try:
+            chunk = await reply.content.readany()
+        except UPSTREAM_BROKE:
+            return None
+        at_s = time.monotonic()
+        if not chunk:
+            backlog.note()
+            return at_s
+        if reshaped is None:
+            await response.write(chunk)
+            exchange.observe(chunk, at_s)
+        else:
+            await reshaped.write(chunk, at_s)
+        backlog.note()
+
+
+def _tap(
+    request: ClientRequest,
+    reply: EngineReply,
+    response: ClientReply,
+    exchange: Exchange,
+    reshaped: Reshaped | None,
+    backlog: BacklogWatch,
+    room: BacklogRoom,
+) -> Tap | None:
+    """Return a tap; None for a client that left, or where two chunks have a record between them."""
+    client = request.transport
+    if client is None or (reshaped is not None and reshaped.annotates):
+        return None
+    return Tap(
+        reply,
+        client,
+        request.protocol,
+        chunked=response.headers.get("Transfer-Encoding") == "chunked",
+        reshape=None if reshaped is None else reshaped.feed,
+        exchange=exchange,
+        backlog=backlog,
+        room=room,
+    )

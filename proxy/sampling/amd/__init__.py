@@ -1,0 +1,1 @@
+"""AMD's GPUs, by the files of the amdgpu driver."""

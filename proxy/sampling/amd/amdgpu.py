@@ -1,0 +1,221 @@
+"""The AMD GPUs of a Linux machine, read from sysfs in tiers; no library is needed.
+
+Strategy: a reading that proves slow when the GPU is opened is moved to the 1 Hz tier, a very slow
+one is left out. A GPU that is powered down is left asleep: not even its temperature is worth waking
+it for. While nothing is asked of the machine only what the driver keeps in memory is read, because
+each reading of a sensor puts off the moment at which the GPU may power down.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from slowtok.proxy.sampling.amd.facts import find_kfd_node, read_facts, read_limits
+from slowtok.proxy.sampling.amd.files import Card, find_cards
+from slowtok.proxy.sampling.amd.processes import Clients, processes_on, read_kfd_memory
+from slowtok.proxy.sampling.amd.readings import (
+    FAST_READINGS,
+    Reading,
+    Values,
+    read_link,
+    read_memory,
+    read_power_limit,
+)
+from slowtok.proxy.sampling.hang_guard import PatientGpus
+from slowtok.proxy.sampling.host.procfs import ProcFiles
+from slowtok.proxy.sampling.optional_readings import ALL, Extras
+
+DEAR_S = 1e-3
+"""A reading that costs more is moved from the 10 Hz to the 1 Hz tier."""
+
+LEFT_OUT_S = 0.02
+"""One that costs more is not read at all: older GPUs wait up to 5 s for a mean of their power."""
+
+STALL_S = 0.1
+"""A sample that took longer is of no one moment, and dropped: the period of the fast tier."""
+
+HUNG = "a reading of the amdgpu driver does not return"
+NOT_TOLD = "the amdgpu driver does not tell it for this GPU"
+TOO_SLOW = f"reading it takes over {LEFT_OUT_S * 1000:g} ms on this GPU"
+SHARED = "the GPU is part of the processor and uses the memory of the machine"
+
+
+@dataclass(slots=True)
+class Watched:
+    """One GPU with its readings by tier. `fast` is empty until it was seen awake.
+
+    `limits` are readings of the 1 Hz tier that are repeated in every line.
+    """
+
+    index: int
+    card: Card
+    facts: Values
+    gpu_id: int | None
+    fast: list[Reading] = field(default_factory=list)
+    dear: list[Reading] = field(default_factory=list)
+    limit: Values = field(default_factory=dict)
+
+
+class Cards:
+    """All AMD GPUs of this machine, below `root`.
+
+    With `private_pids` the pids of the compute driver are not those seen here, and left out.
+    """
+
+    def __init__(
+        self, process_name: Callable[[int], str | None], *, root: str = "", private_pids: bool
+    ) -> None:
+        self._files = ProcFiles()
+        self._process_files = ProcFiles()  # apart: a process that ends is no error of a GPU's
+        self._root = root
+        self._process_name = process_name
+        self._private_pids = private_pids
+        self._clients = Clients(self._process_files, root)
+        self._stalled = 0
+        cards = find_cards(self._files, root)
+        self._watched = [self._make(index, card) for index, card in enumerate(cards)]
+        self.reason: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    @property
+    def facts(self) -> list[Values]:
+        """The facts of all GPUs; of one that was asleep until now, what is known without it."""
+        return [gpu.facts for gpu in self._watched]
+
+    def counts(self) -> Values:
+        """Return how many readings failed that had worked, and how many samples took too long."""
+        return {"gpu_errors": self._files.failures, "gpu_samples_stalled": self._stalled}
+
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
+        """Return one line for each GPU that is awake; `dear` adds the 1 Hz tier and the processes.
+
+        `servers` are the pids of the watched servers.
+        """
+
+        def read(gpu: Watched) -> Values:
+            self._open(gpu)
+            line = self._read(gpu, [*gpu.fast, *gpu.dear] if dear else gpu.fast)
+            if dear:
+                gpu.limit = read_power_limit(gpu.card)
+                if extras.lists:
+                    line["processes"] = self._processes(gpu, servers or set())
+            return line | gpu.limit
+
+        return self._each(read)
+
+    def sample_idle(self, servers: set[int] | None) -> list[Values]:
+        """Return memory and processes alone: who holds the memory before the next load."""
+
+        def read(gpu: Watched) -> Values:
+            line = self._read(gpu, [] if gpu.facts["unified_memory"] else [read_memory])
+            line["processes"] = self._processes(gpu, servers or set())
+            return line
+
+        return self._each(read)
+
+    def look_s(self) -> float | None:
+        """Return None: nothing here needs a look between readings."""
+
+    def look(self) -> None:
+        """Do nothing, see `look_s`."""
+
+    def _each(self, read: Callable[[Watched], Values]) -> list[Values]:
+        lines = []
+        for gpu in self._watched:
+            if gpu.card.is_asleep():
+                continue
+            line = read(gpu)
+            if time.monotonic() - line["at_s"] > STALL_S:
+                self._stalled += 1
+            else:
+                lines.append(line)
+        return lines
+
+    def _read(self, gpu: Watched, readings: Iterable[Reading]) -> Values:
+        line: Values = {"kind": "gpu", "at_s": time.monotonic(), "index": gpu.index}
+        for read in readings:
+            line |= read(gpu.card)
+        return line
+
+    def _make(self, index: int, card: Card) -> Watched:
+        facts = {"index": index, **read_facts(card, self._files, self._root)}
+        node = find_kfd_node(self._files, card, self._root)
+        return Watched(index, card, facts, None if node is None else node.number("gpu_id"))
+
+    def _open(self, gpu: Watched) -> None:
+        if gpu.fast:
+            return
+        unified = bool(gpu.facts["unified_memory"])
+        readings = [read for read in FAST_READINGS if not (unified and read is read_memory)]
+        absent: dict[str, str] = {}
+        for read in readings:
+            values, cost_s = _timed(read, gpu.card)
+            if cost_s > LEFT_OUT_S:
+                absent |= dict.fromkeys(values, TOO_SLOW)
+                continue
+            absent |= _missing(values)
+            (gpu.fast if cost_s <= DEAR_S else gpu.dear).append(read)
+        absent |= _missing(read_power_limit(gpu.card))
+        if unified:
+            absent |= dict.fromkeys([*read_memory(gpu.card), *read_link(gpu.card)], SHARED)
+        else:
+            absent |= _missing(read_link(gpu.card))
+            gpu.dear.append(read_link)
+        limits = read_limits(gpu.card)
+        for clock in ("sm", "memory"):
+            if limits[f"max_{clock}_clock_mhz"] is not None:  # switched off at this moment
+                absent.pop(f"{clock}_clock_mhz", None)
+        gpu.facts = {**gpu.facts, **limits, "absent": gpu.facts["absent"] | absent}
+
+    def _processes(self, gpu: Watched, servers: set[int]) -> list[Values]:
+        clients = self._clients.read(servers, time.monotonic())
+        found = processes_on(gpu.card.pci_bus_id, clients, servers, self._process_name)
+        if gpu.facts["unified_memory"]:
+            return [_all_in_one(process) for process in found]
+        if gpu.gpu_id is None or self._private_pids:
+            return found
+        known = {process["pid"] for process in found}
+        by_pid = read_kfd_memory(self._process_files, self._root, gpu.gpu_id)
+        return found + [
+            {
+                "pid": pid,
+                "name": self._process_name(pid),
+                "memory_bytes": memory_bytes,
+                "is_server": pid in servers,
+            }
+            for pid, memory_bytes in by_pid.items()
+            if pid not in known and memory_bytes > 0
+        ]
+
+
+def _missing(values: Values) -> dict[str, str]:
+    return {name: NOT_TOLD for name, value in values.items() if value is None}
+
+
+def _timed(read: Reading, card: Card) -> tuple[Values, float]:
+    """Return what a reading gives and what it costs when repeated: the first one opens files."""
+    read(card)
+    begun_s = time.perf_counter()
+    values = read(card)
+    return values, time.perf_counter() - begun_s
+
+
+def _all_in_one(process: Values) -> Values:
+    """Count all of a process's memory as the GPU's: there is but one kind to use."""
+    parts = [process["memory_bytes"], process["host_memory_bytes"]]
+    known = [part for part in parts if part is not None]
+    return process | {
+        "memory_bytes": sum(known) if known else None,
+        "host_memory_bytes": None,
+        "evicted_bytes": None,
+    }
+
+
+def open_amd(
+    process_name: Callable[[int], str | None], *, root: str = "", private_pids: bool
+) -> PatientGpus | None:
+    """Return AMD's GPUs, or None where there is none."""
+    cards = Cards(process_name, root=root, private_pids=private_pids)
+    return PatientGpus(cards, HUNG) if len(cards) else None

@@ -1,0 +1,1 @@
+"""The host's samples: CPU, memory, pressure, processes, cgroups, ports."""

@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs, by NVML and the kernel's own files."""

@@ -1,0 +1,191 @@
+"""The NVIDIA GPUs of this machine, for as long as NVML works.
+
+Strategy: when a GPU is lost everything is shut down, reported, and tried again after a pause that
+doubles from 5 to 60 s; a GPU that fails alone is left out while the others go on. A GPU is known
+by its UUID: it keeps its index through all of this, wherever NVML lists it afterwards. While NVML
+does not answer, the kernel's driver says which GPUs there are.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from slowtok.proxy.sampling.nvidia.calls import LOST, Device, GpuLost, Values
+from slowtok.proxy.sampling.nvidia.counters import LOOK_S
+from slowtok.proxy.sampling.nvidia.events import Xids
+from slowtok.proxy.sampling.nvidia.facts import read_facts
+from slowtok.proxy.sampling.nvidia.indices import Indices
+from slowtok.proxy.sampling.nvidia.kernel import listed_gpus
+from slowtok.proxy.sampling.nvidia.parts import Naming, make_parts
+from slowtok.proxy.sampling.nvidia.watched import Watched
+from slowtok.proxy.sampling.optional_readings import ALL, Extras
+
+STALL_S = 0.1
+"""A sample that took longer is of no one moment, and dropped: the period of the fast tier."""
+
+PAUSE_S = (5.0, 60.0)
+HEALTHY_S = 60.0
+"""After this long without a loss the next pause is the shortest again. No published source."""
+
+LIBRARY_NOT_FOUND = 12
+
+
+class Devices:
+    """All NVIDIA GPUs, through a module with the functions of `pynvml`."""
+
+    def __init__(
+        self, nvml: Any, process_name: Callable[[int], str | None], *, is_wsl: bool = False
+    ) -> None:
+        self._nvml = nvml
+        self._is_wsl = is_wsl
+        self._naming = Naming(process_name=process_name, is_hidden=is_wsl)
+        self._watched: list[Watched] = []
+        self._indices = Indices()
+        self._xids = Xids()
+        self._pause_s = PAUSE_S[0]
+        self._opened_at_s = 0.0
+        self._retry_at_s: float | None = 0.0
+        self.facts: list[Values] | None = None
+        self.reason: str | None = None
+        """Why there are no GPUs, or not all of them."""
+        self._stalled, self._past_errors = 0, 0
+        self._is_active = False
+
+    def __len__(self) -> int:
+        return sum(len(gpu.parts) for gpu in self._watched)
+
+    def counts(self) -> Values:
+        """Return what went wrong so far.
+
+        `gpu_errors` are calls that failed in a way that is neither absence nor loss.
+        """
+        errors = self._past_errors + sum(gpu.errors() for gpu in self._watched)
+        return {"gpu_errors": errors, "gpu_samples_stalled": self._stalled}
+
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
+        """Return one line for each GPU or slice; `dear` adds the 1 Hz tier and the processes.
+
+        `servers` are the pids of the watched servers; None where pids cannot be matched.
+        """
+        self._is_active = True
+        lines = self._each(lambda gpu: gpu.sample(dear=dear, servers=servers, extras=extras))
+        if dear:
+            self._tell_facts()
+        return lines
+
+    def sample_idle(self, servers: set[int] | None) -> list[Values]:
+        """Return memory and processes alone: who holds the memory before the next load."""
+        self._is_active = False
+        return self._each(lambda gpu: gpu.sample_idle(servers))
+
+    def look_s(self) -> float | None:
+        """Return how soon `look` should be called after a sample; None where it need not be."""
+        fast_links = self._is_active and any(gpu.needs_look for gpu in self._watched)
+        return LOOK_S if fast_links else None
+
+    def look(self) -> None:
+        """Look at the counters that wrap faster than samples are taken."""
+        for gpu in self._watched:
+            gpu.look()
+
+    def _each(self, sample: Callable[[Watched], list[Values]]) -> list[Values]:
+        now_s = time.monotonic()
+        if self._retry_at_s is not None and now_s >= self._retry_at_s:
+            self._open(now_s)
+        lines = []
+        for gpu in self._watched:
+            begun_s = time.monotonic()
+            try:
+                found = sample(gpu)
+            except GpuLost as lost:
+                self._lose(f"GPU {gpu.device.index}: {lost}")
+                break
+            if time.monotonic() - begun_s > STALL_S:
+                self._stalled += len(found)
+            else:
+                lines += found
+        return lines
+
+    def _open(self, now_s: float) -> None:
+        if self._watched:
+            self._close()
+        self._retry_at_s, self.reason = None, None
+        try:
+            self._nvml.nvmlInit()
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            self.facts = listed_gpus()
+            self.reason = _why(error)
+            if error.value != LIBRARY_NOT_FOUND:  # a library does not appear by itself
+                self._pause(now_s)
+            return
+        self._opened_at_s = now_s
+        self._indices.expect(count)
+        for position in range(count):
+            self._add(position)
+        self._xids.listen(self._nvml, [gpu.device for gpu in self._watched])
+        self.facts = []
+        self._tell_facts()
+        self._miss()
+        if self.reason is not None:
+            self._pause(now_s)
+
+    def _add(self, position: int) -> None:
+        try:
+            device = Device(self._nvml, position)
+            facts = read_facts(device, self._driver())
+            device.index = facts["index"] = self._indices.of_gpu(facts["uuid"], position)
+            parts = make_parts(device, facts, self._indices.of_slice, self._naming)
+            self._watched.append(
+                Watched(device, facts, parts, self._xids, is_wsl=self._is_wsl),
+            )
+        except (GpuLost, self._nvml.NVMLError) as error:
+            self.reason = f"GPU {position}: {error}"
+
+    def _tell_facts(self) -> None:
+        """Renew the facts, unless all GPUs are lost: then the last ones stand."""
+        for gpu in self._watched:
+            gpu.refresh_absent()
+        facts = [part.facts for gpu in self._watched for part in gpu.parts]
+        if facts and list(map(id, facts)) != list(map(id, self.facts or ())):
+            self.facts = facts  # another list only if there is news in it
+
+    def _miss(self) -> None:
+        missing = self._indices.missing({gpu.device.index for gpu in self._watched})
+        if missing and self.reason is None:
+            self.reason = f"GPU {missing[0]}: not listed by the driver any more"
+
+    def _driver(self) -> str | None:
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return None
+
+    def _lose(self, reason: str) -> None:
+        now_s = time.monotonic()
+        self._close()
+        self.reason = reason
+        if now_s - self._opened_at_s > HEALTHY_S:
+            self._pause_s = PAUSE_S[0]
+        self._pause(now_s)
+
+    def _close(self) -> None:
+        self._xids.stop()
+        for gpu in self._watched:
+            self._past_errors += gpu.errors()
+            gpu.close()
+        self._watched = []
+        # a failure means it was not initialised or is lost: nothing is left to give back
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _pause(self, now_s: float) -> None:
+        self._retry_at_s = now_s + self._pause_s
+        self._pause_s = min(self._pause_s * 2, PAUSE_S[1])
+
+
+def _why(error: Any) -> str:
+    if error.value == LIBRARY_NOT_FOUND:
+        return "NVML library not found"
+    return LOST.get(error.value, str(error))

@@ -1,0 +1,193 @@
+"""One NVIDIA GPU that answers: its readings by tier, each asked as often as it is worth.
+
+Strategy: each cheap reading is timed when the GPU is opened, and moved to the 1 Hz tier if it
+costs too much. Nothing here counts on the tiers being called regularly.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from slowtok.proxy.sampling.nvidia import fast
+from slowtok.proxy.sampling.nvidia.absent import absent_fields, rule_out
+from slowtok.proxy.sampling.nvidia.calls import DEAR_S, Device, GpuLost, Values, cost_s
+from slowtok.proxy.sampling.nvidia.counters import (
+    FAST_TICK_S,
+    PcieTraffic,
+    make_read_throttled,
+    read_energy,
+)
+from slowtok.proxy.sampling.nvidia.events import Xids
+from slowtok.proxy.sampling.nvidia.facts import read_again
+from slowtok.proxy.sampling.nvidia.health import Health
+from slowtok.proxy.sampling.nvidia.mid import read_link, read_power_limit
+from slowtok.proxy.sampling.nvidia.parts import Part, find_slices
+from slowtok.proxy.sampling.optional_readings import Extras
+
+Reading = Callable[[Device], Values]
+
+FAST_READINGS: tuple[Reading, ...] = (
+    fast.read_power,
+    fast.read_clocks,
+    fast.read_pstate,
+    fast.read_reasons,
+)
+"""Those of every GPU; `read_busy` and the traffic on the link are not known of slices."""
+
+LEVEL_READINGS: tuple[Reading, ...] = (
+    fast.read_temperature,
+    fast.read_margin,
+    read_power_limit,
+)
+"""What moves slowly enough to be asked at 1 Hz and told with every sample, as memory is."""
+
+DEAR_TICK_S = 1.0
+
+FACTS_S = 15.0
+"""How often limits and facts that failed are asked for again; that takes a millisecond."""
+
+
+class Watched:
+    """One GPU and its parts. `facts` of the parts are replaced, never changed."""
+
+    def __init__(
+        self, device: Device, facts: Values, parts: list[Part], xids: Xids, *, is_wsl: bool
+    ) -> None:
+        self.device = device
+        self.parts = parts
+        self._xids = xids
+        self._is_whole = parts[0].device is device
+        self._asked = (device,) if self._is_whole else (device, *(part.device for part in parts))
+        self._health = Health(is_virtual=facts["virtual"])
+        self._levels: Values = {}
+        self._fast: list[Reading] = []
+        self._dear: list[Reading] = [make_read_throttled(facts["driver"])]
+        self._traffic: PcieTraffic | None = None
+        self._is_burst = self._is_counting = False
+        self._absent_seen = -1
+        self._facts_at_s = time.monotonic() + FACTS_S
+        self._ruled_out = [rule_out(part.facts, is_wsl=is_wsl) for part in parts]
+        for read in (fast.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
+            self._add(read)
+        if not facts["unified_memory"]:  # there the link and its counters are placeholders
+            self._dear.append(read_link)
+            if self._is_whole:
+                self._add_traffic(facts)
+        for read in (*self._dear, read_energy, self._health.read):
+            read(device)  # once, to know what is absent
+        self._read_levels()
+
+    def _add(self, read: Reading) -> bool:
+        is_dear = cost_s(read, self.device) > DEAR_S
+        (self._dear if is_dear else self._fast).append(read)
+        return is_dear
+
+    def _add_traffic(self, facts: Values) -> None:
+        traffic = PcieTraffic(facts["max_pcie_generation"], facts["max_pcie_width"])
+        is_dear = cost_s(traffic.look, self.device) > DEAR_S
+        if is_dear:
+            self._dear.append(traffic.read)
+        else:
+            self._traffic = traffic
+        self._ruled_out[0] |= traffic.ruled_out(DEAR_TICK_S if is_dear else FAST_TICK_S)
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether its link must be looked at between samples too."""
+        return self._is_counting
+
+    def look(self) -> None:
+        """Look at the counters that wrap faster than samples are taken."""
+        if self._traffic is not None and self._is_counting:
+            self._is_counting = self._traffic.needs_look() and not self._is_burst
+            # a lost GPU is for the next sample to find, which reports it
+            with contextlib.suppress(GpuLost):
+                self._traffic.look(self.device)
+
+    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras) -> list[Values]:
+        """Return one line for each part; `dear` adds the 1 Hz tier, `extras` and health.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        line = self._begin()
+        for read in (*self._fast, *self._dear) if dear else self._fast:
+            line |= read(self.device)
+        line |= self._count_traffic(extras)
+        if dear:
+            self._read_levels()
+            self._refresh_facts()
+            if extras.energy:
+                line |= read_energy(self.device)
+            self._check_slices()
+            line |= self._health.read(self.device) | self._xids.read(self.device)
+        line |= self._levels
+        return [line | p.read(dear=dear, servers=servers, extras=extras) for p in self.parts]
+
+    def sample_idle(self, servers: set[int] | None) -> list[Values]:
+        """Return memory and processes alone.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        line = self._begin()
+        return [line | part.read_idle(servers) for part in self.parts]
+
+    def _refresh_facts(self) -> None:
+        """Put what changed, and what is told only now, into the facts of a whole GPU.
+
+        Raises:
+            GpuLost: it must be opened again.
+        """
+        now_s = time.monotonic()
+        if now_s < self._facts_at_s:
+            return
+        self._facts_at_s = now_s + FACTS_S
+        if self._is_whole:
+            self.parts[0].facts = read_again(self.device, self.parts[0].facts)
+
+    def refresh_absent(self) -> None:
+        """Put what turned out not to be there into the facts."""
+        seen = sum(len(device.absent) for device in self._asked)
+        if seen == self._absent_seen:
+            return
+        self._absent_seen = seen
+        for part, ruled_out in zip(self.parts, self._ruled_out, strict=True):
+            absent = absent_fields(self.device, part.device, part.facts) | ruled_out
+            if absent != part.facts.get("absent"):
+                part.facts = part.facts | {"absent": absent}
+
+    def errors(self) -> int:
+        """Return how many calls failed in a way that is neither absence nor loss."""
+        return sum(device.errors.total() for device in self._asked)
+
+    def close(self) -> None:
+        """Give back what the driver keeps for it; call this before NVML is shut down."""
+        for part in self.parts:
+            part.close()
+
+    def _read_levels(self) -> None:
+        for read in LEVEL_READINGS:
+            self._levels |= read(self.device)
+
+    def _count_traffic(self, extras: Extras) -> Values:
+        if self._traffic is None:
+            return {}
+        if extras.traffic == "steady":
+            self._is_burst, self._is_counting = False, self._traffic.needs_look()
+            return self._traffic.read(self.device)
+        told = self._traffic.tell() if self._is_burst else {}
+        if extras.traffic == "burst":
+            self._is_burst = self._is_counting = True
+            return self._traffic.read(self.device) | told
+        return told
+
+    def _begin(self) -> Values:
+        return {"kind": "gpu", "at_s": time.monotonic()}
+
+    def _check_slices(self) -> None:
+        if not self._health.is_due():
+            return
+        now = {uuid for uuid, _ in find_slices(self.device)}
+        if now != {part.facts["uuid"] for part in self.parts if part.facts.get("partition_of")}:
+            raise GpuLost("its MIG slices changed")

@@ -1,0 +1,163 @@
+"""Whether slowtok works with the aiohttp and the event loop that it finds, seen once at start.
+
+The names that it relies on are looked for, and one stream is relayed by the real parts, on loopback
+and a socket pair: what comes out has to be what went in, byte by byte.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import aiohttp
+from multidict import CIMultiDict
+
+from slowtok.proxy.http.aiohttp_private import missing
+from slowtok.proxy.http.connection import ClientServer
+from slowtok.proxy.http.request import ClientRequest
+from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
+from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.streaming import pass_chunks
+from slowtok.proxy.upstream.client import make_session, send
+
+LIMIT_S = 5.0  # it takes some ms; a machine that stood still is no reason to be slow from now on
+_QUESTION = b"GET /self-test HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_READS = (  # what the engine says, each time when the last has come: what it holds of the body
+    (b"5\r\ntoken\r\n", b"token"),
+    (b"2\r\nab\r\n1\r\nc\r\n", b"abc"),
+    (b"6\r\nhal", b"hal"),
+    (b"ves\r\n", b"ves"),
+)
+_END = b"0\r\n\r\n"
+
+
+class UnusableLibraryError(Exception):
+    """slowtok cannot serve with the libraries that are installed; its text says why."""
+
+
+async def can_tap(tell: Callable[..., None]) -> bool:
+    """Say whether streams may take the fast way, by a tap; where not, `tell` hears why, once.
+
+    Raises:
+        UnusableLibraryError: what is installed cannot be used at all.
+    """
+    gone = list(missing())
+    if needed := [used.name for used in gone if not used.is_for_speed]:
+        raise _unusable(f"has no {' and no '.join(needed)} that can be used as slowtok does")
+    why = f"has no {gone[0].name}" if gone else await _fault(may_tap=True)
+    if why is None:
+        return True
+    if (broken := await _fault(may_tap=False)) is not None:
+        raise _unusable(broken)
+    tell("fast-path-off", library=f"aiohttp {aiohttp.__version__}", why=why)
+    return False
+
+
+def _unusable(why: str) -> UnusableLibraryError:
+    return UnusableLibraryError(
+        f"aiohttp {aiohttp.__version__} cannot be used: it {why}; install the version that slowtok"
+        " asks for (pip install --upgrade slowtok)"
+    )
+
+
+async def _fault(*, may_tap: bool) -> str | None:
+    """Relay a stream; return what was wrong with it, None where it is whole."""
+    broke: list[str] = []
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        broke.append(str(context.get("exception") or context["message"])[:80])
+
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(note)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            is_right = await _stream_is_right(broke, may_tap=may_tap)
+    except Exception as error:  # noqa: BLE001 - whatever another version may do
+        return f"breaks a stream ({broke[0] if broke else type(error).__name__})"
+    finally:
+        loop.set_exception_handler(before)
+    return None if is_right and not broke else "changes the bytes of a stream"
+
+
+async def _stream_is_right(broke: list[str], *, may_tap: bool) -> bool:
+    """Relay a stream read by read; say whether each reaches the client as it should."""
+    said: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def be_engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        while read := await said.get():
+            writer.write(read)
+        writer.close()
+
+    engine = await asyncio.start_server(be_engine, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
+    ours, theirs = socket.socketpair()
+    async with make_session(LIMIT_S) as session:
+
+        async def serve(request: ClientRequest) -> ClientReply:
+            try:
+                return await _serve(session, url, request, may_tap=may_tap)
+            except Exception as error:
+                broke.append(str(error)[:80])
+                raise ConnectionError from error
+
+        server = ClientServer(serve, request_factory=partial(ClientRequest, is_stopping=bool))
+        await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
+        client, asking = await asyncio.open_connection(sock=ours)
+        try:
+            asking.write(_QUESTION)
+            said.put_nowait(_HEAD)
+            await client.readuntil(b"\r\n\r\n")
+            for read, payload in _READS:
+                said.put_nowait(read)
+                if await _payload(client, len(payload)) != payload:
+                    return False
+            said.put_nowait(_END)
+            return await client.readexactly(len(_END)) == _END
+        finally:
+            said.put_nowait(b"")
+            asking.close()
+            engine.close()
+            await server.shutdown(0.0)
+
+
+async def _payload(client: asyncio.StreamReader, size_bytes: int) -> bytes:
+    """Return the next bytes of the body, out of their chunks."""
+    found = b""
+    while len(found) < size_bytes:
+        size_line = await client.readuntil(b"\r\n")
+        piece = await client.readexactly(int(size_line, 16) + 2)
+        found += piece.removesuffix(b"\r\n")
+    return found
+
+
+async def _serve(
+    session: aiohttp.ClientSession, url: str, request: ClientRequest, *, may_tap: bool
+) -> ClientReply:
+    """Relay one stream as `Relay` does, while nobody looks."""
+    reply = await send(session, url, "GET", "/", CIMultiDict(), None)
+    response = ClientReply(reply.status, CIMultiDict())
+    with reply:
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return response
+        exchange = Exchange(
+            request_id="", method="GET", path="/", started_unix_s=0.0, accepted_at_s=0.0
+        )
+        await pass_chunks(
+            request,
+            reply,
+            response,
+            exchange,
+            None,
+            BacklogWatch(lambda: 0),
+            BacklogRoom(transport, HeldBytes(0), exchange),
+            may_tap=may_tap,
+        )
+        await response.write_eof()
+    return response

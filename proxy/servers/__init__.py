@@ -1,1 +1,0 @@
-"""Facts about the inference servers, asked out of band."""

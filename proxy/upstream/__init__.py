@@ -1,0 +1,1 @@
+"""Towards engines: connections, requests and replies, taken apart strictly."""

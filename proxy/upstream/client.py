@@ -1,0 +1,186 @@
+"""The way to one engine: asking it, and foreign exceptions mapped to `UpstreamError`."""
+
+import asyncio
+import errno
+from dataclasses import dataclass
+from typing import cast
+
+import aiohttp
+
+from slowtok.proxy.http.errors import WHAT_TO_CHECK
+from slowtok.proxy.http.headers import Headers
+from slowtok.proxy.upstream.connection import (
+    MAX_HEAD_BYTES,
+    READ_BUFFER_BYTES,
+)
+from slowtok.proxy.upstream.connector import EngineConnector
+from slowtok.proxy.upstream.reply import EngineReply, ask
+from slowtok.proxy.upstream.reply_head import FINAL, BadReply
+from slowtok.proxy.upstream.request import Body, make_request
+
+# llama-server and vLLM drop idle connections after 5 s (read in their sources): ours go first.
+KEEPALIVE_S = 4.0
+MAX_STALE_S = 1.0  # a dropped connection shows in a round trip; later the engine was at work
+
+_EXHAUSTED = frozenset(  # of this machine, which is no fault of the engine's
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
+_CONNECTION_BROKE = aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError
+
+
+@dataclass(eq=False, kw_only=True)
+class UpstreamError(Exception):
+    """The engine could not be asked, or did not answer.
+
+    `status` is ours towards the client: 502 where the engine refused or broke, 504 where it kept
+    silent. `ended` is the record's word, `check` what the user should look at.
+    """
+
+    status: int
+    ended: str
+    failed: str
+    check: str
+
+
+def make_session(
+    connect_timeout_s: float, max_head_bytes: int = MAX_HEAD_BYTES
+) -> aiohttp.ClientSession:
+    """Return the session that all upstreams share: nothing decoded, followed, kept or added."""
+    return aiohttp.ClientSession(
+        connector=EngineConnector(
+            max_head_bytes,
+            KEEPALIVE_S,
+            limit=0,
+            ttl_dns_cache=60,
+            enable_cleanup_closed=False,
+        ),
+        # No total time-out: a long prefill is silent for minutes and that is no fault.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        trust_env=False,
+        read_bufsize=READ_BUFFER_BYTES,
+        max_line_size=max_head_bytes,
+        max_field_size=max_head_bytes,
+    )
+
+
+async def send(
+    session: aiohttp.ClientSession,
+    base_url: str,
+    method: str,
+    target: str,
+    headers: Headers,
+    body: Body,
+) -> EngineReply:
+    """Send one request and return the reply once its head is there.
+
+    `target` is the client's own path and query, passed without being decoded. An engine may drop
+    an idle connection at the very moment in which we use it: a request that met no other answer
+    than that is sent again where its body still can be. On a fresh connection nothing is repeated,
+    so that no failure is hidden and no prompt is run twice.
+
+    Raises:
+        UpstreamError: the engine refused, broke or timed out before its head was complete.
+    """
+    connector = cast("EngineConnector", session.connector)
+    address = connector.address(base_url)
+    request = make_request(address, method, target, headers, body)
+    now_s = asyncio.get_running_loop().time
+    while True:
+        connection, began_s = None, now_s()
+        try:
+            connection = await connector.reach(address, session.timeout)
+            reply = await ask(connection, request, address.origin)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            at_once = now_s() - began_s < MAX_STALE_S
+            resendable = at_once and isinstance(body, bytes | None)
+            was_idle = connection is not None and connection.was_idle and not connection.heard
+            if not (was_idle and resendable and isinstance(error, _CONNECTION_BROKE)):
+                raise _error_for(error, base_url) from error
+        else:
+            if reply.status >= FINAL:
+                return reply
+            reply.close()  # 101 would make what follows another protocol, which nobody asked for
+            raise _no_reply(base_url, f"status {reply.status}")
+
+
+def no_engine(looked_at: str) -> UpstreamError:
+    """Return the error of a request for which there is no engine; `looked_at` says where."""
+    return UpstreamError(
+        status=502,
+        ended="no-engine",
+        failed=f"no inference server found ({looked_at})",
+        check=WHAT_TO_CHECK["no-engine"],
+    )
+
+
+def broke_off(reply: EngineReply) -> UpstreamError:
+    """Return the error of a whole reply that ended before its end."""
+    return UpstreamError(
+        status=502,
+        ended="upstream-error",
+        failed=f"{reply.origin} broke off in the middle of its reply",
+        check=WHAT_TO_CHECK["upstream-error"],
+    )
+
+
+def _error_for(error: BaseException, base_url: str) -> UpstreamError:
+    if isinstance(error, asyncio.TimeoutError):
+        return UpstreamError(
+            status=504,
+            ended="timeout",
+            failed=f"{base_url} did not accept the connection in time",
+            check=WHAT_TO_CHECK["timeout"],
+        )
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        return UpstreamError(
+            status=503,
+            ended="overloaded",
+            failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
+            check=WHAT_TO_CHECK["overloaded"],
+        )
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "")
+        return UpstreamError(
+            status=502,
+            ended="upstream-refused",
+            failed=f"{base_url} shows a certificate that is not trusted here ({why[:80]})",
+            check="trust it (SSL_CERT_FILE names a file of certificates), or ask it over http",
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        refused = error.os_error.errno == errno.ECONNREFUSED
+        what = "refused the connection" if refused else f"cannot be reached ({_words(error)})"
+        return UpstreamError(
+            status=502,
+            ended="upstream-refused",
+            failed=f"{base_url} {what}",
+            check=WHAT_TO_CHECK["upstream-refused"],
+        )
+    if isinstance(error, _CONNECTION_BROKE):
+        return UpstreamError(
+            status=502,
+            ended="upstream-error",
+            failed=f"{base_url} closed the connection before it answered",
+            check=WHAT_TO_CHECK["upstream-error"],
+        )
+    return _no_reply(base_url, _words(error))
+
+
+def _no_reply(base_url: str, words: str) -> UpstreamError:
+    return UpstreamError(
+        status=502,
+        ended="upstream-error",
+        failed=f"{base_url} sent no valid HTTP reply ({words})",
+        check="is this address an inference server?",
+    )
+
+
+def _words(error: BaseException) -> str:
+    """Name an error without its text, which may hold bytes that the engine sent."""
+    if isinstance(error, BadReply):
+        return str(error)
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        return error.os_error.strerror[:80]
+    return type(error).__name__

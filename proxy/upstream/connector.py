@@ -1,0 +1,123 @@
+"""The connections to engines: opened by aiohttp's connector, and kept by our own few lines."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import aiohttp
+from yarl import URL
+
+from slowtok.proxy.http.aiohttp_private import open_connection
+from slowtok.proxy.upstream.connection import EngineConnection
+from slowtok.proxy.upstream.fair_reads import FairReads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where an engine is asked: what is the same for all requests to it.
+
+    `path` comes before each target; `origin` is for messages. `idle` are the connections that are
+    kept for the next request, the one that has rested longest first.
+    """
+
+    url: URL
+    host: str
+    path: str
+    origin: str
+    idle: "deque[EngineConnection]"
+
+
+class EngineConnector(aiohttp.TCPConnector):
+    """Connects the session that asks the engines how they are, and apart from it what is relayed.
+
+    What is relayed has connections of its own, which another connector opens and which are kept
+    here, each for `keep_s`: to give one back to aiohttp and take it again for each request costs
+    more than to write the request. One that was spoken on meanwhile is closed and not used: one
+    client would get what was meant for another.
+    """
+
+    def __init__(self, max_head_bytes: int, keep_s: float, **options: Any) -> None:
+        super().__init__(keepalive_timeout=keep_s, **options)
+        self._opener = aiohttp.TCPConnector(**options)
+        self._events = asyncio.get_running_loop()
+        self._turns = FairReads(self._events)
+        self._max_head_bytes = max_head_bytes
+        self._keep_s = keep_s
+        self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
+        self._open = WeakSet[EngineConnection]()
+        self._closing_old: asyncio.TimerHandle | None = None
+
+    def address(self, base_url: str) -> Address:
+        """Return how the engine at `base_url` is asked."""
+        known = self._addresses.get(base_url)
+        if known is None:
+            url = URL(base_url, encoded=True)
+            known = self._addresses[base_url] = Address(
+                url=url,
+                host=url.host_port_subcomponent or "",
+                path=url.raw_path.rstrip("/"),
+                origin=str(url.origin()),
+                idle=deque(),
+            )
+        return known
+
+    async def reach(self, address: Address, limits: aiohttp.ClientTimeout) -> EngineConnection:
+        """Return a connection that was kept; without one it is opened.
+
+        Raises:
+            aiohttp.ClientError, OSError: it could not be, as aiohttp's connector says it.
+        """
+        reached = self._take(address.idle)
+        if reached is None:
+            reached = EngineConnection(self._events, self._max_head_bytes, self._keep, self._turns)
+            reached.idle = address.idle
+            reached.lease = await open_connection(self._opener, address.url, limits, reached)
+            self._open.add(reached)
+            reached.should_close = reached.lease.is_spoken_on
+        return reached
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        """Close all connections, those that are in use, too."""
+        if self._closing_old is not None:
+            self._closing_old.cancel()
+        for connection in list(self._open):
+            connection.close()
+        for address in self._addresses.values():
+            address.idle.clear()
+        await self._opener.close(abort_ssl=abort_ssl)
+        await super().close(abort_ssl=abort_ssl)
+
+    def _take(self, idle: "deque[EngineConnection]") -> EngineConnection | None:
+        oldest_s = self._events.time() - self._keep_s
+        while idle:
+            kept = idle.popleft()
+            if kept.rested_at_s >= oldest_s and kept.is_silent():
+                kept.was_idle = True
+                return kept
+            kept.close()
+        return None
+
+    def _keep(self, connection: "EngineConnection") -> None:
+        if self.closed or connection.should_close:
+            connection.close()
+            return
+        connection.rested_at_s = self._events.time()
+        connection.idle.append(connection)
+        if self._closing_old is None:
+            self._closing_old = self._events.call_later(self._keep_s, self._close_old)
+
+    def _close_old(self) -> None:
+        """Close what nobody took in time; look again when the next one has rested so long."""
+        self._closing_old = None
+        now_s = self._events.time()
+        due_s = []
+        for address in self._addresses.values():
+            idle = address.idle
+            while idle and idle[0].rested_at_s + self._keep_s <= now_s:
+                idle.popleft().close()
+            if idle:
+                due_s.append(idle[0].rested_at_s + self._keep_s)
+        if due_s:
+            self._closing_old = self._events.call_at(min(due_s), self._close_old)

@@ -1,0 +1,1 @@
+"""slowtok's own pages under /slowtok/: the API and the live page."""

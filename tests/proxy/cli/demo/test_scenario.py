@@ -1,0 +1,108 @@
+"""The demo as a user runs it."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.running import keep_ram_bandwidth
+from slowtok.proxy.cli.demo.scenario import run_demo
+
+LIMIT_S = 400.0  # 40 s on a machine with nothing else to do
+END_S = 20.0
+ENDINGS = (
+    signal.SIGINT,
+    pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+    pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    signal.SIGKILL,
+)
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    assert run_demo() == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "pip install 'slowtok[demo]'" in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.engine
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_demo(model=tmp_path / "none.gguf") == 1
+    assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.engine
+def test_a_model_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"not a model")
+
+    assert run_demo(model=tmp_path / "bad.gguf") == 1
+    assert "the engine did not start" in capsys.readouterr().err
+
+
+@pytest.mark.engine
+@pytest.mark.demo
+@pytest.mark.engine_speed
+def test_the_whole_demo(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    """Somebody else's load may disturb single requests, which are then said to be so."""
+    keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
+    with demo(tmp_path, "--json") as running:
+        out, err = running.communicate(timeout=LIMIT_S)
+
+    assert running.returncode == 0, err
+    assert "\x1b" not in err
+    found = json.loads(out)
+    assert found["convinces"] is True
+    assert len(found["requests"]) == 12
+    for request in found["requests"]:
+        assert request["record"]["status"] == 200
+        assert request["as_expected"] or request["label"] in err
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_process_outlives_it(
+    tmp_path: Path, ram_bytes_per_s: float, ending: signal.Signals
+) -> None:
+    keep_ram_bandwidth(tmp_path, ram_bytes_per_s)
+    with demo(tmp_path) as running:
+        assert running.stdout is not None
+        while "Healthy" not in (line := running.stdout.readline()):
+            assert line, running.communicate()
+        children = psutil.Process(running.pid).children(recursive=True)
+        running.send_signal(ending)
+        running.communicate(timeout=END_S)
+
+    assert len(children) >= 2
+    _, alive = psutil.wait_procs(children, timeout=END_S)
+    assert alive == []
+    assert running.returncode == (-signal.SIGKILL if ending == signal.SIGKILL else 1)
+
+
+@contextmanager
+def demo(state_dir: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `slowtok demo`, kept apart from this process's settings."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLOWTOK_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "slowtok.proxy", "demo", "--state-dir", str(state_dir), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment, "TMPDIR": str(state_dir)},
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()

@@ -1,0 +1,135 @@
+"""Setups as JSON lines: one answer for each, in order, whatever stands between them."""
+
+import io
+from typing import Any
+
+import orjson
+import pytest
+
+from slowtok.proxy.cli.commands.fit import bounded_lines
+from slowtok.proxy.cli.fit.batch import MOST_LINE_BYTES, answer, answers
+
+ROW: dict[str, Any] = {
+    "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
+    "backend": "llama.cpp CUDA", "engine_build": "4426e298 (b2824)",
+    "model": "llama 8B Q4_K - Medium", "params_b": "8.03", "quant": "Q4_K_M",
+    "weights_gib": "4.58", "n_layers": "32", "n_kv_heads": "8", "head_dim": "128",
+    "context_depth": "4096", "kv_dtype": "f16", "ngl_or_offload": "99",
+}  # fmt: skip
+RATE = {"low", "expected", "high", "ceiling"}
+
+
+def ask(**changes: Any) -> dict[str, Any]:
+    return answer(orjson.dumps(ROW | changes), 1)
+
+
+def test_a_whole_row() -> None:
+    found = ask()
+    assert list(found) == ["decode_tps", "prefill_tps", "vram_gib", "fits", "basis"]
+    decode = found["decode_tps"]
+    assert set(decode) == set(found["prefill_tps"]) == RATE
+    assert decode["low"] < decode["expected"] < decode["high"] < decode["ceiling"]
+    assert found["fits"] is True
+    assert found["vram_gib"]["weights"] == pytest.approx(4.58, abs=0.001)
+    assert found["vram_gib"]["kv_cache"] == pytest.approx(0.5)  # 512 MiB, as llama.cpp prints
+    assert found["basis"][0].startswith("roofline")
+
+
+def test_numbers_and_text_say_the_same() -> None:
+    numbers = {"n_gpus": 1, "vram_gb": 24, "mem_bw_gbs": 1008.1, "params_b": 8.03}
+    numbers |= {"weights_gib": 4.58, "n_layers": 32, "context_depth": 4096, "ngl_or_offload": 99}
+    assert ask(**numbers) == ask()
+
+
+@pytest.mark.parametrize("column", sorted(ROW))
+def test_anything_may_be_missing(column: str) -> None:
+    found = answer(orjson.dumps({k: v for k, v in ROW.items() if k != column}), 1)
+    assert "error" not in found
+    assert found["decode_tps"]["ceiling"] is None or found["decode_tps"]["ceiling"] > 100
+    assert ask(**{column: None}) == ask(**{column: ""}) == found
+
+
+def test_nothing_known_is_null_with_a_reason() -> None:
+    found = answer(b"{}", 1)
+    assert set(found["decode_tps"].values()) == {None}
+    assert found["fits"] is None
+    assert "size" in found["basis"][0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"gpu,model", "not JSON"),
+        (b'{"gpu": "x"', "not JSON"),
+        (b"[1, 2]", "not a JSON object"),
+        (b'"text"', "not a JSON object"),
+        (b'\xff{"gpu": 1}', "not JSON"),
+        (b'{"params_b": "many"}', "params_b is not a number: 'many'"),
+        (b'{"params_b": true}', "params_b is not a number"),
+        (b'{"params_b": {"a": 1}}', "params_b is not a number"),
+        (b'{"params_b": 8, "quant": "Q4_0", "context_depth": -1}', "context_depth is out of range"),
+        (b'{"n_gpus": 1e8, "params_b": 8, "quant": "Q4_0"}', "n_gpus"),
+        (b'{"params_b": 8, "quant": "Q4_0", "n_layers": 1e8}', "n_layers"),
+        (b" " * (MOST_LINE_BYTES + 1), "longer than"),
+    ],
+)
+def test_a_bad_line_is_named(line: bytes, said: str) -> None:
+    found = answer(line, 7)
+    assert found["error"].startswith("line 7: ")
+    assert said in found["error"]
+    assert len(found["error"]) < 200
+
+
+def test_the_rest_goes_on_and_blank_lines_are_no_setups() -> None:
+    good = orjson.dumps(ROW)
+    found = list(answers([good, b"\n", b"bad\n", b"   \n", good]))
+    assert [each.get("line") for each in found] == [None, 3, None]
+    assert found[0] == found[2]
+
+
+def test_a_huge_line_costs_its_beginning_only() -> None:
+    stream = io.BytesIO(b"{" + b" " * (3 * MOST_LINE_BYTES) + b"}\n" + orjson.dumps(ROW))
+    first, second = bounded_lines(stream)
+    assert len(first) == MOST_LINE_BYTES + 1
+    assert answer(second, 2) == ask()
+
+
+def test_a_file_larger_than_the_card_is_answered_with_a_split() -> None:
+    found = ask(weights_gib=40, params_b="70.55", n_layers=80, context_depth=0, ngl_or_offload=99)
+    whole = ask(weights_gib=40, params_b="70.55", n_layers=80, context_depth=0, vram_gb=80)
+    assert found["fits"] is False
+    assert whole["fits"] is True
+    assert found["decode_tps"]["high"] < whole["decode_tps"]["low"]
+    assert any("of 80 layers on GPUs" in line for line in found["basis"])
+    assert any("60 GB/s assumed" in line for line in found["basis"])
+
+
+@pytest.mark.parametrize(
+    ("said", "slower"),
+    [("99", 1.0), ("all", 1.0), ("ngl 20/33", 3.0), ("16", 4.0), ("99, no-kv-offload", 1.5)],
+)
+def test_layers_and_cache_in_ram_are_as_slow_as_they_are(said: str, slower: float) -> None:
+    expected, whole = (ask(ngl_or_offload=o)["decode_tps"]["expected"] for o in (said, "99"))
+    assert whole / expected >= slower
+
+
+def test_a_cpu_of_unknown_ram_gets_a_wide_band_and_no_ceiling() -> None:
+    cpu = {"gpu": "CPU Ryzen 9", "ngl_or_offload": "cpu", "mem_bw_gbs": None, "vram_gb": None}
+    found = ask(**cpu)["decode_tps"]
+    told = ask(**(cpu | {"mem_bw_gbs": 60}))["decode_tps"]
+    assert found["ceiling"] is None
+    assert found["low"] < told["low"]
+    assert found["high"] > told["high"]
+    assert found["expected"] == told["expected"]
+
+
+def test_speculation_has_no_ceiling() -> None:
+    assert ask(backend="llama.cpp CUDA + MTP n=2")["decode_tps"]["ceiling"] is None
+    assert ask(model="Llama-3-8B-MTP-GGUF")["decode_tps"]["ceiling"] is None
+
+
+def test_one_bit_weights_have_a_ceiling_and_no_band() -> None:
+    found = ask(quant="Q1_0", weights_gib=1.1)
+    assert found["decode_tps"]["low"] is None
+    assert found["decode_tps"]["ceiling"] > 0
+    assert any("2 bits or less" in line for line in found["basis"])

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import gguf
+import numpy as np
+import orjson
+import pytest
+
+from slowtok.proxy.engines.probing.reply import Reply
+
+RECORDED = Path(__file__).with_name("recorded")
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """Write the smallest file that has facts: one matrix of 10 x 32 half-precision values."""
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(1)
+    writer.add_embedding_length(32)
+    writer.add_head_count(2)
+    writer.add_tensor("token_embd.weight", np.zeros((10, 32), dtype=np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+class Recorded:
+    """Replies of real engines: llama.cpp's server (October 2026) and vLLM 0.32."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    def __call__(self, what: str) -> Reply:
+        lines = (RECORDED / f"{self.engine}.{what}.jsonl").read_text(encoding="utf-8").splitlines()
+        reads = [orjson.loads(line)["bytes"] for line in lines[1:]]
+        head, _, body = "".join(reads).encode().partition(b"\r\n\r\n")
+        first, *rest = head.decode().split("\r\n")
+        pairs = (line.partition(": ") for line in rest)
+        headers = {name.lower(): value for name, _, value in pairs}
+        return Reply(status=int(first.split()[1]), headers=headers, body=body)
+
+
+@pytest.fixture
+def llama_server_reply() -> Recorded:
+    return Recorded("llama-server-2026.10")
+
+
+@pytest.fixture
+def vllm_reply() -> Recorded:
+    return Recorded("vllm-0.32")

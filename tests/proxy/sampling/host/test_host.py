@@ -1,0 +1,201 @@
+import sys
+
+import pytest
+
+from slowtok.proxy.sampling.host.host import (
+    CoreTicks,
+    HostReader,
+    count_performance_cores,
+    count_physical_cores,
+    cpu_usage,
+    parse_cpu_list,
+    parse_cpu_ticks,
+    parse_field,
+    parse_kib,
+    parse_stall_us,
+    read_host_facts,
+)
+from slowtok.proxy.sampling.host.procfs import ProcFiles
+
+# Recorded on a virtual machine with two cores, Linux 6.18; long lines are cut.
+STAT = b"""\
+cpu  7711 0 3530 164068 103 0 24 16 0 0
+cpu0 2755 0 1413 83561 4 0 9 1 0 0
+cpu1 4956 0 2117 80506 98 0 15 15 0 0
+intr 608014 0 0 0 0 0 0 0 0 0 0 0 0 0
+ctxt 1174217
+btime 1795157449
+"""
+MEMINFO = b"""\
+MemTotal:       24684092 kB
+MemFree:        22966284 kB
+MemAvailable:   24166264 kB
+Buffers:           17196 kB
+"""
+VMSTAT = b"nr_free_pages 5741571\npgpgin 1189645\npswpin 17\npswpout 3\npgmajfault 963\n"
+PRESSURE_CPU = b"some avg10=0.72 avg60=0.52 avg300=2.21 total=22185233\n"
+PRESSURE_IO = b"""\
+some avg10=0.12 avg60=0.02 avg300=0.00 total=893026
+full avg10=0.12 avg60=0.02 avg300=0.00 total=811246
+"""
+
+
+class RecordedFiles(ProcFiles):
+    """Files with a chosen content."""
+
+    def __init__(self, texts: dict[str, bytes]) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def read(self, path: str) -> bytes | None:
+        return self.texts.get(path)
+
+
+def core(busy: int, total: int, steal: int = 0) -> CoreTicks:
+    return CoreTicks(busy=busy, steal=steal, total=total)
+
+
+def test_machine_without_any_file_gives_no_values() -> None:
+    reader = HostReader(RecordedFiles({}))
+
+    assert set(reader.read(dear=True).values()) == {None}
+    assert set(reader.read(dear=True).values()) == {None}
+
+
+def test_cpu_ticks_of_a_recorded_file() -> None:
+    cores = parse_cpu_ticks(STAT)
+
+    assert cores[0] == core(busy=2755 + 1413 + 9 + 1, steal=1, total=87743)
+    assert cores[1] == core(busy=4956 + 2117 + 15 + 15, steal=15, total=87707)
+
+
+def test_guest_time_is_not_counted_twice() -> None:
+    cores = parse_cpu_ticks(b"cpu  1\ncpu0 100 0 0 100 0 0 0 0 60 0\n")
+
+    assert cores[0] == core(busy=100, total=200)
+
+
+def test_old_kernels_have_fewer_columns() -> None:
+    assert parse_cpu_ticks(b"cpu 1\ncpu0 10 0 10 80 5\n")[0] == core(busy=20, total=105)
+
+
+def test_usage_between_two_readings() -> None:
+    usage = cpu_usage(
+        {0: core(100, 1000), 1: core(0, 1000)}, {0: core(110, 1020), 1: core(20, 1020)}
+    )
+
+    assert usage is not None
+    assert usage.busy_cores == 1.5
+    assert (usage.busiest_core, usage.busiest_ratio) == (1, 1.0)
+
+
+def test_steal_is_counted_and_is_busy_too() -> None:
+    usage = cpu_usage({0: core(0, 0)}, {0: core(busy=30, total=100, steal=10)})
+
+    assert usage is not None
+    assert (usage.busy_cores, usage.steal_cores) == (0.3, 0.1)
+
+
+def test_cores_that_came_or_did_not_tick_are_left_out() -> None:
+    usage = cpu_usage(
+        {0: core(0, 0), 1: core(5, 5)}, {0: core(50, 100), 1: core(5, 5), 2: core(9, 9)}
+    )
+
+    assert usage is not None
+    assert usage.busy_cores == 0.5
+
+
+def test_no_time_between_readings_is_unknown_and_not_idle() -> None:
+    assert cpu_usage({0: core(5, 10)}, {0: core(5, 10)}) is None
+    assert cpu_usage({}, {0: core(5, 10)}) is None
+
+
+def test_idle_that_steps_back_keeps_the_ratio_in_range() -> None:
+    usage = cpu_usage({0: core(100, 200)}, {0: core(115, 210)})
+
+    assert usage is not None
+    assert usage.busy_cores == 1.0
+
+
+def test_fields_are_found_by_their_whole_name() -> None:
+    assert parse_field(VMSTAT, b"pswpin ") == 17
+    assert parse_field(VMSTAT, b"nr_free_pages ") == 5741571
+    assert parse_field(VMSTAT, b"pswp ") is None
+    assert parse_field(VMSTAT, b"free_pages ") is None
+    assert parse_field(b"pswpin \n", b"pswpin ") is None
+
+
+def test_memory_is_in_bytes() -> None:
+    assert parse_kib(MEMINFO, b"MemAvailable") == 24166264 * 1024
+    assert parse_kib(MEMINFO, b"SwapFree") is None
+
+
+def test_stall_totals() -> None:
+    assert parse_stall_us(PRESSURE_CPU, b"some") == 22185233
+    assert parse_stall_us(PRESSURE_IO, b"full") == 811246
+    assert parse_stall_us(PRESSURE_CPU, b"full") is None  # before Linux 5.13
+    assert parse_stall_us(b"", b"some") is None
+
+
+def test_physical_cores_are_distinct_sibling_lists() -> None:
+    assert count_physical_cores([b"0,4\n", b"1,5\n", b"0,4\n", b"1,5\n"]) == 2
+    assert count_physical_cores([]) is None
+
+
+INTEL = {core: b"%d,%d\n" % (core // 2 * 2, core // 2 * 2 + 1) for core in range(4)} | {
+    core: b"%d\n" % core for core in range(4, 8)
+}
+"""Two performance cores of two hardware threads each, four efficiency cores."""
+
+
+@pytest.mark.parametrize(
+    ("siblings", "told", "strengths", "count"),
+    [
+        pytest.param(INTEL, {0, 1, 2, 3}, {}, 2, id="the kernel says which"),
+        pytest.param(
+            INTEL, None, {c: 5_000_000 if c < 4 else 3_800_000 for c in range(8)}, 2, id="by clock"
+        ),
+        pytest.param(
+            {c: b"%d\n" % c for c in range(6)},
+            None,
+            {0: 1024, 1: 1010, 2: 700, 3: 700, 4: 300, 5: 300},
+            2,
+            id="by capacity",
+        ),
+        pytest.param(
+            INTEL, None, {c: 5_700_000 if c else 6_000_000 for c in range(8)}, None, id="favoured"
+        ),
+        pytest.param(INTEL, None, {}, None, id="nothing tells"),
+        pytest.param(INTEL, None, {0: 5_000_000, 4: 3_000_000}, None, id="told of some alone"),
+        pytest.param({}, None, {}, None, id="no topology"),
+    ],
+)
+def test_performance_cores(
+    siblings: dict[int, bytes], told: set[int] | None, strengths: dict[int, int], count: int | None
+) -> None:
+    assert count_performance_cores(siblings, told, strengths) == count
+
+
+def test_a_list_of_cores() -> None:
+    assert parse_cpu_list(b"0-2,5\n") == {0, 1, 2, 5}
+    assert parse_cpu_list(b"\n") == set()
+
+
+def test_clock_is_that_of_the_busiest_core() -> None:
+    clock = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    texts = {clock.format(0): b"800000\n", clock.format(1): b"4712000\n"}
+    files = RecordedFiles(texts | {"/proc/stat": STAT})
+    reader = HostReader(files)
+    reader.read(dear=True)
+    files.texts["/proc/stat"] = STAT.replace(b"cpu1 4956", b"cpu1 4976")
+
+    assert reader.read(dear=True)["cpu_mhz"] == 4712.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
+def test_this_machine_has_plausible_facts() -> None:
+    facts = read_host_facts(ProcFiles())
+
+    assert facts["os"] in ("linux", "wsl")
+    assert (facts["cpu_logical_cores"] or 0) >= (facts["cpu_physical_cores"] or 1) >= 1
+    assert (facts["ram_bytes"] or 0) > 1 << 28
