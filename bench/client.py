@@ -14,7 +14,7 @@ from bench.engine import MARK, TIME_DIGITS, WHOLE_END
 PATH = "/v1/chat/completions"
 _END = b"0\r\n\r\n"
 _TAIL_BYTES = len(_END)
-MOST_S = 30.0  # a run that takes longer is stuck
+MAX_S = 30.0  # a run that takes longer is stuck
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Client:
         self,
         *,
         requests: int = sys.maxsize,
-        seconds: float = MOST_S,
+        seconds: float = MAX_S,
         ramp_s: float = 0.0,
         looks: Sequence[tuple[float, Callable[[Heard], None]]] = (),
     ) -> Heard:
@@ -106,8 +106,8 @@ class Client:
             select.select([self._selector], [], [], step_s if starting else 0.05)
             for key, _ in self._selector.select(0):
                 self._read(key.data)
-        if seconds == MOST_S and self._open:
-            raise SystemExit(f"{self._open} replies did not end in {MOST_S:.0f} s")
+        if seconds == MAX_S and self._open:
+            raise SystemExit(f"{self._open} replies did not end in {MAX_S:.0f} s")
         for key in list(self._selector.get_map().values()):
             key.data.sock.close()
         self._selector.close()

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from bench import diagnosis, sampling
-from bench.client import MOST_S, Client, make_request
+from bench.client import MAX_S, Client, make_request
 from bench.processes import MIB, resident_bytes
 from bench.report import shown
 from bench.ways import RELAY_CORE, Way, free_port, slowtok_command, started, state_folder
@@ -78,8 +78,8 @@ def record_ms(engine: int, times: int) -> float:
                 Client(port, make_request(tokens=20, gap_us=10_000), 1, tokens=20).run(requests=1)
                 ended_s = time.monotonic()
                 while log.read_bytes().count(A_RECORD) <= number:
-                    if time.monotonic() > ended_s + MOST_S:
-                        raise SystemExit(f"no record in the log after {MOST_S:.0f} s")
+                    if time.monotonic() > ended_s + MAX_S:
+                        raise SystemExit(f"no record in the log after {MAX_S:.0f} s")
                     time.sleep(0.001)
                 taken_ms.append(1000 * (time.monotonic() - ended_s))
     return statistics.median(taken_ms)

@@ -10,7 +10,7 @@ from bench.client import Client, Heard, make_request
 from bench.processes import KIB, keep_to, resident_bytes, spent_s
 from bench.ways import Way
 
-LOOK_S, IDLE_RATIO, MOST_LOOKS = 0.2, 0.2, 40
+LOOK_S, IDLE_RATIO, MAX_LOOKS = 0.2, 0.2, 40
 PREFILL_S = 0.002  # no engine computes a prompt in less
 FEWEST_FIRST = 20  # first tokens below which their percentiles mean nothing
 GAP_US = 10_000  # 100 tokens/s each
@@ -167,7 +167,7 @@ def workloads() -> list[Workload]:
 def settle(way: Way) -> None:
     """Let what follows the last replies end before the next load: diagnoses, records."""
     processes = way.processes()
-    for _ in range(MOST_LOOKS if processes else 0):
+    for _ in range(MAX_LOOKS if processes else 0):
         before_s = spent_s(processes)
         time.sleep(LOOK_S)
         if spent_s(processes) - before_s < IDLE_RATIO * LOOK_S:

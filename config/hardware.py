@@ -27,7 +27,7 @@ MAKERS_WORDS = (
     "", "NVIDIA GeForce RTX ", "NVIDIA GeForce ", "NVIDIA RTX ", "NVIDIA ", "Tesla ",
     "AMD Radeon RX ", "AMD Radeon ", "AMD Instinct ", "AMD ", "Intel Arc ", "Intel ", "Apple ",
 )  # fmt: skip
-MOST_ALIKE = 4
+MAX_ALIKE = 4
 LEAST_HBM_BITS = 1024
 """One stack of HBM has so many data lines (JEDEC JESD235); no card with GDDR has more than 512."""
 HBM_ARCHITECTURES = frozenset({"Volta", "Hopper"})  # no GPU of these has other memory
@@ -194,7 +194,7 @@ def cards_with(text: str) -> tuple[str, ...]:
     if holding:
         return holding
     short = {_without_maker(name): card.name for name, card in cards().items()}
-    alike = difflib.get_close_matches(_without_maker(text.casefold()), short, n=MOST_ALIKE)
+    alike = difflib.get_close_matches(_without_maker(text.casefold()), short, n=MAX_ALIKE)
     return tuple(short[name] for name in alike)
 
 

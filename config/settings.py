@@ -34,7 +34,7 @@ _UPSTREAM = re.compile(r"(?:([A-Za-z0-9._-]+)=)?(https?://[^\s/?#]+(?:/[^\s?#]*)
 _SECRET = re.compile(r"((?:://)(?=[^/\s'\"]*@)|[?])[^\s'\"@]*")  # user:password@, ?query
 _HIDDEN = ("api_key", "baselines_url")
 _STORES = ("redis", "rediss", "valkey", "postgresql")
-LEAST_RAM_GB_PER_S, MOST_RAM_GB_PER_S = 1.0, 20_000.0
+LEAST_RAM_GB_PER_S, MAX_RAM_GB_PER_S = 1.0, 20_000.0
 """One channel of the slowest DDR3 reads 6 GB/s, the fastest memory on a package some 8,000: what
 lies outside was meant in another unit."""
 
@@ -89,7 +89,7 @@ def _receiver(value: str) -> str:
 
 
 def _ram_bandwidth(value: float) -> float:
-    if value and not LEAST_RAM_GB_PER_S <= value <= MOST_RAM_GB_PER_S:
+    if value and not LEAST_RAM_GB_PER_S <= value <= MAX_RAM_GB_PER_S:
         raise ValueError("expected GB/s, like 51.2; 0 has it measured")
     return value
 

@@ -3,7 +3,7 @@
 The rule: kinds of GPU whose residuals are alike share two factors. The low one is the lower of two
 quantiles of measured / predicted on GPUs and on sources that were left out, rounded down to two
 digits: `LOW_QUANTILE` of the collapsed rows, `EVERY_ROW_QUANTILE` of every single row (which holds
-each engine's poor kernels many times over). It is never above `MOST_LOW_RATIO`: single rows that
+each engine's poor kernels many times over). It is never above `MAX_LOW_RATIO`: single rows that
 were left out lie lower than the quantiles of their neighbours. The high one is the upper quantile
 of the collapsed rows, rounded up, and never below `LEAST_HIGH_RATIO`; `GPU_HIGH_RATIO` of the
 ceiling bounds it.
@@ -32,7 +32,7 @@ HIGH_QUANTILE = 0.975
 # that a rate of half the expected one lies below it, and single rows of a GPU that was left out are
 # held in 95 of 100.
 GDDR, APPLE, UNIFIED, OTHERS = "NVIDIA with GDDR", "Apple", "unified memory", "others"
-MOST_LOW_RATIO = {GDDR: 0.70, APPLE: 0.62, UNIFIED: 0.62, OTHERS: 0.60}
+MAX_LOW_RATIO = {GDDR: 0.70, APPLE: 0.62, UNIFIED: 0.62, OTHERS: 0.60}
 LEAST_HIGH_RATIO = {GDDR: 1.25, APPLE: 1.40, UNIFIED: 1.40, OTHERS: 1.40}
 ANCHORED_LOW_RATIO = 0.80
 SLOWDOWNS = (1.0, 1.25, 1.5, 2.0, 3.0)
@@ -120,7 +120,7 @@ def _edges(
     low = min(
         quantile(collapsed, allowed[0], LOW_QUANTILE),
         quantile(every, allowed[1], EVERY_ROW_QUANTILE),
-        MOST_LOW_RATIO[group],
+        MAX_LOW_RATIO[group],
     )
     high = max(quantile(collapsed, allowed[0], HIGH_QUANTILE), LEAST_HIGH_RATIO[group])
     return math.floor(100 * low) / 100, math.ceil(100 * high) / 100

@@ -21,7 +21,7 @@ OWN, UNIFIED = "own", "unified"
 HIGH_QUANTILE = 1 - EVERY_ROW_QUANTILE
 # Chosen, not fitted: there are seven kinds to leave out. Instinct, of which no row is here, reaches
 # 0.56 of the mean efficiency, and a virtual GPU less than its card.
-MOST_LOW_RATIO, LEAST_HIGH_RATIO = 0.50, 1.40
+MAX_LOW_RATIO, LEAST_HIGH_RATIO = 0.50, 1.40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def _fit(rows: Sequence[Row], whole: Parameters, *, unified: bool) -> GenericFit
     return GenericFit(
         constants=DecodeConstants(
             efficiency_ratio=round(_middle(whole, rows, unified=unified), 3),
-            low_ratio=min(math.floor(100 * math.exp(low)) / 100, MOST_LOW_RATIO),
+            low_ratio=min(math.floor(100 * math.exp(low)) / 100, MAX_LOW_RATIO),
             high_ratio=max(math.ceil(100 * math.exp(high)) / 100, LEAST_HIGH_RATIO),
         ),
         left=left,

@@ -16,8 +16,8 @@ from slowtok.config.efficiency import LlamafileConstants
 
 STEP_US = 5.0
 LEAST_QUANTILE = 0.04
-MOST_QUANTILE = 0.995  # the band is wide anyway, and no run above it is slow
-MOST_US = 400.0
+MAX_QUANTILE = 0.995  # the band is wide anyway, and no run above it is slow
+MAX_US = 400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ def _fit(p: Parameters, rows: Sequence[Row]) -> LlamafileFit:
         slower = {maker: us + extra_us for maker, us in p.layer_us.items()}
         return residuals(replace(p, layer_us=slower), t)
 
-    steps = np.arange(0.0, MOST_US, STEP_US)
+    steps = np.arange(0.0, MAX_US, STEP_US)
     best = float(steps[int(np.argmin([np.median(np.abs(left(us))) for us in steps]))])
-    low, high = np.exp(np.quantile(left(best), [LEAST_QUANTILE, MOST_QUANTILE]))
+    low, high = np.exp(np.quantile(left(best), [LEAST_QUANTILE, MAX_QUANTILE]))
     own = LlamafileConstants(
         layer_s=best * 1e-6,
         low_ratio=math.floor(100 * low) / 100,

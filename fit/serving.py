@@ -33,7 +33,7 @@ GROUPS = [(memory, several) for memory in MEMORIES for several in (False, True)]
 IN_SAMPLE = "in sample"
 LOW_QUANTILE, HIGH_QUANTILE = 0.03, 0.97
 # Chosen, not fitted: few sources do not show how much the others differ.
-MOST_LOW_RATIO, LEAST_HIGH_RATIO = 0.70, 1.35
+MAX_LOW_RATIO, LEAST_HIGH_RATIO = 0.70, 1.35
 FEW_SOURCES = 3
 
 # Where a constant lies without data, and how far data may move it (in logarithms).
@@ -258,7 +258,7 @@ def _edges(
     cuts = [(left[title][part], each[part]) for title in left for part in parts]
     low = min(quantile(found, weight, LOW_QUANTILE) for found, weight in cuts)
     high = max(quantile(found, weight, HIGH_QUANTILE) for found, weight in cuts)
-    low, high = min(math.exp(low), MOST_LOW_RATIO), max(math.exp(high), LEAST_HIGH_RATIO)
+    low, high = min(math.exp(low), MAX_LOW_RATIO), max(math.exp(high), LEAST_HIGH_RATIO)
     return math.floor(100 * low) / 100, math.ceil(100 * high) / 100
 
 

@@ -19,8 +19,8 @@ from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.engines.registry import Engine, Engines
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import Past
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.history import EngineHistory
+from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peers.peers import Peers, open_peers
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
@@ -33,9 +33,9 @@ from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics.metrics import Metrics
 from slowtok.proxy.outputs.metrics.snapshot import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
+from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.series_store import SeriesStore
 from slowtok.proxy.outputs.sink import Sink
-from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runs.key import run_key
 from slowtok.proxy.runs.log import newest_records
@@ -44,11 +44,11 @@ from slowtok.proxy.runtime.utc import utc_text
 from slowtok.proxy.runtime.version import own_version
 from slowtok.proxy.sampling.host.ram import BESIDE_OTHERS, RamBandwidth
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.server.access import Entrance
+from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.edge import Edge, make_edge, make_relay
-from slowtok.proxy.server.listener import Door
+from slowtok.proxy.server.listener import ConnectionLimiter
 from slowtok.proxy.server.self_test import can_tap
-from slowtok.proxy.server.server import Front
+from slowtok.proxy.server.server import Server
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.web.api import Api, OwnCost
 from slowtok.proxy.web.fit_status import fit_status
@@ -78,9 +78,9 @@ class Proxy:
         self.tell = tell
         self.lag = LoopLag()
         self.sampler = Sampler(own_pid=first_pid, tell=lambda why: tell("sampling-down", why=why))
-        self.store = Store(settings.keep_requests)
+        self.store = RecordRing(settings.keep_requests)
         self.runs = Runs(run_key(settings.state_path))
-        self.kept = Kept(settings.state_path / "learned.sqlite3")
+        self.kept = LearnedStore(settings.state_path / "learned.sqlite3")
         self.peers = open_peers(settings)
         self.baselines = Baselines(self.kept, peers=self.peers)
         self.metrics = Metrics()
@@ -96,8 +96,8 @@ class Proxy:
         self._own_cost = OwnCost()
         self._broken: Counter[str] = Counter()  # what broke in showing, by its place
         self._device: tuple[object, DeviceFacts] | None = None  # as last told, put together
-        self.door: Door | None = None  # where the proxy listens for others than tests
-        self.front: Front | None = None  # the same, or the workers who do
+        self.door: ConnectionLimiter | None = None  # where the proxy listens for others than tests
+        self.front: Server | None = None  # the same, or the workers who do
         self.is_stopping = False  # each connection ends with the reply that it is at
 
     async def start(self, port: int) -> None:
@@ -122,7 +122,7 @@ class Proxy:
             device=self.device,
             sampler=self.sampler,
             baselines=self.baselines,
-            past=Past(self.kept, self.baselines),
+            past=EngineHistory(self.kept, self.baselines),
             loop_lag=self.lag.most_since,
             store=self.store,
             runs=self.runs,
@@ -361,7 +361,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
         publish_all=publish_all,
     )
     edge = make_edge(
-        Entrance(relay_settings(proxy.settings), lambda: proxy.door),
+        AccessPolicy(relay_settings(proxy.settings), lambda: proxy.door),
         relay,
         api.routes(),
         is_stopping=lambda: proxy.is_stopping,

@@ -30,13 +30,13 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.cli.demo.children import free_port
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.kept import Kept
-from slowtok.proxy.history.peers.alike import Alike
+from slowtok.proxy.history.learned_store import LearnedStore
+from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.peers import Peers
 from slowtok.proxy.history.peers.rows import pack, unpack
 from slowtok.proxy.history.peers.store import (
     LIMIT_S,
-    MOST_CARDS,
+    MAX_CARDS,
     Store,
     in_words,
     open_store,
@@ -52,7 +52,7 @@ KINDS = (
     pytest.param("valkey", marks=HAS_VALKEY),
     pytest.param("postgresql", marks=HAS_POSTGRESQL),
 )
-PLACE = Alike(setup="a setup", card="mine")
+PLACE = PeerKey(setup="a setup", card="mine")
 DAY_S = 86_400.0
 
 
@@ -117,7 +117,7 @@ def test_an_empty_store_has_no_rows(store: Store) -> None:
 
 
 def test_what_one_writes_the_other_reads(url: str, store: Store) -> None:
-    other = Alike(setup=PLACE.setup, card="theirs")
+    other = PeerKey(setup=PLACE.setup, card="theirs")
     with opened(url) as theirs:
         theirs.write(other, now(140.0), at_unix_s=time.time())
         store.write(PLACE, now(150.0), at_unix_s=time.time())
@@ -129,19 +129,19 @@ def test_what_one_writes_the_other_reads(url: str, store: Store) -> None:
         "mine": [151.0],
         "theirs": [140.0],
     }
-    assert store.read(Alike(setup="another", card="mine")) == {}
+    assert store.read(PeerKey(setup="another", card="mine")) == {}
 
 
 def test_of_many_cards_some_are_read_and_always_the_own_one(store: Store) -> None:
     store.write(PLACE, now(), at_unix_s=time.time() - DAY_S)
-    for number in range(MOST_CARDS + 20):
-        place = Alike(setup=PLACE.setup, card=f"card {number}")
+    for number in range(MAX_CARDS + 20):
+        place = PeerKey(setup=PLACE.setup, card=f"card {number}")
         store.write(place, now(), at_unix_s=time.time())
 
     found = store.read(PLACE)
 
     assert "mine" in found
-    assert MOST_CARDS <= len(found) <= MOST_CARDS + 1
+    assert MAX_CARDS <= len(found) <= MAX_CARDS + 1
 
 
 def test_what_is_forgotten_is_gone(store: Store) -> None:
@@ -163,7 +163,7 @@ def test_many_at_once_begin_and_write(url: str) -> None:
         try:
             with opened(url) as store:
                 for _ in range(20):
-                    place = Alike(setup=PLACE.setup, card=f"card {number}")
+                    place = PeerKey(setup=PLACE.setup, card=f"card {number}")
                     store.write(place, now(), at_unix_s=time.time())
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it
             failed.append(error)
@@ -181,7 +181,7 @@ def test_many_at_once_begin_and_write(url: str) -> None:
 
 def test_a_new_machine_learns_from_the_others(url: str) -> None:
     fleet = [Peers(open_store(url), named="x", now_s=Clock()) for _ in range(4)]
-    places = [Alike(setup=PLACE.setup, card=f"card {number}") for number in range(4)]
+    places = [PeerKey(setup=PLACE.setup, card=f"card {number}") for number in range(4)]
     for number in range(3):
         fleet[number].tell(places[number], [rate_now(150.0 + n, later_s=n) for n in (1, 2)])
         fleet[number].sync()
@@ -198,8 +198,11 @@ def test_a_new_machine_learns_from_the_others(url: str) -> None:
 
 
 def test_a_slow_new_machine_is_seen_by_what_its_peers_gave(url: str, tmp_path: Path) -> None:
-    def machine(name: str) -> tuple[Baselines, Peers, Kept]:
-        kept, peers = Kept(tmp_path / name), Peers(open_store(url), named="x", now_s=Clock())
+    def machine(name: str) -> tuple[Baselines, Peers, LearnedStore]:
+        kept, peers = (
+            LearnedStore(tmp_path / name),
+            Peers(open_store(url), named="x", now_s=Clock()),
+        )
         return Baselines(kept, peers=peers, made_by="1"), peers, kept
 
     def request(card: str, tps: float) -> Case:
@@ -257,12 +260,12 @@ def test_old_rows_in_postgresql_are_deleted(postgresql: Running) -> None:
         connection.execute("DELETE FROM slowtok_rates")
         connection.commit()
         for number, age_days in enumerate((31, 29)):
-            place = Alike(setup="pruned", card=f"card {number}")
+            place = PeerKey(setup="pruned", card=f"card {number}")
             store.write(place, now(), at_unix_s=time.time() - age_days * DAY_S)
 
     with opened(postgresql.url) as later:
-        later.write(Alike(setup="any", card="any"), now(), at_unix_s=time.time())
-        assert list(later.read(Alike(setup="pruned", card="mine"))) == ["card 1"]
+        later.write(PeerKey(setup="any", card="any"), now(), at_unix_s=time.time())
+        assert list(later.read(PeerKey(setup="pruned", card="mine"))) == ["card 1"]
 
 
 @HAS_POSTGRESQL

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.clocks import (
+    MAX_SM_OF_MAX_RATIO,
+    MAX_SM_SHARE,
     MEMORY_ALONE,
-    MOST_SM_OF_MAX_RATIO,
-    MOST_SM_SHARE,
     SM_OF_MAX_RATIO,
     SM_SHARE,
     Clocks,
@@ -315,7 +315,7 @@ def _least_ratio(
     case: Case, phase: Phase, concerns: Concerns, gpus: Mapping[int, tuple[GpuSample, ...]]
 ) -> float:
     """Return the least that the clocks cost where the rule holds, as a share of the time."""
-    shares = (SM_SHARE, MOST_SM_SHARE)
+    shares = (SM_SHARE, MAX_SM_SHARE)
     return _bound(case, phase, concerns, gpus, sm_of_max=SM_OF_MAX_RATIO, pick=min, shares=shares)
 
 
@@ -328,8 +328,8 @@ def _most_ratio(
     is_told: bool,
 ) -> float:
     """Return the most that the clocks may have cost, as a share of the time."""
-    sm_of_max = MOST_SM_OF_MAX_RATIO if is_told else SM_OF_MAX_RATIO
-    shares = (MEMORY_ALONE, MOST_SM_SHARE)
+    sm_of_max = MAX_SM_OF_MAX_RATIO if is_told else SM_OF_MAX_RATIO
+    shares = (MEMORY_ALONE, MAX_SM_SHARE)
     return _bound(case, phase, concerns, gpus, sm_of_max=sm_of_max, pick=max, shares=shares)
 
 

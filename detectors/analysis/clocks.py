@@ -33,7 +33,7 @@ SmShare = Mapping[Phase, float]
 SM_SHARE: SmShare = {"decode": 0.4, "prefill": 0.8}
 """As usual."""
 
-MOST_SM_SHARE: SmShare = {"decode": 0.7, "prefill": 1.0}
+MAX_SM_SHARE: SmShare = {"decode": 0.7, "prefill": 1.0}
 """The most of what was measured for decode; arithmetic alone goes with the clock altogether."""
 
 MEMORY_ALONE: SmShare = {"decode": 0.0, "prefill": 0.0}
@@ -41,7 +41,7 @@ MEMORY_ALONE: SmShare = {"decode": 0.0, "prefill": 0.0}
 bus width times clock."""
 
 SM_OF_MAX_RATIO = 0.8
-MOST_SM_OF_MAX_RATIO = 0.95
+MAX_SM_OF_MAX_RATIO = 0.95
 """Healthy cards that their power limits run at 0.80 to 0.95 of their highest SM clock. The low end,
 so that only what is below all of them counts (3090: 1,680 of 2,100; GB10: 2,418 of 3,003 MHz); the
 high end for the most that may be lost (4090: 2,820 of 3,105 MHz, noonghunna/club-3090#697)."""

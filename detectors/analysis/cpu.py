@@ -21,7 +21,7 @@ from slowtok.detectors.case.machine import CpuUser, DeviceFacts
 LEAST_CORES = 0.1
 """No published source. Less is a desktop's background noise."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def physical_cores(device: DeviceFacts) -> int | None:
@@ -105,7 +105,7 @@ def _mean(looks: Sequence[Iterable[CpuUser]]) -> tuple[CpuUser, ...]:
         cores[user.name] = cores.get(user.name, 0.0) + user.cpu_cores / len(looks)
     users = [replace(newest[name], cpu_cores=cores[name]) for name in newest]
     named = [user for user in users if user.cpu_cores >= LEAST_CORES]
-    return tuple(sorted(named, key=lambda user: -user.cpu_cores)[:MOST_NAMED])
+    return tuple(sorted(named, key=lambda user: -user.cpu_cores)[:MAX_NAMED])
 
 
 def programs(users: Iterable[CpuUser]) -> str:

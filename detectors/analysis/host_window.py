@@ -206,7 +206,7 @@ def run_queue(case: Case, phase: Phase) -> RunQueue:
     return run_queue_of(need(case.host_during(phase) or None, f"host samples during {phase}"))
 
 
-MOST_STOLEN_RATIO = 0.99
+MAX_STOLEN_RATIO = 0.99
 """What did run had some time."""
 
 
@@ -222,12 +222,12 @@ def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
             mean(samples, lambda s: s.others_cpu_cores), "CPU time of the other processes"
         ),
         throttled_cores=mean(samples, lambda s: s.server_throttled_s_per_s) or 0.0,
-        stolen_ratio=min(mean(samples, lambda s: s.stolen_ratio) or 0.0, MOST_STOLEN_RATIO),
+        stolen_ratio=min(mean(samples, lambda s: s.stolen_ratio) or 0.0, MAX_STOLEN_RATIO),
         worst_ratio=mean(samples, lambda s: s.server_worst_delay_ratio) or 0.0,
     )
 
 
-MOST_UNSEEN_RATIO = 0.5
+MAX_UNSEEN_RATIO = 0.5
 """Of a phase before or after its samples; with more, what they lack is no proof. No source."""
 
 
@@ -243,7 +243,7 @@ def need_samples(case: Case, phase: Phase) -> tuple[HostSample, ...]:
         raise Missing(fact)
     if window is not None:
         seen_s = samples[-1].at_s - (samples[0].at_s - samples[0].span_s)
-        if seen_s < MOST_UNSEEN_RATIO * (window[1] - window[0]):
+        if seen_s < MAX_UNSEEN_RATIO * (window[1] - window[0]):
             raise Missing(fact)
     return samples
 

@@ -39,7 +39,7 @@ from slowtok.detectors.expectation.reads import NoBasis, reads_of
 Sign = tuple[str, Evidence]
 _SEEN: Channel = "gauge"
 
-MOST_LAYER_S = 400e-6
+MAX_LAYER_S = 400e-6
 """The most that the two exchanges of a layer cost for each further GPU; the worst published pair is
 at 314 us."""
 
@@ -56,7 +56,7 @@ BUSIER_RATIO = 1.2
 wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
 published source for a fifth."""
 
-MOST_OF_IT = 0.5
+MAX_OF_IT = 0.5
 """Share of the samples with a bit that says why a GPU is slower. No published source."""
 
 EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
@@ -129,7 +129,7 @@ def _most_s(case: Case, gpus: int) -> float:
     layers, tokens = case.model.layers, case.timeline.tokens.completion
     if not layers or not tokens:
         return math.inf
-    return tokens * layers * (gpus - 1) * MOST_LAYER_S
+    return tokens * layers * (gpus - 1) * MAX_LAYER_S
 
 
 def _longer_than_alone_s(case: Case, indices: Sequence[int]) -> float:
@@ -228,7 +228,7 @@ def _fits_one(case: Case, indices: Sequence[int]) -> bool:
 def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
     """Say whether a power limit that is reached slows a GPU: then it works, and does not wait."""
     return any(
-        (share_with_bits(samples, POWER_BITS) or 0.0) >= MOST_OF_IT
+        (share_with_bits(samples, POWER_BITS) or 0.0) >= MAX_OF_IT
         and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
         for samples in decode_samples(case, indices).values()
     )
@@ -238,4 +238,4 @@ def _is_hampered(samples: Sequence[GpuSample]) -> bool:
     """Say whether a GPU has a reason of its own to be late: heat, brake, another process."""
     slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
     shared = [others(s) for s in samples if s.processes]
-    return slowed >= MOST_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)
+    return slowed >= MAX_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)

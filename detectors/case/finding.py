@@ -105,7 +105,7 @@ CHANNEL_WEIGHT: Mapping[Channel, float] = {
 """How far one piece of evidence alone is believed. No published source: proposed, and held against
 labelled cases in docs/accuracy.md."""
 
-MOST_CONFIDENCE = 0.97
+MAX_CONFIDENCE = 0.97
 AGAINST_RATIO = 0.6
 """What each contradicting piece of evidence leaves of the confidence. No published source."""
 
@@ -116,7 +116,7 @@ def weigh(*independent: Channel, against: int = 0) -> float:
     `against` counts pieces that contradict it without ruling it out.
     """
     doubt = math.prod(1 - CHANNEL_WEIGHT[channel] for channel in independent)
-    return round(min(1 - doubt, MOST_CONFIDENCE) * AGAINST_RATIO**against, 2)
+    return round(min(1 - doubt, MAX_CONFIDENCE) * AGAINST_RATIO**against, 2)
 
 
 Requirement = Literal["gpu", "gpu-use", "host-samples", "kv-reads"]

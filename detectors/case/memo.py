@@ -11,7 +11,7 @@ P = ParamSpec("P")
 Case = TypeVar("Case")
 T = TypeVar("T")
 
-MOST_ANSWERS = 64
+MAX_ANSWERS = 64
 """Kept for one case; facts that stay the same may be asked about with ever new ones."""
 
 
@@ -52,7 +52,7 @@ def once_each(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[C
         key = (*map(id, given), *named)
         found = answers.get(key)
         if found is None:
-            if len(answers) >= MOST_ANSWERS:
+            if len(answers) >= MAX_ANSWERS:
                 answers.clear()
             found = answers[key] = (given, work(case, *args, **named))  # `given` keeps ids valid
         return found[1]

@@ -1,7 +1,8 @@
 """Values: data classes that nobody changes. The type checker sees to that, and nobody at run time.
 
-A frozen dataclass sets every field through `object.__setattr__`, and is three times as dear to make
-for it. A request makes forty values with 300 fields: a twentieth of all that its whole reply costs.
+A frozen dataclass sets every field through `object.__setattr__`, and takes three times as long to
+make for it. A request makes forty values with 300 fields: a twentieth of all that its whole reply
+costs.
 """
 
 from dataclasses import dataclass

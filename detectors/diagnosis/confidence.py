@@ -7,7 +7,7 @@ the requests just before is doubted until it is found again, so that one odd req
 from dataclasses import replace
 
 from slowtok.detectors.case.case import History
-from slowtok.detectors.case.finding import MOST_CONFIDENCE, Finding
+from slowtok.detectors.case.finding import MAX_CONFIDENCE, Finding
 from slowtok.detectors.diagnosis.catalog import causes_with
 
 PERSISTENT = causes_with(lambda traits: traits.persistent)
@@ -41,4 +41,4 @@ def adjusted_confidence(finding: Finding, cause: str, *, misfit: float, history:
             confidence *= FIRST_TIME_RATIO
         elif seen >= FEW:
             confidence = 1 - (1 - confidence) * AGAIN_DOUBT_RATIO
-    return round(min(confidence, MOST_CONFIDENCE), 2)
+    return round(min(confidence, MAX_CONFIDENCE), 2)

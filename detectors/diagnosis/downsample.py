@@ -18,7 +18,7 @@ from slowtok.detectors.case.machine import GpuSample, HostSample
 
 T = TypeVar("T")
 
-MOST_SAMPLES = 200
+MAX_SAMPLES = 200
 """Of one GPU, and of the host, in one stretch: 20 s of a GPU as they are, a quarter of an hour in
 steps of 4.5 s. A share of time is then known to 3.5 % at the worst (the standard error of a half).
 """
@@ -30,8 +30,8 @@ _NOT_READ = (None,) * len(SELDOM)
 
 
 def downsampled(case: Case) -> Case:
-    """Return the case with at most `MOST_SAMPLES` of each kind in each stretch, in time order."""
-    if max(len(case.gpu), len(case.host)) <= MOST_SAMPLES:
+    """Return the case with at most `MAX_SAMPLES` of each kind in each stretch, in time order."""
+    if max(len(case.gpu), len(case.host)) <= MAX_SAMPLES:
         return case
     ends = _ends(case)
     gpu = [
@@ -65,7 +65,7 @@ def _stretches(
 
 
 def _bunches(samples: Sequence[T]) -> Iterable[Sequence[T]]:
-    size = max(-(-len(samples) // MOST_SAMPLES), 1)
+    size = max(-(-len(samples) // MAX_SAMPLES), 1)
     for begin in range(0, len(samples), size):
         yield samples[begin : begin + size]
 

@@ -43,7 +43,7 @@ GUESSED_DENSE = Assumption(
     note="not known whether it is a mixture of experts: taken as dense, hence no ceiling",
     high_ratio=None,
 )
-MOST_HIGH_RATIO = 5.0  # of a mixture taken as dense: 30B with 3B used lies at 6
+MAX_HIGH_RATIO = 5.0  # of a mixture taken as dense: 30B with 3B used lies at 6
 
 
 def completed(
@@ -125,7 +125,7 @@ def widened(band: Range | None, assumed: Iterable[Assumption]) -> Range | None:
     assumed = tuple(assumed)
     low = band.low * prod(each.low_ratio for each in assumed)
     return Range(
-        low=low, high=band.high * prod(each.high_ratio or MOST_HIGH_RATIO for each in assumed)
+        low=low, high=band.high * prod(each.high_ratio or MAX_HIGH_RATIO for each in assumed)
     )
 
 

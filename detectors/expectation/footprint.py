@@ -19,7 +19,7 @@ from slowtok.detectors.expectation.envelope import KV_RATIO
 GIB = 2**30
 MILLION = 1_000_000
 LEAST_OVERHEAD_BYTES = int(0.6 * GIB)
-MOST_OVERHEAD_BYTES = int(2.1 * GIB)
+MAX_OVERHEAD_BYTES = int(2.1 * GIB)
 """Buffers and the CUDA context of one process on one GPU: each GPU of a split has its own."""
 
 FIT_MARGIN_BYTES = 1 * GIB
@@ -28,7 +28,7 @@ FIT_MARGIN_BYTES = 1 * GIB
 WHOLE_ON_GPU = frozenset({"vllm", "sglang"})
 """Engines that put all weights on GPUs, or do not start; what is left they fill with KV cache."""
 
-MOST_EMBEDDING_RATIO = 0.55
+MAX_EMBEDDING_RATIO = 0.55
 """Gemma-4-E2B, with a table for each layer, has the largest of config/models.csv: 0.51 of it. If
 more is not read, it is something else that may lie on a GPU."""
 
@@ -56,7 +56,7 @@ class Footprint:
     @property
     def most_overhead_bytes(self) -> int:
         """What contexts and buffers take on all GPUs together at most."""
-        return MOST_OVERHEAD_BYTES * self.gpus
+        return MAX_OVERHEAD_BYTES * self.gpus
 
     @property
     def least_bytes(self) -> float:
@@ -111,7 +111,7 @@ def embedding_bytes(model: ModelFacts) -> int:
     if model.file_bytes is None or model.read_bytes is None or (model.experts or 0) > 1:
         return 0
     unread = model.file_bytes - model.read_bytes
-    return unread if 0 <= unread <= MOST_EMBEDDING_RATIO * model.file_bytes else 0
+    return unread if 0 <= unread <= MAX_EMBEDDING_RATIO * model.file_bytes else 0
 
 
 def reserved_tokens(server: ServerFacts) -> int | None:
@@ -159,7 +159,7 @@ def context_that_fits(
     per_token = (many - few) / MILLION
     beside_tokens = few - MILLION * per_token  # windows and states are of the same size at any
     if beside_kv_bytes is None:
-        beside_kv_bytes = model.file_bytes + MOST_OVERHEAD_BYTES
+        beside_kv_bytes = model.file_bytes + MAX_OVERHEAD_BYTES
     return max(int((room_bytes - beside_kv_bytes - beside_tokens) / per_token), 0)
 
 

@@ -14,7 +14,7 @@ from slowtok.detectors.expectation.assumed_model import raised, widened
 from slowtok.detectors.expectation.configured import Configured, configured
 from slowtok.detectors.expectation.envelope import DRAFTS_HIGH_RATIO, expect
 from slowtok.detectors.expectation.footprint import (
-    MOST_OVERHEAD_BYTES,
+    MAX_OVERHEAD_BYTES,
     Footprint,
     footprint,
     kv_bytes,
@@ -105,7 +105,7 @@ def layers_that_fit(facts: Published, tokens: int) -> int | None:
     if not model.layers or model.file_bytes is None or kv is None or room is None:
         return None
     per_layer = (model.file_bytes + kv) / (model.layers + 1)
-    fitting = int(max(room - MOST_OVERHEAD_BYTES * len(facts.device.gpus or ()), 0) / per_layer)
+    fitting = int(max(room - MAX_OVERHEAD_BYTES * len(facts.device.gpus or ()), 0) / per_layer)
     return min(fitting, model.layers)
 
 

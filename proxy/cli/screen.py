@@ -15,7 +15,7 @@ from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.runtime.background_writer import to_stdout
 
 PACE_S = 1.0
-MOST_LINES = 30  # in that time on a terminal, and as many of slow or failed ones. No source
+MAX_LINES = 30  # in that time on a terminal, and as many of slow or failed ones. No source
 
 Facts = Mapping[str, Any]
 
@@ -74,10 +74,10 @@ class Screen:
         if not self._came:
             asyncio.get_running_loop().call_later(PACE_S, self._next_second)
         self._came[matters] += 1
-        return self._came[matters] <= MOST_LINES
+        return self._came[matters] <= MAX_LINES
 
     def _next_second(self) -> None:
-        left_out = sum(max(came - MOST_LINES, 0) for came in self._came.values())
+        left_out = sum(max(came - MAX_LINES, 0) for came in self._came.values())
         if left_out:
             self.writer.write(f"          +{left_out} more: see /slowtok/requests")
         self._came.clear()

@@ -27,15 +27,10 @@ from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.history import summary
-from slowtok.proxy.history.kept import Kept
-from slowtok.proxy.history.peers.alike import alike, is_on_gpu
-from slowtok.proxy.history.peers.peers import Peers
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, Rate
-from slowtok.proxy.history.recent import NOT_KNOWN, Recent
-from slowtok.proxy.history.setup import (
+from slowtok.proxy.history.keys import (
     ALONE,
-    Place,
-    Setup,
+    BaselineKey,
+    EngineKey,
     decode_setup,
     is_alone,
     octave_of,
@@ -45,6 +40,11 @@ from slowtok.proxy.history.setup import (
     sequences_of,
     setup_at,
 )
+from slowtok.proxy.history.learned_store import LearnedStore
+from slowtok.proxy.history.peers.peer_key import alike, is_on_gpu
+from slowtok.proxy.history.peers.peers import Peers
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, Rate
+from slowtok.proxy.history.recent import NOT_KNOWN, Recent
 from slowtok.proxy.runtime.version import own_version
 
 KEEP = 32  # the newest healthy rates are the baseline
@@ -54,7 +54,7 @@ MIN_PREFILL_S = 0.1
 LAST_WEEK_S = (DAY_S, 14 * DAY_S)  # how old the rates are that drift is held against
 AGES_STEP_S = 60.0  # they are counted to the full minute before a request
 UNKNOWN_VERSION = "?"
-MOST_KEPT = 256  # answers at hand, for requests of the same setups
+MAX_KEPT = 256  # answers at hand, for requests of the same setups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ NO_EARLIER = Earlier()
 class _Asked(NamedTuple):
     """What a request is held against: its setups, what is expected there, and by which engine."""
 
-    place: Place
+    place: EngineKey
     context: str
     computed: str
     sequences: str
@@ -85,15 +85,15 @@ class _Asked(NamedTuple):
     engine_version: str
 
     @property
-    def decode(self) -> Setup:
+    def decode(self) -> BaselineKey:
         return setup_at("decode", self.place, self.context, self.sequences)
 
     @property
-    def decode_alone(self) -> Setup:
+    def decode_alone(self) -> BaselineKey:
         return setup_at("decode", self.place, self.context, ALONE)
 
     @property
-    def prefill_alone(self) -> Setup:
+    def prefill_alone(self) -> BaselineKey:
         return setup_at("prefill", self.place, self.computed, ALONE)
 
 
@@ -101,15 +101,15 @@ class Baselines:
     """Learns rates by setup, and says what a setup gave before."""
 
     def __init__(
-        self, kept: Kept, *, peers: Peers | None = None, made_by: str | None = None
+        self, kept: LearnedStore, *, peers: Peers | None = None, made_by: str | None = None
     ) -> None:
         self._kept = kept
         self._recent = Recent()
         self._peers = peers
         self._made_by = made_by or own_version() or UNKNOWN_VERSION
         # Worked out anew only when rates were added: how often is a part of what is asked.
-        self._own = lru_cache(maxsize=MOST_KEPT)(self._own_now)
-        self._earlier = lru_cache(maxsize=MOST_KEPT)(self._earlier_at)
+        self._own = lru_cache(maxsize=MAX_KEPT)(self._own_now)
+        self._earlier = lru_cache(maxsize=MAX_KEPT)(self._earlier_at)
 
     @property
     def errors(self) -> int:
@@ -169,14 +169,14 @@ class Baselines:
         found = self._newest_first()
         return [row for setup, rates in found for row in summary.day_rows(setup, rates)]
 
-    def _newest_first(self) -> Iterator[tuple[Setup, Sequence[Rate]]]:
+    def _newest_first(self) -> Iterator[tuple[BaselineKey, Sequence[Rate]]]:
         rates = self._kept.rates
         return ((setup, rates.of(setup)) for setup in reversed(rates.setups()))
 
     def _add(
         self,
         case: Case,
-        setup: Setup,
+        setup: BaselineKey,
         tps: float | None,
         expected_tps: float | None,
         *,
@@ -194,7 +194,7 @@ class Baselines:
         )
         self._kept.add_rate(setup, rate)
 
-    def _healthy(self, setup: Setup, version: str) -> list[Rate]:
+    def _healthy(self, setup: BaselineKey, version: str) -> list[Rate]:
         rates = self._kept.rates.of(setup)
         mine = [rate for rate in rates if rate.healthy and rate.engine_version == version]
         return mine[-KEEP:]
@@ -241,7 +241,7 @@ class Baselines:
             other_version_count=len(their_tps),
         )
 
-    def _tell_peers(self, case: Case, setup: Setup) -> None:
+    def _tell_peers(self, case: Case, setup: BaselineKey) -> None:
         if self._peers is None or not is_on_gpu(case):
             return
         if (place := alike(case, setup)) is not None:

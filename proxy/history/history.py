@@ -12,15 +12,15 @@ from slowtok.detectors.case.case import Case, History
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.history.baselines import NO_EARLIER, Baselines
-from slowtok.proxy.history.bests import Best, seen_in
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.keys import model_of
+from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.loads import Loads
+from slowtok.proxy.history.peak_readings import Best, seen_in
 from slowtok.proxy.history.served import Served
-from slowtok.proxy.history.setup import model_of
 
 RECENT = 5  # judged requests
 RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
-MOST_CONFIGURATIONS = 256
+MAX_CONFIGURATIONS = 256
 NO_HISTORY = History()
 _NO_BEST = Best(gpu="", day=0)
 
@@ -32,10 +32,10 @@ class _Judged(NamedTuple):
     causes: tuple[str, ...]
 
 
-class Past:
+class EngineHistory:
     """Remembers finished requests, and gives each new one its history."""
 
-    def __init__(self, kept: Kept, baselines: Baselines) -> None:
+    def __init__(self, kept: LearnedStore, baselines: Baselines) -> None:
         self._kept = kept
         self._baselines = baselines
         self._loads = Loads()
@@ -91,7 +91,7 @@ class Past:
         key = _configuration(case)
         self._judged.setdefault(key, deque(maxlen=RECENT)).appendleft(judged)
         self._judged.move_to_end(key)
-        while len(self._judged) > MOST_CONFIGURATIONS:
+        while len(self._judged) > MAX_CONFIGURATIONS:
             self._judged.popitem(last=False)
 
     def _recent(self, case: Case) -> list[_Judged]:

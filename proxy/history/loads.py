@@ -14,11 +14,11 @@ from slowtok.detectors.analysis.vram import MODEL_BYTES
 from slowtok.detectors.case.case import Case, ModelLoad
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.history.gpu_memory import Held, held_over_time, last_rise, lowest
-from slowtok.proxy.history.setup import gpus_of, model_of
+from slowtok.proxy.history.keys import gpus_of, model_of
 
-MOST_LOADS = 20
-MOST_ENGINES = 64
-MOST_PIDS = 32
+MAX_LOADS = 20
+MAX_ENGINES = 64
+MAX_PIDS = 32
 MAX_AGE_S = 24 * 3600.0  # of loads before the one that counts
 
 LOOK_BACK_S = 600.0  # samples are kept so long
@@ -56,8 +56,8 @@ class _Load:
 class _Engine:
     """What was seen of one engine."""
 
-    loads: deque[_Load] = field(default_factory=lambda: deque(maxlen=MOST_LOADS))
-    pids: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_PIDS))
+    loads: deque[_Load] = field(default_factory=lambda: deque(maxlen=MAX_LOADS))
+    pids: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_PIDS))
     pid: int | None = None
     uptime_s: float | None = None
     seen_to_s: float = 0.0
@@ -109,7 +109,7 @@ class Loads:
         if engine is None:
             engine = self._engines[name] = _Engine()
         self._engines.move_to_end(name)
-        while len(self._engines) > MOST_ENGINES:
+        while len(self._engines) > MAX_ENGINES:
             self._engines.popitem(last=False)
         return engine
 

@@ -8,13 +8,13 @@ import itertools
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from slowtok.proxy.history.setup import Setup
+from slowtok.proxy.history.keys import BaselineKey
 
 DAY_S = 86_400.0
 KEEP_S = 30 * DAY_S
-MOST_OF_A_DAY = 32
-MOST_SETUPS = 1000
-MOST_RATES = 20_000
+MAX_OF_A_DAY = 32
+MAX_SETUPS = 1000
+MAX_RATES = 20_000
 """In all. The database keeps as many."""
 
 
@@ -46,12 +46,12 @@ class Rates:
     """Rates by setup."""
 
     def __init__(self) -> None:
-        self._piles: OrderedDict[Setup, dict[_Pile, deque[Rate]]] = OrderedDict()
+        self._piles: OrderedDict[BaselineKey, dict[_Pile, deque[Rate]]] = OrderedDict()
         self._count = 0
         self.changes = 0
         """How often anything was added: what was worked out of the rates is true until then."""
 
-    def add(self, setup: Setup, rate: Rate) -> None:
+    def add(self, setup: BaselineKey, rate: Rate) -> None:
         """Keep a rate; what is too old or too much makes room."""
         self.changes += 1
         piles = self._piles.setdefault(setup, {})
@@ -59,18 +59,18 @@ class Rates:
         key = (rate.day, rate.healthy, rate.engine_version)
         if key not in piles:
             self._drop_old(piles, rate.at_unix_s)
-            piles[key] = deque(maxlen=MOST_OF_A_DAY)
-        self._count += len(piles[key]) < MOST_OF_A_DAY
+            piles[key] = deque(maxlen=MAX_OF_A_DAY)
+        self._count += len(piles[key]) < MAX_OF_A_DAY
         piles[key].append(rate)
-        while len(self._piles) > MOST_SETUPS or (self._count > MOST_RATES and len(self._piles) > 1):
+        while len(self._piles) > MAX_SETUPS or (self._count > MAX_RATES and len(self._piles) > 1):
             _, dropped = self._piles.popitem(last=False)
             self._count -= sum(map(len, dropped.values()))
 
-    def of(self, setup: Setup) -> list[Rate]:
+    def of(self, setup: BaselineKey) -> list[Rate]:
         """Return the setup's rates, days in the order they came."""
         return list(itertools.chain.from_iterable(self._piles.get(setup, {}).values()))
 
-    def setups(self) -> tuple[Setup, ...]:
+    def setups(self) -> tuple[BaselineKey, ...]:
         """Return all setups, the one that was asked last at the end."""
         return tuple(self._piles)
 

@@ -9,12 +9,12 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import Case
-from slowtok.proxy.history.setup import Setup
+from slowtok.proxy.history.keys import BaselineKey
 
-MOST_KEPT = 8
+MAX_KEPT = 8
 """The median of so many is the usual rate: what is new is told before it has become usual."""
 
-MOST_SETUPS = 256
+MAX_SETUPS = 256
 MIN_USUAL = 2
 """One request alone is no habit."""
 
@@ -44,21 +44,21 @@ class Recent:
     """Rates by setup, process and load."""
 
     def __init__(self) -> None:
-        self._rates: OrderedDict[tuple[Setup, _Process], deque[_Rate]] = OrderedDict()
+        self._rates: OrderedDict[tuple[BaselineKey, _Process], deque[_Rate]] = OrderedDict()
 
-    def add(self, case: Case, setup: Setup, *, healthy: bool) -> None:
+    def add(self, case: Case, setup: BaselineKey, *, healthy: bool) -> None:
         """Take note of a rate, where it is known which process gave it."""
         process, tps = _process(case), case.phases.decode_tps
         if process is None or tps is None:
             return
         key = (setup, process)
-        rates = self._rates.setdefault(key, deque(maxlen=MOST_KEPT))
+        rates = self._rates.setdefault(key, deque(maxlen=MAX_KEPT))
         rates.append(_Rate(tps, case.envelope.roofline_tps, healthy))
         self._rates.move_to_end(key)
-        while len(self._rates) > MOST_SETUPS:
+        while len(self._rates) > MAX_SETUPS:
             self._rates.popitem(last=False)
 
-    def of(self, case: Case, setup: Setup) -> Usual:
+    def of(self, case: Case, setup: BaselineKey) -> Usual:
         """Return what this setup gave just before on the very process and load of the case.
 
         At the case's own context, by what first principles expect there.

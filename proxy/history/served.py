@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from slowtok.detectors.analysis.phase_loss import is_error
 from slowtok.detectors.case.case import Case
-from slowtok.proxy.history.setup import model_of, octave_of
+from slowtok.proxy.history.keys import model_of, octave_of
 
-MOST_PROCESSES = 64
+MAX_PROCESSES = 64
 
 _Process = tuple[object, ...]
 
@@ -55,7 +55,7 @@ class Served:
         key = _process(case)
         self._lives[key] = life
         self._lives.move_to_end(key)
-        while len(self._lives) > MOST_PROCESSES:
+        while len(self._lives) > MAX_PROCESSES:
             self._lives.popitem(last=False)
 
     def _life(self, case: Case) -> _Life | None:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
+from slowtok.proxy.history.keys import BaselineKey
 from slowtok.proxy.history.rates import DAY_S, Rate
-from slowtok.proxy.history.setup import Setup
 
 DRIFT_DAYS = 14
 
 
-def row(setup: Setup, rates: Sequence[Rate]) -> dict[str, object]:
+def row(setup: BaselineKey, rates: Sequence[Rate]) -> dict[str, object]:
     """Return one setup.
 
     `count`, `median_tps` and `of_expected_ratio` are of healthy requests, the latter the share of
@@ -28,7 +28,7 @@ def row(setup: Setup, rates: Sequence[Rate]) -> dict[str, object]:
     }
 
 
-def day_rows(setup: Setup, rates: Iterable[Rate]) -> list[dict[str, object]]:
+def day_rows(setup: BaselineKey, rates: Iterable[Rate]) -> list[dict[str, object]]:
     """Return the medians of each day (UTC) of one setup, of all its requests, the oldest first."""
     return [
         {

@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import astuple
 
-from slowtok.proxy.history.bests import Best
 from slowtok.proxy.history.database import Statement
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, MOST_OF_A_DAY, MOST_RATES, Rate
-from slowtok.proxy.history.setup import Setup
+from slowtok.proxy.history.keys import BaselineKey
+from slowtok.proxy.history.peak_readings import Best
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, MAX_OF_A_DAY, MAX_RATES, Rate
 
 STEPS: tuple[tuple[str, ...], ...] = (
     (
@@ -75,7 +75,7 @@ _DROP_BEYOND = (
 _DROP_EMPTY = "DELETE FROM setups WHERE id NOT IN (SELECT setup_id FROM rates)"
 
 
-def adding_rate(setup: Setup, rate: Rate) -> tuple[Statement, ...]:
+def adding_rate(setup: BaselineKey, rate: Rate) -> tuple[Statement, ...]:
     """Return what writes one rate."""
     return (_ADD_SETUP, astuple(setup)), (_ADD_RATE, (*astuple(rate), *astuple(setup)))
 
@@ -90,19 +90,19 @@ def pruning(now_unix_s: float) -> tuple[Statement, ...]:
     oldest_unix_s = now_unix_s - KEEP_S
     return (
         ("DELETE FROM rates WHERE at_unix_s < ?", (oldest_unix_s,)),
-        (_DROP_OF_FULL_DAYS, (DAY_S, MOST_OF_A_DAY)),
-        (_DROP_BEYOND, (MOST_RATES,)),
+        (_DROP_OF_FULL_DAYS, (DAY_S, MAX_OF_A_DAY)),
+        (_DROP_BEYOND, (MAX_RATES,)),
         (_DROP_EMPTY, ()),
         ("DELETE FROM bests WHERE day < ?", (int(oldest_unix_s // DAY_S),)),
     )
 
 
-def read_rates(database: sqlite3.Connection) -> Iterator[tuple[Setup, Rate]]:
+def read_rates(database: sqlite3.Connection) -> Iterator[tuple[BaselineKey, Rate]]:
     """Yield the newest rates, oldest first."""
-    for row in database.execute(_NEWEST_RATES, (MOST_RATES,)):
+    for row in database.execute(_NEWEST_RATES, (MAX_RATES,)):
         kind, device, model, engine, kv_type, tokens, sequences, speculative = row[:8]
         at_unix_s, tps, expected_tps, healthy, engine_version, made_by = row[8:]
-        setup = Setup(
+        setup = BaselineKey(
             kind=kind,
             device=device,
             model=model,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from slowtok.detectors.case.case import Abandoned, Phases
 from slowtok.proxy.engines.counters.slots import BusySlots
-from slowtok.proxy.observe.crowds import Look, Stay
+from slowtok.proxy.observe.crowds import Look, Occupancy
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import SlotTold
+from slowtok.proxy.relay.progress import SlotProgress
 
 KEEP = 64
 MAX_AGE_S = 600.0  # an answer of the longest kind; no published source
@@ -40,14 +40,14 @@ class AbandonedLog:
             return
         if exchange.ended != "client-gone" or exchange.last_byte_at_s is not None:
             return
-        task = exchange.slot.slot.task if isinstance(exchange.slot, SlotTold) else None
+        task = exchange.slot.slot.task if isinstance(exchange.slot, SlotProgress) else None
         self._left.append(_Left(at_s, exchange.request_id, exchange.engine_name, task))
 
     def of(
         self,
         mine: Exchange,
         phases: Phases,
-        met: Sequence[Stay],
+        met: Sequence[Occupancy],
         looks: Sequence[Look],
         tasks: Sequence[BusySlots],
     ) -> Abandoned | None:
@@ -85,7 +85,7 @@ def _seen_s(
     sent_s: float,
     left: Sequence[_Left],
     phases: Phases,
-    met: Sequence[Stay],
+    met: Sequence[Occupancy],
     looks: Sequence[Look],
     tasks: Sequence[BusySlots],
 ) -> float | None:
@@ -105,7 +105,7 @@ def _seen_s(
     return max(seen)
 
 
-def _expected(look: Look, phases: Phases, met: Sequence[Stay]) -> int:
+def _expected(look: Look, phases: Phases, met: Sequence[Occupancy]) -> int:
     """Return how many of the proxy's requests may have been at work at a look."""
     begun_s = phases.prefill_from_at_s
     mine = 1 if begun_s is None or look.at_s >= begun_s or look.unstarted else 0

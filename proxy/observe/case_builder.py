@@ -24,11 +24,11 @@ from slowtok.proxy.engines.engine import facts_at
 from slowtok.proxy.engines.gpus_used import gpus_used, seen_from
 from slowtok.proxy.engines.registry import Engine, Engines
 from slowtok.proxy.history.baselines import NO_BASELINE, Baselines
-from slowtok.proxy.history.history import NO_HISTORY, Past
+from slowtok.proxy.history.history import NO_HISTORY, EngineHistory
 from slowtok.proxy.observe.abandoned import MAX_AGE_S, AbandonedLog
 from slowtok.proxy.observe.crowds import (
     Look,
-    Stay,
+    Occupancy,
     of_gauges,
     of_slots,
     queue_bounds,
@@ -55,7 +55,7 @@ JUST_BEFORE_S = 1.0
 while requests are there, and when one comes."""
 
 
-class Evidence:
+class CaseBuilder:
     """Asks everyone who knows something about an exchange."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Evidence:
         sampler: Sampler,
         device: Callable[[], DeviceFacts],
         baselines: Baselines,
-        past: Past,
+        past: EngineHistory,
         failures: Counter[str],
         loop_lag: Callable[[float], float | None],
         abandoned: AbandonedLog,
@@ -79,7 +79,7 @@ class Evidence:
         self._failures = failures
         self._loop_lag = loop_lag
 
-    def case(self, exchange: Exchange, met: Sequence[Stay]) -> Case:
+    def case(self, exchange: Exchange, met: Sequence[Occupancy]) -> Case:
         """Return the case of a finished exchange; `met` are the others at its engine."""
         timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device, engine = self._device(), self._engines.find(exchange.engine_name)
@@ -213,7 +213,7 @@ def _with_crowds(
     guessed: Neighbours,
     exchange: Exchange,
     phases: Phases,
-    met: Sequence[Stay],
+    met: Sequence[Occupancy],
     looks: Sequence[Look],
     slots: int | None,
 ) -> Neighbours:
@@ -268,7 +268,7 @@ def _without_cached(timeline: Timeline) -> Timeline:
     return replace(timeline, tokens=replace(timeline.tokens, cached=None))
 
 
-def _is_alone(met: Sequence[Stay], activity: EngineActivity | None) -> bool:
+def _is_alone(met: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
     """Say whether nobody unseen is known to have been at the engine.
 
     Others that the engine counted and that did not come through here were there at a time that

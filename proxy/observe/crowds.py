@@ -18,7 +18,7 @@ FULL_CACHE_RATIO = 0.95
 """A KV cache so full lets nobody in: in vllm-project/vllm#18115 it breaks down at 91 to 96 %."""
 
 
-class Stay(NamedTuple):
+class Occupancy(NamedTuple):
     """One generation's time at its engine: its sending, first token and end, and which one it was.
 
     A neighbour decodes from its own first token on (from its sending where it was not streamed):
@@ -85,7 +85,7 @@ def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
 
 
 def while_waiting(
-    window: Window, met: Sequence[Stay], looks: Sequence[Look], slots: int | None
+    window: Window, met: Sequence[Occupancy], looks: Sequence[Look], slots: int | None
 ) -> Crowd:
     """Return who was at the engine from a request's sending until its prompt was begun.
 
@@ -111,7 +111,7 @@ def while_waiting(
 
 
 def while_read(
-    window: Window, met: Sequence[Stay], looks: Sequence[Look], *, slots: int | None, mine: int
+    window: Window, met: Sequence[Occupancy], looks: Sequence[Look], *, slots: int | None, mine: int
 ) -> Crowd:
     """Return whose prompts were read beside a request's own; `mine` are the slots it took itself.
 
@@ -193,7 +193,7 @@ def _reads_another(look: Look, slots: int | None) -> bool | None:
     return bool(_others_while_waiting(look)) and _has_room(look, slots) is True
 
 
-def _served_first(window: Window, met: Iterable[Stay]) -> int:
+def _served_first(window: Window, met: Iterable[Occupancy]) -> int:
     """Return how many were being served at one moment before a request's own turn came, at most.
 
     Who came in the same moment counts, too, where its first token came before that turn.
@@ -211,7 +211,7 @@ def _served_first(window: Window, met: Iterable[Stay]) -> int:
     return most
 
 
-def _read_meanwhile(window: Window, met: Iterable[Stay]) -> tuple[float, str | None]:
+def _read_meanwhile(window: Window, met: Iterable[Occupancy]) -> tuple[float, str | None]:
     """Return for how long others' prompts were read in a window, and whose was read longest."""
     from_s, to_s = window
     parts = []

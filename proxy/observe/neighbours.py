@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slowtok.detectors.case.case import Neighbours, Phases
-from slowtok.proxy.observe.crowds import Look, Stay
+from slowtok.proxy.observe.crowds import Look, Occupancy
 from slowtok.proxy.relay.exchange import Exchange
 
 KEEP_ENDED = 256
 MIN_LOOKS = 2  # at the engine; fewer say little about a mean
 
 
-_Ended = tuple[float, str, str | None, Stay]
+_Ended = tuple[float, str, str | None, Occupancy]
 """When a request was over, which one it was, its engine and its stay, which may have ended long
 before: a slow client was still reading."""
 
 
-class Stays:
+class OccupancyLog:
     """When generations were at their engines: those that have ended, beside those on their way."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Stays:
         for stay in _stays((exchange,), exchange.engine_name, now_s):
             self._ended.append((now_s, exchange.request_id, exchange.engine_name, stay))
 
-    def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Stay]:
+    def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Occupancy]:
         """Return the stays of others at its engine that are `live` or ended after `mine` came."""
         engine_name, since_s = mine.engine_name, mine.accepted_at_s
         met = _stays(live, engine_name, now_s, but=mine)
@@ -48,7 +48,7 @@ def _stays(
     now_s: float,
     *,
     but: Exchange | None = None,
-) -> list[Stay]:
+) -> list[Occupancy]:
     """Return the stays at one engine, so far or in the end; there is none of what was never sent.
 
     In one loop: each whole reply meets dozens.
@@ -64,18 +64,20 @@ def _stays(
             first_s = exchange.meter.first_at_s if exchange.meter else None
         end_s = exchange.last_byte_at_s or exchange.ended_at_s or now_s
         begun_s = now_s if first_s is None else first_s
-        found.append(Stay(sent_s, begun_s, end_s, exchange.request_id))
+        found.append(Occupancy(sent_s, begun_s, end_s, exchange.request_id))
     return found
 
 
-def in_flight_at(at_s: float | None, met: Iterable[Stay]) -> int:
+def in_flight_at(at_s: float | None, met: Iterable[Occupancy]) -> int:
     """Count the generations that were there at one moment; nobody is met at none."""
     if at_s is None:
         return 0
     return sum([sent_s <= at_s < end_s for sent_s, _, end_s, _ in met])
 
 
-def count_neighbours(in_flight_at_send: int, phases: Phases, met: Sequence[Stay]) -> Neighbours:
+def count_neighbours(
+    in_flight_at_send: int, phases: Phases, met: Sequence[Occupancy]
+) -> Neighbours:
     """Count the other generations that a request met at its engine."""
     from_s, to_s = _window(phases)
     if from_s >= to_s:

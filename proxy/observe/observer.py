@@ -19,25 +19,25 @@ from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.engines.counters.slots import SlotsLook
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import Past
+from slowtok.proxy.history.history import EngineHistory
 from slowtok.proxy.observe.abandoned import AbandonedLog
-from slowtok.proxy.observe.case_builder import Evidence
-from slowtok.proxy.observe.crowds import Stay
-from slowtok.proxy.observe.neighbours import Stays
-from slowtok.proxy.observe.previous_verdicts import LastVerdicts
-from slowtok.proxy.observe.prompt_guess import PromptGuesses
+from slowtok.proxy.observe.case_builder import CaseBuilder
+from slowtok.proxy.observe.crowds import Occupancy
+from slowtok.proxy.observe.neighbours import OccupancyLog
+from slowtok.proxy.observe.previous_verdicts import PreviousVerdicts
+from slowtok.proxy.observe.prompt_estimate import PromptEstimates
 from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
 from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
+from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.running import running
 from slowtok.proxy.outputs.sink import Sink, Step, Watcher
-from slowtok.proxy.outputs.store import Store
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.runtime.turns import Turns
+from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.call import PromptPrint, parts_of, print_prompt
+from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt, parts_of
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
@@ -58,9 +58,9 @@ class Observer:
         device: Callable[[], DeviceFacts],
         sampler: Sampler,
         baselines: Baselines,
-        past: Past,
+        past: EngineHistory,
         loop_lag: Callable[[float], float | None],
-        store: Store,
+        store: RecordRing,
         runs: Runs,
         sinks: Mapping[str, Sink],
         disabled: Collection[str] = (),
@@ -71,7 +71,7 @@ class Observer:
         self._past = past
         self.failures: Counter[str] = Counter()
         self._abandoned = AbandonedLog()
-        self._evidence = Evidence(
+        self._cases = CaseBuilder(
             engines=engines,
             sampler=sampler,
             device=device,
@@ -87,16 +87,16 @@ class Observer:
         self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
         self._prompts = Prompts()
-        self._guesses = PromptGuesses()
+        self._guesses = PromptEstimates()
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
-        self._stays = Stays()
+        self._stays = OccupancyLog()
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
-        self._verdicts = LastVerdicts()
-        self._meanwhile = Turns(self.failures, "prompt print", after_s=PRINT_AFTER_S)
-        self._publishing = Turns(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
+        self._verdicts = PreviousVerdicts()
+        self._meanwhile = WorkQueue(self.failures, "prompt fingerprint", after_s=PRINT_AFTER_S)
+        self._publishing = WorkQueue(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
         self.requests = 0
         self.diagnosed = 0
         self.diagnose_s = 0.0
@@ -173,13 +173,13 @@ class Observer:
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
         loop = asyncio.get_running_loop()
-        soon(self._meanwhile, size_bytes, partial(self._print, exchange, said, loop))
+        soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
 
-    def note_print(self, exchange: Exchange, printed: PromptPrint) -> None:
-        """Compare a worker's prompt, of which there is the print, with earlier ones."""
+    def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
+        """Compare a worker's prompt, of which there is the fingerprint, with earlier ones."""
         self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
-        self._compare(exchange, printed)
-        self._runs.printed(exchange, printed)
+        self._compare(exchange, fingerprint)
+        self._runs.fingerprinted(exchange, fingerprint)
 
     def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
         """Take note of how far an engine's slots are; of those of `model` where it has several."""
@@ -225,7 +225,7 @@ class Observer:
         Nothing is kept of it: the record that is logged is made when all is there.
         """
         try:
-            case = self._evidence.case(exchange, self._met(exchange))
+            case = self._cases.case(exchange, self._met(exchange))
             diagnosis = diagnose(case, disabled=self._disabled)
             return make_record(case, diagnosis) | self._runs.fields(exchange)
         except Exception:  # noqa: BLE001 - the stream goes on without its record
@@ -297,12 +297,12 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._evidence.case(exchange, self._met(exchange)), None
+            return self._cases.case(exchange, self._met(exchange)), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._evidence.case(exchange, self._met(exchange))
+        case = self._cases.case(exchange, self._met(exchange))
         diagnosis = diagnose(case, disabled=self._disabled)
         for cause in diagnosis.failed:
             self.failures[f"detector {cause}"] += 1
@@ -310,7 +310,7 @@ class Observer:
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
-    def _met(self, mine: Exchange) -> list[Stay]:
+    def _met(self, mine: Exchange) -> list[Occupancy]:
         return self._stays.beside(mine, self._live.values(), time.monotonic())
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
@@ -325,8 +325,8 @@ class Observer:
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
 
-    def _remember_prompt(self, served_by: str, prompt: PromptPrint, case: Case) -> None:
-        """Keep the print of a prompt: of one that was read, and of a try that was cut short."""
+    def _remember_prompt(self, served_by: str, prompt: PromptFingerprint, case: Case) -> None:
+        """Keep the fingerprint of a prompt that was read, and of a try that was cut short."""
         line = case.timeline
         if _was_read(case):
             self._prompts.remember(served_by, prompt, line.accepted_at_s)
@@ -357,24 +357,24 @@ class Observer:
             self._publishing.add(partial(self._publish, before))
         return self._verdicts.header(exchange.model)
 
-    def _print(
+    def _fingerprint(
         self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Take the prompt's print; that of a large one in a thread, which must not touch runs."""
+        """Take the prompt's fingerprint; a large one's in a thread, which must not touch runs."""
         try:
-            if (printed := print_prompt(said)) is not None:
-                self._compare(exchange, printed)
-                loop.call_soon_threadsafe(self._runs.printed, exchange, printed)
+            if (fingerprint := fingerprint_prompt(said)) is not None:
+                self._compare(exchange, fingerprint)
+                loop.call_soon_threadsafe(self._runs.fingerprinted, exchange, fingerprint)
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
-            self.failures["prompt print"] += 1
+            self.failures["prompt fingerprint"] += 1
 
-    def _compare(self, exchange: Exchange, printed: PromptPrint) -> None:
+    def _compare(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
         """Compare a prompt with earlier ones; that of a large one happens in a thread."""
         served_by = _served_by(exchange)
-        exchange.prompt = printed
-        exchange.parts = parts_of(printed)
-        exchange.prefix = self._prompts.compare(served_by, printed, exchange.accepted_at_s)
-        exchange.repeat = self._prompts.repeat(served_by, printed, exchange.accepted_at_s)
+        exchange.prompt = fingerprint
+        exchange.parts = parts_of(fingerprint)
+        exchange.prefix = self._prompts.compare(served_by, fingerprint, exchange.accepted_at_s)
+        exchange.repeat = self._prompts.repeat(served_by, fingerprint, exchange.accepted_at_s)
         exchange.guess = self._guesses.guess(served_by, exchange)
 
 

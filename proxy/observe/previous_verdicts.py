@@ -9,7 +9,7 @@ from slowtok.proxy.relay.exchange import Exchange
 KEEP_MODELS = 256
 
 
-class LastVerdicts:
+class PreviousVerdicts:
     """Keeps the verdict on the request that ended last, whichever was concluded last."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The prints of recent prompts, to tell what an engine's prompt cache could have kept."""
+"""The fingerprints of recent prompts, to tell what an engine's prompt cache could have kept."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -8,16 +8,16 @@ from functools import partial
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import PromptPrefix, Repeat
-from slowtok.proxy.runtime.turns import Turns
-from slowtok.proxy.stream.call import PromptPrint, common_chars, compare
+from slowtok.proxy.runtime.work_queue import WorkQueue
+from slowtok.proxy.stream.call import PromptFingerprint, common_chars, compare
 
 PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
-LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is printed in a thread
+LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is fingerprint in a thread
 KEEP_PER_MODEL = 32  # conversations that may come in between; no published source
 COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each
 SHORT_CHARS = 256  # some 64 tokens: what is lost of them costs nothing. Heuristic
 KEEP_MODELS = 64
-MAX_CHARS = 16_000_000  # of prompts whose prints are kept, about 30 MiB of hashes
+MAX_CHARS = 16_000_000  # of prompts whose fingerprints are kept, about 30 MiB of hashes
 MAX_AGE_S = 3600.0
 KEEP_TRIES = 256
 MAX_PAUSE_S = 600.0
@@ -31,7 +31,7 @@ class _Tries(NamedTuple):
     repeat: Repeat
 
 
-def soon(meanwhile: Turns, size_bytes: int, look: Callable[[], object]) -> None:
+def soon(meanwhile: WorkQueue, size_bytes: int, look: Callable[[], object]) -> None:
     """Let a prompt be looked at a moment later, never in the stream's way."""
     if size_bytes > LARGE_PROMPT_BYTES:
         look = partial(asyncio.get_running_loop().run_in_executor, None, look)
@@ -42,14 +42,16 @@ class Prompts:
     """Remembers prompts by what served them, as hashes only."""
 
     def __init__(self) -> None:
-        self._prints: OrderedDict[str, deque[tuple[float, PromptPrint]]] = OrderedDict()
+        self._fingerprints: OrderedDict[str, deque[tuple[float, PromptFingerprint]]] = OrderedDict()
         self._chars = 0  # of all of them
         self._tries: OrderedDict[tuple[str, int], _Tries] = OrderedDict()
 
-    def compare(self, served_by: str, new: PromptPrint, at_s: float) -> PromptPrefix | None:
+    def compare(self, served_by: str, new: PromptFingerprint, at_s: float) -> PromptPrefix | None:
         """Compare a prompt with the earlier one of its conversation; None for the first."""
-        prints = tuple(self._prints.get(served_by, ()))  # a long prompt is compared in a thread
-        known = [(at, old) for at, old in reversed(prints) if at_s - at <= MAX_AGE_S]
+        fingerprints = tuple(
+            self._fingerprints.get(served_by, ())
+        )  # a long prompt is compared in a thread
+        known = [(at, old) for at, old in reversed(fingerprints) if at_s - at <= MAX_AGE_S]
         if not known:
             return None
         commons = [common_chars(new, old) for _, old in known]  # the newest first
@@ -61,8 +63,8 @@ class Prompts:
 
     def _closest(
         self,
-        new: PromptPrint,
-        known: Sequence[tuple[float, PromptPrint]],
+        new: PromptFingerprint,
+        known: Sequence[tuple[float, PromptFingerprint]],
         commons: Sequence[int],
         at_s: float,
     ) -> tuple[int, PromptPrefix]:
@@ -80,7 +82,7 @@ class Prompts:
         found = max(prefixes, key=_closeness)
         return prefixes.index(found), found
 
-    def repeat(self, served_by: str, new: PromptPrint, at_s: float) -> Repeat | None:
+    def repeat(self, served_by: str, new: PromptFingerprint, at_s: float) -> Repeat | None:
         """Return what came of earlier tries of the very same prompt, where they were cut short."""
         tries = self._tries.get(_try_of(served_by, new))
         if tries is None or at_s - tries.at_s > MAX_PAUSE_S:
@@ -88,7 +90,7 @@ class Prompts:
         return tries.repeat
 
     def note_cut(
-        self, served_by: str, cut: PromptPrint, at_s: float, spent_s: float, ended: str
+        self, served_by: str, cut: PromptFingerprint, at_s: float, spent_s: float, ended: str
     ) -> None:
         """Keep that a request with this prompt was cut short, and how long it had taken."""
         key, before = _try_of(served_by, cut), self.repeat(served_by, cut, at_s - spent_s)
@@ -99,27 +101,27 @@ class Prompts:
         while len(self._tries) > KEEP_TRIES:
             self._tries.popitem(last=False)
 
-    def remember(self, served_by: str, new: PromptPrint, at_s: float) -> None:
-        """Keep the print of a prompt that an engine has served."""
+    def remember(self, served_by: str, new: PromptFingerprint, at_s: float) -> None:
+        """Keep the fingerprint of a prompt that an engine has served."""
         self._tries.pop(_try_of(served_by, new), None)
-        while self._prints and self._chars > MAX_CHARS - new.chars:
+        while self._fingerprints and self._chars > MAX_CHARS - new.chars:
             self._drop_oldest()
-        prints = self._prints.setdefault(served_by, deque())
-        self._prints.move_to_end(served_by)
-        prints.append((at_s, new))
+        fingerprints = self._fingerprints.setdefault(served_by, deque())
+        self._fingerprints.move_to_end(served_by)
+        fingerprints.append((at_s, new))
         self._chars += new.chars
-        if len(prints) > KEEP_PER_MODEL:
-            self._chars -= prints.popleft()[1].chars
-        while len(self._prints) > KEEP_MODELS:
+        if len(fingerprints) > KEEP_PER_MODEL:
+            self._chars -= fingerprints.popleft()[1].chars
+        while len(self._fingerprints) > KEEP_MODELS:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Let a whole model go, the longest unused one."""
-        _, prints = self._prints.popitem(last=False)
-        self._chars -= sum(old.chars for _, old in prints)
+        _, fingerprints = self._fingerprints.popitem(last=False)
+        self._chars -= sum(old.chars for _, old in fingerprints)
 
 
-def _try_of(served_by: str, prompt: PromptPrint) -> tuple[str, int]:
+def _try_of(served_by: str, prompt: PromptFingerprint) -> tuple[str, int]:
     return served_by, hash((prompt.chars, prompt.blocks))
 
 

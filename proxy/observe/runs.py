@@ -1,4 +1,4 @@
-"""Watches exchanges for the runs they belong to: begun, printed, ended, published."""
+"""Watches exchanges for the runs they belong to: begun, fingerprinted, ended, published."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from slowtok.proxy.runs.book import Book
 from slowtok.proxy.runs.chain import Messages, messages_of, new_chars
 from slowtok.proxy.runs.ledger import Ledger
 from slowtok.proxy.runs.turn import Turn
-from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.stream.call import PromptFingerprint
 
 _FAILED = frozenset(
     {"client-gone", "upstream-error", "upstream-refused", "timeout", "http-error", "no-engine",
@@ -39,7 +39,7 @@ class Runs:
         at_s, unix_s = exchange.accepted_at_s, exchange.started_unix_s
         exchange.run = self._book.place(exchange.request_id, exchange.clues, at_s, unix_s)
 
-    def printed(self, exchange: Exchange, prompt: PromptPrint) -> None:
+    def fingerprinted(self, exchange: Exchange, prompt: PromptFingerprint) -> None:
         """Its prompt is known: it tells what the request goes on from."""
         self._place(exchange, messages_of(prompt))
 
@@ -59,7 +59,7 @@ class Runs:
             return {}
         clues = exchange.clues
         if exchange.run is None and (exchange.prompt is not None or (clues and clues.ids)):
-            # its print came late, or there is none, as of what is to be embedded
+            # its fingerprint came late, or there is none, as of what is to be embedded
             self._place(exchange, messages_of(exchange.prompt) if exchange.prompt else None)
         self.ended(exchange)
         found: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from slowtok.proxy.engines.counters.slots import SlotsLook, WorkingSlot
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import Queued, SlotTold
+from slowtok.proxy.relay.progress import Queued, SlotProgress
 
 
 class SlotOwners:
@@ -61,15 +61,15 @@ class SlotOwners:
     def _is_later(self, slot: WorkingSlot, exchange: Exchange) -> bool:
         return exchange.sent_at_s is not None and self._since_s[slot.task] >= exchange.sent_at_s
 
-    def _told(self, exchange: Exchange, slot: WorkingSlot, at_s: float) -> SlotTold:
+    def _told(self, exchange: Exchange, slot: WorkingSlot, at_s: float) -> SlotProgress:
         before = exchange.slot
-        if isinstance(before, SlotTold) and before.slot.task == slot.task:
+        if isinstance(before, SlotProgress) and before.slot.task == slot.task:
             return _next(before, slot, at_s)
         queued_to_s = self._queued_to_s.get(exchange.request_id)
         known = (exchange.headers_at_s, queued_to_s, exchange.sent_at_s, at_s)
         begin_s = next(begin for begin in known if begin is not None)
         nothing = slot._replace(computed_tokens=0, decoded_tokens=0)
-        return _next(SlotTold(slot=nothing, begin_s=begin_s, read_at_s=begin_s), slot, at_s)
+        return _next(SlotProgress(slot=nothing, begin_s=begin_s, read_at_s=begin_s), slot, at_s)
 
 
 def _has_no_token(exchange: Exchange) -> bool:
@@ -84,7 +84,7 @@ def _may_be_its(unowned: Iterable[WorkingSlot], exchange: Exchange) -> bool:
     return any(not slot.decoded_tokens or not exchange.stream for slot in unowned)
 
 
-def _next(before: SlotTold, slot: WorkingSlot, at_s: float) -> SlotTold:
+def _next(before: SlotProgress, slot: WorkingSlot, at_s: float) -> SlotProgress:
     """Return what is known after a look."""
     found = replace(before, slot=slot)
     if slot.computed_tokens > before.slot.computed_tokens:

@@ -3,7 +3,7 @@
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Diagnosis
 
-MOST_MODELS = 20
+MAX_MODELS = 20
 """Names of models that get a label of their own; a dashboard with more cannot be read."""
 
 MAX_NAME_CHARS = 128
@@ -33,7 +33,7 @@ ENDINGS = frozenset(
 class Names:
     """Models by name; beyond `most` names the rest is called "other"."""
 
-    def __init__(self, most: int = MOST_MODELS) -> None:
+    def __init__(self, most: int = MAX_MODELS) -> None:
         self._most = most
         self._known: set[str] = set()
 

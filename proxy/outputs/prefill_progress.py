@@ -3,7 +3,7 @@
 from typing import Any
 
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import PromptGuess, Queued, SlotTold
+from slowtok.proxy.relay.progress import PromptEstimate, Queued, SlotProgress
 
 
 def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
     told = exchange.slot
     if exchange.sent_at_s is None or exchange.last_byte_at_s is not None or _has_token(exchange):
         return {}
-    if isinstance(told, SlotTold):
+    if isinstance(told, SlotProgress):
         return _by_slot(told, exchange.guess, now_s)
     if exchange.guess is None or not exchange.stream:  # the end of such a prefill is not seen
         return {}
@@ -30,7 +30,7 @@ def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
     }
 
 
-def _by_slot(told: SlotTold, guess: PromptGuess | None, now_s: float) -> dict[str, Any]:
+def _by_slot(told: SlotProgress, guess: PromptEstimate | None, now_s: float) -> dict[str, Any]:
     if told.slot.decoded_tokens:
         return {}
     done, took_s = told.slot.read_tokens, told.read_at_s - told.begin_s
@@ -51,7 +51,7 @@ def _by_slot(told: SlotTold, guess: PromptGuess | None, now_s: float) -> dict[st
     }
 
 
-def _estimate_s(guess: PromptGuess, begin_s: float) -> float | None:
+def _estimate_s(guess: PromptEstimate, begin_s: float) -> float | None:
     """Return when it should be done: what the cache may have is not counted."""
     return begin_s + guess.new_tokens / guess.tps if guess.tps else None
 

@@ -8,7 +8,7 @@ from typing import Any
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.case_file import dump_case
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 from slowtok.proxy.runtime.version import own_version
 
 MAX_QUEUED_CASES = 100  # each holds its samples: up to a few hundred KiB
@@ -27,7 +27,7 @@ class Recorder:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=directory):
             pass
-        self.writer = Writer(self._write, max_queued=MAX_QUEUED_CASES)
+        self.writer = BackgroundWriter(self._write, max_queued=MAX_QUEUED_CASES)
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Write the case of a diagnosed request."""

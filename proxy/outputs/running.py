@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from slowtok.proxy.outputs.prefill_progress import prefill_progress
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import Queued, SlotTold
+from slowtok.proxy.relay.progress import Queued, SlotProgress
 from slowtok.proxy.stream.meter import Meter
 
 RECENT_S = 3.0
@@ -82,7 +82,7 @@ def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
 def _whole(exchange: Exchange, now_s: float) -> dict[str, float | None]:
     """Return what its slot tells of the answer of a reply that is not streamed."""
     told = exchange.slot
-    if stage(exchange) != "whole" or not isinstance(told, SlotTold) or told.first_at_s is None:
+    if stage(exchange) != "whole" or not isinstance(told, SlotProgress) or told.first_at_s is None:
         return {}
     count, last_s = told.slot.decoded_tokens, told.decoded_at_s
     took_s = (last_s or told.first_at_s) - told.first_at_s

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 Bare = int | float | str
 MAX_STRING_CHARS = 240
-_MOST_INTEGER = 999_999_999_999_999
-_MOST_DECIMAL = 999_999_999_999.0
+_MAX_INTEGER = 999_999_999_999_999
+_MAX_DECIMAL = 999_999_999_999.0
 
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
@@ -25,14 +25,14 @@ def bare(value: Bare) -> str:
     if isinstance(value, float):
         return decimal(value)
     if isinstance(value, int):
-        return str(max(min(value, _MOST_INTEGER), -_MOST_INTEGER))
+        return str(max(min(value, _MAX_INTEGER), -_MAX_INTEGER))
     return string(value)
 
 
 def decimal(value: float, digits: int = 3) -> str:
     """Serialise a decimal, rounded to at most `digits` fraction digits (one to three)."""
-    if abs(value) > _MOST_DECIMAL:
-        value = math.copysign(_MOST_DECIMAL, value)
+    if abs(value) > _MAX_DECIMAL:
+        value = math.copysign(_MAX_DECIMAL, value)
     text = f"{value:.{digits}f}".rstrip("0")
     return f"{text}0" if text[-1] == "." else text
 

@@ -6,7 +6,7 @@ import orjson
 
 from slowtok.proxy.http.headers import Headers
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.stream.assemble import Assembler
 from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.reply import EngineReply
@@ -15,7 +15,7 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; no p
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 
-async def assemble(reply: EngineReply, exchange: Exchange, held: HeldBytes) -> bytes:
+async def assemble(reply: EngineReply, exchange: Exchange, held: MemoryBudget) -> bytes:
     """Read the stream to its end and return the reply; an error in it sets the status.
 
     Raises:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 
 if sys.platform == "linux":
     from fcntl import ioctl
@@ -84,7 +84,7 @@ class BacklogRoom:
     """
 
     def __init__(
-        self, transport: asyncio.WriteTransport, held: HeldBytes, exchange: Exchange
+        self, transport: asyncio.WriteTransport, held: MemoryBudget, exchange: Exchange
     ) -> None:
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
         self._transport = transport

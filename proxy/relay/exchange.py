@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.relay.progress import PromptGuess, Queued, SlotTold
+from slowtok.proxy.relay.progress import PromptEstimate, Queued, SlotProgress
 from slowtok.proxy.runs.book import Place
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
-from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.stream.call import PromptFingerprint
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.reply import Reply
 
@@ -48,7 +48,7 @@ class Exchange:
     slept: bool | None = None  # the engine had put its model away when the request went to it
     clues: Clues | None = None  # what it says of its run and its client
     run: Place | None = None
-    prompt: PromptPrint | None = None
+    prompt: PromptFingerprint | None = None
     asked_for_usage: bool = False
     annotate: Mode | None = None  # put the record into the stream
     assembling: bool = False  # a stream was asked for in place of a whole reply
@@ -68,8 +68,8 @@ class Exchange:
     seen_at_s: float | None = None  # the last bytes that went to the client
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
-    slot: SlotTold | Queued | None = None  # by the engine's word, while it is at work
-    guess: PromptGuess | None = None
+    slot: SlotProgress | Queued | None = None  # by the engine's word, while it is at work
+    guess: PromptEstimate | None = None
     loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
 
     def observe(self, chunk: bytes, at_s: float) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.whole_chunks import payload_of
+from slowtok.proxy.relay.whole_chunks import strip_chunk_framing
 from slowtok.proxy.upstream.fair_reads import SLICE_BYTES
 from slowtok.proxy.upstream.reply import EngineReply
 
@@ -30,7 +30,7 @@ class FlowControl(Protocol):
         ...
 
 
-class Tap(asyncio.Protocol):
+class FastPath(asyncio.Protocol):
     """Passes the body of `reply` to a `client` while `flow` is awaited.
 
     `flow_control` tells when the client is behind, `chunked` how its reply is framed; the head of
@@ -107,7 +107,7 @@ class Tap(asyncio.Protocol):
         if (
             self._body.is_between_chunks
             and not self._client.is_closing()
-            and (payload := payload_of(data))
+            and (payload := strip_chunk_framing(data))
         ):
             self._write(payload, at_s, data)
             goes_on = self._room.fits() and not self._flow_control.writing_paused

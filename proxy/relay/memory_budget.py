@@ -11,7 +11,7 @@ from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.upstream.client import UpstreamError
 
 
-class HeldBytes:
+class MemoryBudget:
     """Counts what is held; at any time no more than `limit_bytes`. `freed` hears what was freed."""
 
     __slots__ = ("_freed", "limit_bytes", "most_bytes", "now_bytes")

@@ -1,7 +1,7 @@
 """What the relay needs of others: an engine to ask, and somebody to watch. Two narrow interfaces.
 
 In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
-observing process (workers/far_engines.py, workers/far_observer.py).
+observing process (workers/remote_engines.py, workers/remote_observer.py).
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from slowtok.proxy.relay.exchange import Exchange
 
 
-class Place(Protocol):
+class EngineRef(Protocol):
     """An engine, as far as a request has to know it."""
 
     @property
@@ -35,7 +35,7 @@ class Place(Protocol):
         ...
 
 
-class Directory(Protocol):
+class EngineDirectory(Protocol):
     """Says which engine a request goes to."""
 
     @property
@@ -48,7 +48,9 @@ class Directory(Protocol):
         """Where engines were looked for, for messages."""
         ...
 
-    async def choose(self, model: str | None, path: str, keys: Mapping[str, str]) -> Place | None:
+    async def choose(
+        self, model: str | None, path: str, keys: Mapping[str, str]
+    ) -> EngineRef | None:
         """Return the engine for a request, None where there is none."""
         ...
 
@@ -63,7 +65,7 @@ class Directory(Protocol):
         ...
 
 
-class Watch(Protocol):
+class RequestObserver(Protocol):
     """Is told of each step of an exchange, and asked what to say of it.
 
     `failures` counts what broke, by its place. What is awaited must not take long: the

@@ -9,7 +9,7 @@ from slowtok.proxy.engines.counters.slots import WorkingSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotTold:
+class SlotProgress:
     """How far a request's slot is, by the engine's word.
 
     `begin_s` is when its prefill began, as far as is known; `read_at_s` when it was last seen to
@@ -34,7 +34,7 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptGuess:
+class PromptEstimate:
     """About how many tokens a prompt has, from earlier requests.
 
     `new_tokens` are those that no earlier prompt began with: the rest may come from the cache.

@@ -26,18 +26,18 @@ from slowtok.proxy.http.run_clues import clues_of
 from slowtok.proxy.relay.assembled import as_document, assemble
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
-from slowtok.proxy.relay.ports import Directory, Place, Watch
+from slowtok.proxy.relay.memory_budget import MemoryBudget
+from slowtok.proxy.relay.ports import EngineDirectory, EngineRef, RequestObserver
 from slowtok.proxy.relay.request_body import read_request
 from slowtok.proxy.relay.rewritten import Reshaped, break_off
-from slowtok.proxy.relay.safe_observer import Unharmed
+from slowtok.proxy.relay.safe_observer import SafeObserver
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.stream.annotate import mode_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
 from slowtok.proxy.stream.call import Call
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.reshape import Reshaping, make_reshaping
+from slowtok.proxy.stream.rewrite import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
 from slowtok.proxy.upstream.client import UpstreamError, broke_off, no_engine, send
 from slowtok.proxy.upstream.reply import EngineReply
@@ -50,11 +50,11 @@ class Relay:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        engines: Directory,
-        observer: Watch,
+        engines: EngineDirectory,
+        observer: RequestObserver,
         *,
         client_timeout_s: float,
-        held: HeldBytes,
+        held: MemoryBudget,
         max_body_bytes: int,
         max_reply_bytes: int,
         annotate: str,
@@ -65,7 +65,7 @@ class Relay:
         self.held = held
         self._session = session
         self._engines = engines
-        self._observer = Unharmed(observer)
+        self._observer = SafeObserver(observer)
         self._client_timeout_s = client_timeout_s
         self._max_body_bytes = max_body_bytes
         self._max_reply_bytes = max_reply_bytes
@@ -188,7 +188,12 @@ class Relay:
             exchange.observer_errors += 1
 
     def _prepare(
-        self, call: Call, engine: Place, exchange: Exchange, outgoing: headers.Headers, body: Body
+        self,
+        call: Call,
+        engine: EngineRef,
+        exchange: Exchange,
+        outgoing: headers.Headers,
+        body: Body,
     ) -> Body:
         """Note what the call asks for, and ask for usage where its stream would tell none."""
         exchange.model = call.model

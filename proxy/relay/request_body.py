@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from slowtok.proxy.http.aiohttp_private import has_next
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.stream.call import Call, read_call
 from slowtok.proxy.upstream.request import Body
 
@@ -18,7 +18,7 @@ LOOK_S = 0.5  # how often a body that does not go on is looked at
 async def read_request(
     request: ClientRequest,
     exchange: Exchange,
-    held: HeldBytes,
+    held: MemoryBudget,
     timeout_s: float,
     max_bytes: int,
     *,
@@ -62,7 +62,7 @@ async def _after(
     last: bytes,
     rest: AsyncIterator[bytes],
     exchange: Exchange,
-    held: HeldBytes,
+    held: MemoryBudget,
 ) -> AsyncIterator[bytes]:
     """Yield what was read before it was too much, which is held no longer, and then the rest."""
     while read:

@@ -10,7 +10,7 @@ import aiohttp
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.stream.reshape import Reshaping
+from slowtok.proxy.stream.rewrite import Reshaping
 
 MakeRecord = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
 

@@ -4,19 +4,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.ports import Watch
+from slowtok.proxy.relay.ports import RequestObserver
 
 
-class Unharmed:
-    """A `Watch` of which nothing comes back that breaks. Where an answer broke there is none."""
+class SafeObserver:
+    """Wraps a `RequestObserver` so that its exceptions never reach the relay.
+
+    A call that fails is counted and returns an empty result.
+    """
 
     __slots__ = ("_watch",)
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: RequestObserver) -> None:
         self._watch = watch
 
     def begin(self, exchange: Exchange) -> None:
-        """See `Watch`, as for all that follow."""
+        """See `RequestObserver`, as for all that follow."""
         try:
             self._watch.begin(exchange)
         except Exception:  # noqa: BLE001 - see the class
@@ -34,7 +37,7 @@ class Unharmed:
         try:
             self._watch.note_prompt(exchange, said, size_bytes)
         except Exception:  # noqa: BLE001
-            self._count("prompt print")
+            self._count("prompt fingerprint")
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of its reply has come."""

@@ -9,7 +9,7 @@ from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.fast_path import Tap
+from slowtok.proxy.relay.fast_path import FastPath
 from slowtok.proxy.relay.rewritten import Reshaped
 from slowtok.proxy.upstream.reply import EngineReply
 
@@ -59,12 +59,12 @@ def _tap(
     reshaped: Reshaped | None,
     backlog: BacklogWatch,
     room: BacklogRoom,
-) -> Tap | None:
+) -> FastPath | None:
     """Return a tap; None for a client that left, or where two chunks have a record between them."""
     client = request.transport
     if client is None or (reshaped is not None and reshaped.annotates):
         return None
-    return Tap(
+    return FastPath(
         reply,
         client,
         request.protocol,

@@ -12,7 +12,7 @@ _LONGEST = 10  # of the size's line
 _KEPT_LINES = 1024  # a stream's chunks are of few sizes
 
 
-def payload_of(read: bytes) -> bytes:
+def strip_chunk_framing(read: bytes) -> bytes:
     """Return what the chunks in `read` hold; nothing where it is not exactly whole chunks.
 
     The last chunk, which is empty, is none of them.

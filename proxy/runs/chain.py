@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.stream.call import PromptFingerprint
 
 How = Literal["continued", "changed", "branched", "repeated", "compacted"]
 """How a prompt goes on from an earlier one: `changed` where one message of it is not the same, a
@@ -28,7 +28,7 @@ MAX_LINK_AGE_S = 3600.0
 MIN_OWN_CHARS = 16
 """A shorter answer may be given in any conversation. No published source."""
 
-MOST_CHANGED_RATIO = 0.05
+MAX_CHANGED_RATIO = 0.05
 """Of the length of the only message, where something in it changed. No published source."""
 
 MIN_TEXT_BLOCKS = 4  # of a prompt without messages: 64 characters
@@ -73,13 +73,13 @@ class Found(NamedTuple):
     how: How
 
 
-def messages_of(printed: PromptPrint) -> Messages:
+def messages_of(fingerprint: PromptFingerprint) -> Messages:
     """Return the messages of a prompt; those of a raw text are its whole blocks."""
-    spans = printed.spans
+    spans = fingerprint.spans
     if len(spans) == 1 and spans[0].role == _RAW:
-        blocks = printed.blocks[:-1]
+        blocks = fingerprint.blocks[:-1]
         return Messages((), (_RAW,) * len(blocks), blocks, (), frozenset())
-    ends = [*[span.begin for span in spans[1:]], printed.chars]
+    ends = [*[span.begin for span in spans[1:]], fingerprint.chars]
     own = [
         span.whole
         for span, end in zip(spans, ends, strict=True)
@@ -95,12 +95,12 @@ def messages_of(printed: PromptPrint) -> Messages:
     )
 
 
-def new_chars(printed: PromptPrint, earlier: Messages | None) -> dict[str, int]:
+def new_chars(fingerprint: PromptFingerprint, earlier: Messages | None) -> dict[str, int]:
     """Return how many characters of a prompt an earlier one had not, by role."""
     known = set() if earlier is None else {*earlier.said, *earlier.head}
-    ends = [*[span.begin for span in printed.spans[1:]], printed.chars]
+    ends = [*[span.begin for span in fingerprint.spans[1:]], fingerprint.chars]
     found: dict[str, int] = {}
-    for span, end in zip(printed.spans, ends, strict=True):
+    for span, end in zip(fingerprint.spans, ends, strict=True):
         if span.whole not in known and end > span.begin:
             found[span.role] = found.get(span.role, 0) + end - span.begin
     return found
@@ -229,7 +229,7 @@ def _differs_once(prompt: Messages, old: Messages) -> bool:
     if len(others) != 1:
         return False
     now, before = prompt.chars[others[0]], old.chars[others[0]]
-    return count > 1 or abs(now - before) <= MOST_CHANGED_RATIO * before
+    return count > 1 or abs(now - before) <= MAX_CHANGED_RATIO * before
 
 
 def _shares_own(prompt: Messages, old: Messages) -> bool:

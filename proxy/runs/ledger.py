@@ -9,7 +9,7 @@ from slowtok.proxy.runs.turn import NoTurn, Turn, turn_of
 
 KEEP_TURNS = 4096  # of all runs, about 2 KiB each
 KEEP_TURNS_OF_ONE = 2048
-MOST_LISTED = 200
+MAX_LISTED = 200
 MIN_ID_CHARS = 4  # of an id that is given by its begin or end alone
 NEWEST = "last"
 
@@ -39,7 +39,7 @@ class Ledger:
         while self._turns > KEEP_TURNS and len(self._runs) > 1:
             self._turns -= len(self._runs.popitem(last=False)[1])
 
-    def newest_first(self, live: Iterable[Turn] = (), limit: int = MOST_LISTED) -> list[Json]:
+    def newest_first(self, live: Iterable[Turn] = (), limit: int = MAX_LISTED) -> list[Json]:
         """Return the runs in short; one guessed run of one request is a request, and left out."""
         runs = [turns for turns in self._with(live).values() if is_run(turns)]
         runs.sort(key=lambda turns: max(turn.started_s for turn in turns), reverse=True)

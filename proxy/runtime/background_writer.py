@@ -27,7 +27,7 @@ CLOSE_S = 2.0  # at the end, a writer that is stuck is left behind after this
 T = TypeVar("T")
 
 
-class Writer(Generic[T]):
+class BackgroundWriter(Generic[T]):
     """Calls `write` with one item after the other, in order, in a thread.
 
     With `flush`, items that come within `GATHER_S` are written before it is called once for all of
@@ -101,7 +101,7 @@ class Writer(Generic[T]):
         return True
 
 
-LineWriter = Writer[str]
+LineWriter = BackgroundWriter[str]
 
 
 def to_stdout() -> LineWriter:

@@ -14,7 +14,7 @@ if sys.platform != "win32":
     import fcntl
 
 NAME = "in-use"
-MOST_CHARS = 200
+MAX_CHARS = 200
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def claimed(directory: Path, who: str) -> Iterator[str | None]:
                 os.write(file, who.encode("utf-8", "replace"))
             yield None
         else:
-            yield os.read(file, MOST_CHARS).decode("utf-8", "replace") or "it has not said which"
+            yield os.read(file, MAX_CHARS).decode("utf-8", "replace") or "it has not said which"
 
 
 def _is_ours(file: int) -> bool:

@@ -34,14 +34,14 @@ from slowtok.proxy.sampling.host.machine import SHORTEST_SPAN_S, Machine, make_m
 from slowtok.proxy.sampling.optional_readings import ALL, Extras, ExtrasDue
 from slowtok.proxy.sampling.schedule import NEAR_S, Every
 
-HOST_DEAR_S = 1.0
+HOST_SLOW_S = 1.0
 ACCOUNT_S = 1.0
 IDLE_S = 2.0
 OVERHEAD_S = 5.0
 FACTS_S = 15.0
 """How often it is asked whether the machine's conditions changed: battery, profile, governor."""
 EDGE_S = 0.25
-"""At a request's edges the counters are read as well, but no more often than this: the dear tier
+"""At a request's edges the counters are read as well, but no more often than this: the slow tier
 takes about 5 ms for each GPU, and many short requests have many edges. No published source."""
 LAST_WORD_S = 2.0
 """How long the loop may take to end after stdin closed; a lost GPU can hang a call for good."""
@@ -95,14 +95,14 @@ class Loop:
         self._accounted = (time.process_time(), now_s)
         self._edge_at_s = self._counted_at_s = 0.0
         self._facts = Every(FACTS_S, now_s + FACTS_S)
-        self._report = Every(OVERHEAD_S, now_s + HOST_DEAR_S)
+        self._report = Every(OVERHEAD_S, now_s + HOST_SLOW_S)
         self._account = Every(ACCOUNT_S, now_s)
-        self._host, self._host_dear = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
+        self._host, self._host_slow = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         self._gpu, self._counters = Every(IDLE_S, now_s), Every(IDLE_S, now_s)
         self._extras = ExtrasDue(self._budget.pace, now_s)
 
     def next_at_s(self) -> float:
-        """Return when the next thing is due; the dear tiers ride along with the cheap ones."""
+        """Return when the next thing is due; the slow tiers ride along with the cheap ones."""
         return min(self._host.next_at_s, self._gpu.next_at_s, self._report.next_at_s)
 
     def obey(self, command: Line) -> None:
@@ -126,11 +126,11 @@ class Loop:
         now_s = time.monotonic()
         host_due, gpu_due = self._host.due(now_s), self._gpu.due(now_s)
         if host_due:
-            dear = self._host_dear.due(now_s + NEAR_S)
-            self._attempt("host", lambda: self._sample_host(dear=dear))
+            slow_tier = self._host_slow.due(now_s + NEAR_S)
+            self._attempt("host", lambda: self._sample_host(slow_tier=slow_tier))
         if gpu_due:
             counters = self._counters.due(now_s + NEAR_S)
-            extras = self._extras.take(now_s, dear=counters) if self._active else ALL
+            extras = self._extras.take(now_s, slow_tier=counters) if self._active else ALL
             self._attempt("gpu", lambda: self._sample_gpus(counters, extras))
         if self._facts.due(now_s):
             self._attempt("facts", self._tell_facts)
@@ -156,7 +156,7 @@ class Loop:
     def _restart(self, now_s: float) -> None:
         pace = self._budget.pace
         self._host.restart(pace.host_s if self._active else IDLE_S, now_s)
-        self._host_dear.restart(HOST_DEAR_S if self._active else IDLE_S, now_s)
+        self._host_slow.restart(HOST_SLOW_S if self._active else IDLE_S, now_s)
         self._gpu.restart(self._gpu_period_s(), now_s)
         self._counters.restart(pace.counters_s if self._active else IDLE_S, now_s)
 
@@ -166,12 +166,14 @@ class Loop:
             self._edge_at_s = now_s
             counters = now_s - self._counted_at_s > EDGE_S
             extras = (
-                self._extras.at_edge(now_s) if counters else self._extras.take(now_s, dear=False)
+                self._extras.at_edge(now_s)
+                if counters
+                else self._extras.take(now_s, slow_tier=False)
             )
             self._attempt("gpu", lambda: self._sample_gpus(counters, extras))
             since_last_s = self._machine.since_last_s()
             if since_last_s is None or since_last_s > SHORTEST_SPAN_S:
-                self._attempt("host", lambda: self._sample_host(dear=False))
+                self._attempt("host", lambda: self._sample_host(slow_tier=False))
         self._said.append({"kind": "edge", "at_s": self._edge_at_s})
         self._tell()
 
@@ -184,15 +186,15 @@ class Loop:
         if news is not None:
             self._said.append(news)
 
-    def _sample_host(self, *, dear: bool) -> None:
+    def _sample_host(self, *, slow_tier: bool) -> None:
         others_s = self._budget.pace.others_s if self._active else None
-        self._said += self._machine.sample(dear=dear, others_s=others_s)
+        self._said += self._machine.sample(slow_tier=slow_tier, others_s=others_s)
 
     def _sample_gpus(self, counters: bool, extras: Extras) -> None:
         servers = self._machine.server_pids()
         if self._active:
             self._counted_at_s = time.monotonic() if counters else self._counted_at_s
-            lines = self._gpus.sample(dear=counters, servers=servers, extras=extras)
+            lines = self._gpus.sample(slow_tier=counters, servers=servers, extras=extras)
         else:
             lines = self._gpus.sample_idle(servers)
         self._machine.doubt(lines)
@@ -201,7 +203,10 @@ class Loop:
             lines = [news, *lines]
             now_s = time.monotonic()
             self._gpu.restart(self._gpu_period_s(), now_s + self._budget.pace.gpu_s)
-            self._accounted = (time.process_time(), now_s)  # to open them is dear, but done once
+            self._accounted = (
+                time.process_time(),
+                now_s,
+            )  # opening them is expensive, and done once
         self._said += lines
 
     def _attempt(self, where: str, sample: Callable[[], None]) -> None:

@@ -2,8 +2,8 @@
 
 Strategy: a leaky bucket. CPU time spent beyond the share allowed fills it; when it is full, the
 next level of `PACES` holds, which leaves out the dearest first and the fast tier last. A long
-stretch that was cheap enough brings the level before back; if that proves too dear, the next try
-waits twice as long. Samples at a request's edges are never slowed: their counters are exact.
+stretch that was cheap enough brings the level before back; if that proves too expensive, the next
+try waits twice as long. Samples at a request's edges are never slowed: their counters are exact.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ published source."""
 BURST_S = 0.02
 """CPU time above the share that is let pass: the counters of eight GPUs take 0.02 s at an edge."""
 
-FIRST_PATIENCE_S, MOST_PATIENCE_S = 15.0, 600.0
+FIRST_PATIENCE_S, MAX_PATIENCE_S = 15.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ class Budget:
         return self._calm_s >= self._patience_s and self._speed_up()
 
     def _slow_down(self) -> bool:
-        if self._tried:  # the last try to go faster was too dear
-            self._patience_s = min(self._patience_s * 2, MOST_PATIENCE_S)
+        if self._tried:  # the last try to go faster was too expensive
+            self._patience_s = min(self._patience_s * 2, MAX_PATIENCE_S)
         steps = max(int(self._over_s / BURST_S), 1)
         self._over_s = 0.0
         return self._go_to(min(self.level + steps, len(PACES) - 1), tried=False)

@@ -29,8 +29,10 @@ class GpuReader(Protocol):
     def news(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
-        """Return the samples; `dear` adds those of the 1 Hz tier and the processes."""
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
+        """Return the samples; `slow_tier` adds those of the 1 Hz tier and the processes."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return what matters on an idle machine: who holds the memory before the next load."""
@@ -53,7 +55,9 @@ class NoGpus:
         news, self._news = self._news, None
         return news
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return nothing."""
         return []
 
@@ -111,15 +115,17 @@ class AllGpus:
         self._told = state
         return state
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
-        """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes.
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
+        """Return one line for each GPU; `slow_tier` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers.
         """
 
         def read(maker: Maker) -> list[Values]:
             known = None if maker.other_pids else servers
-            return maker.reader.sample(dear=dear, servers=known, extras=extras)
+            return maker.reader.sample(slow_tier=slow_tier, servers=known, extras=extras)
 
         return self._each(read)
 

@@ -34,7 +34,9 @@ class Devices(Protocol):
     def __len__(self) -> int:
         """Return how many GPUs there are."""
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return one line for each GPU."""
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
@@ -88,9 +90,13 @@ class PatientGpus:
         """Return how many readings failed, and how many did not return in time."""
         return {**self._counts, "gpu_hung": self._hung + self._is_hung()}
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
-        """Return one line for each GPU; `dear` adds the 1 Hz tier and the processes."""
-        return self._do(lambda: self._devices.sample(dear=dear, servers=servers, extras=extras))
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
+        """Return one line for each GPU; `slow_tier` adds the 1 Hz tier and the processes."""
+        return self._do(
+            lambda: self._devices.sample(slow_tier=slow_tier, servers=servers, extras=extras)
+        )
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone."""

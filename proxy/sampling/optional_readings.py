@@ -1,4 +1,4 @@
-"""What a sample of GPUs may hold beside its tiers: readings so dear that each has its own rate."""
+"""Readings of GPUs beside the tiers: so expensive that each has a rate of its own."""
 
 from typing import Literal, NamedTuple
 
@@ -45,13 +45,13 @@ class ExtrasDue:
             if every is not self._shares:
                 every.restart(period_s, now_s)
 
-    def take(self, now_s: float, *, dear: bool) -> Extras:
-        """Return what is due now; `dear` says that this is a sample of the 1 Hz tier."""
+    def take(self, now_s: float, *, slow_tier: bool) -> Extras:
+        """Return what is due now; `slow_tier` says that this is a sample of the 1 Hz tier."""
         near_s = now_s + NEAR_S
         return Extras(
-            energy=dear and self._energy.due(near_s),
-            lists=dear and self._lists.due(near_s),
-            shares=dear and self._shares.due(near_s),
+            energy=slow_tier and self._energy.due(near_s),
+            lists=slow_tier and self._lists.due(near_s),
+            shares=slow_tier and self._shares.due(near_s),
             traffic=self._take_traffic(near_s),
         )
 

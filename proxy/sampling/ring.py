@@ -4,7 +4,7 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 KEEP_S = 600.0
-MOST_SAMPLES = 12_000
+MAX_SAMPLES = 12_000
 """Ten minutes of two GPUs at 10 Hz. With more GPUs the ring reaches less far back."""
 
 
@@ -22,7 +22,7 @@ Sample = TypeVar("Sample", bound=Stamped)
 class Ring(Generic[Sample]):
     """Keeps samples in the order of their times; what is too old or too many falls out."""
 
-    def __init__(self, keep_s: float = KEEP_S, most: int = MOST_SAMPLES) -> None:
+    def __init__(self, keep_s: float = KEEP_S, most: int = MAX_SAMPLES) -> None:
         self._keep_s = keep_s
         self._samples: deque[Sample] = deque(maxlen=most)
 

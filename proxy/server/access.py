@@ -14,7 +14,7 @@ from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.server import origins
-from slowtok.proxy.server.listener import Door
+from slowtok.proxy.server.listener import ConnectionLimiter
 
 if TYPE_CHECKING:
     from slowtok.proxy.http.aiohttp_private import RawRequestMessage
@@ -25,10 +25,12 @@ _Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 9113, section 3.1)
 
 
-class Entrance:
+class AccessPolicy:
     """Lets in what may pass. `door` is where connections come in, once there is one."""
 
-    def __init__(self, settings: RelaySettings, door: Callable[[], Door | None]) -> None:
+    def __init__(
+        self, settings: RelaySettings, door: Callable[[], ConnectionLimiter | None]
+    ) -> None:
         self._own_hosts = (settings.host, *settings.allow_host)
         self._origins = settings.allow_origin
         self._is_local = settings.is_local

@@ -16,13 +16,13 @@ from slowtok.proxy.http.connection import ClientServer
 from slowtok.proxy.http.errors import error_response
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
-from slowtok.proxy.relay.memory_budget import HeldBytes
-from slowtok.proxy.relay.ports import Directory, Watch
+from slowtok.proxy.relay.memory_budget import MemoryBudget
+from slowtok.proxy.relay.ports import EngineDirectory, RequestObserver
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.relay.rewritten import break_off
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.runtime.heap import Heap, find_trim
-from slowtok.proxy.server.access import Entrance, Relayed, is_unclear
+from slowtok.proxy.server.access import AccessPolicy, Relayed, is_unclear
 
 if TYPE_CHECKING:
     from slowtok.proxy.http.aiohttp_private import RawRequestMessage
@@ -41,12 +41,12 @@ class Edge:
 
     pages: web.Application
     relay: Relayed
-    entrance: Entrance
+    entrance: AccessPolicy
     is_stopping: Callable[[], bool]
 
 
 def make_edge(
-    entrance: Entrance,
+    entrance: AccessPolicy,
     relay: Relayed,
     own_pages: Iterable[web.RouteDef],
     *,
@@ -77,8 +77,8 @@ async def _health(_request: web.Request) -> web.Response:
 def make_relay(
     settings: RelaySettings,
     session: aiohttp.ClientSession,
-    engines: Directory,
-    observer: Watch,
+    engines: EngineDirectory,
+    observer: RequestObserver,
     *,
     may_tap: bool = True,
 ) -> Relay:
@@ -88,7 +88,7 @@ def make_relay(
         engines,
         observer,
         client_timeout_s=settings.client_timeout_s,
-        held=HeldBytes(settings.max_held_bytes, Heap(find_trim()).freed),
+        held=MemoryBudget(settings.max_held_bytes, Heap(find_trim()).freed),
         max_body_bytes=settings.max_body_bytes,
         max_reply_bytes=settings.max_reply_bytes,
         annotate=settings.annotate,

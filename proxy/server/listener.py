@@ -41,7 +41,7 @@ REFUSAL = (
 ) + _BODY
 
 
-class Door:
+class ConnectionLimiter:
     """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
 
     def __init__(

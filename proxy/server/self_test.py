@@ -18,7 +18,7 @@ from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.streaming import pass_chunks
 from slowtok.proxy.upstream.client import make_session, send
 
@@ -156,7 +156,7 @@ async def _serve(
             exchange,
             None,
             BacklogWatch(lambda: 0),
-            BacklogRoom(transport, HeldBytes(0), exchange),
+            BacklogRoom(transport, MemoryBudget(0), exchange),
             may_tap=may_tap,
         )
         await response.write_eof()

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.server.drain import drain, under_way
-from slowtok.proxy.server.listener import BACKLOG, Door
+from slowtok.proxy.server.listener import BACKLOG, ConnectionLimiter
 
 
-class Front(Protocol):
+class Server(Protocol):
     """Takes clients in, from `open` to `close`; `drain` waits for what is still on its way."""
 
     @property
@@ -50,11 +50,16 @@ class Front(Protocol):
         ...
 
 
-class Alone:
+class SingleProcessServer:
     """One process that does it all."""
 
     def __init__(
-        self, relay: Relay, server: web.Server, listener: socket.socket, door: Door, grace_s: float
+        self,
+        relay: Relay,
+        server: web.Server,
+        listener: socket.socket,
+        door: ConnectionLimiter,
+        grace_s: float,
     ) -> None:
         self._relay, self._server = relay, server
         self._listener, self._door = listener, door

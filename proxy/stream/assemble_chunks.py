@@ -6,7 +6,7 @@ Tool calls are told apart by their index, answers (n > 1) by theirs.
 from collections.abc import Mapping
 from typing import Any
 
-from slowtok.proxy.stream.growth import finished, grow, put
+from slowtok.proxy.stream.delta_merge import finalize, merge_delta, merge_fields
 
 _OBJECTS = {"chat.completion.chunk": "chat.completion"}
 
@@ -25,10 +25,10 @@ class Chunks:
         ended = [choice.get("finish_reason") is not None for choice in self._choices.values()]
         if not ended or not all(ended):
             return None
-        choices = [finished(choice) for _, choice in sorted(self._choices.items())]
+        choices = [finalize(choice) for _, choice in sorted(self._choices.items())]
         usages = self._usages or list(self._choice_usages.values())
         usage = {"usage": _added(usages)} if usages else {}
-        return {**finished(self._top), "choices": choices, **usage}
+        return {**finalize(self._top), "choices": choices, **usage}
 
     def add(self, said: dict[str, Any]) -> None:
         """Take one chunk, which is used up."""
@@ -37,7 +37,7 @@ class Chunks:
             self._usages.append(usage)
         if said.get("object") in _OBJECTS:
             said["object"] = _OBJECTS[said["object"]]
-        put(self._top, said)
+        merge_fields(self._top, said)
         for choice in choices:
             index = choice.get("index") or 0
             if isinstance(usage, dict):
@@ -46,11 +46,11 @@ class Chunks:
 
     def _merge_choice(self, merged: dict[str, Any], choice: dict[str, Any]) -> None:
         delta, text = choice.pop("delta", None), choice.pop("text", None)
-        put(merged, choice)
+        merge_fields(merged, choice)
         if delta is not None:
-            grow(merged.setdefault("message", {"role": "assistant", "content": None}), delta)
+            merge_delta(merged.setdefault("message", {"role": "assistant", "content": None}), delta)
         if text is not None:
-            grow(merged, {"text": text})
+            merge_delta(merged, {"text": text})
 
 
 def _added(usages: list[Mapping[str, Any]]) -> dict[str, Any]:

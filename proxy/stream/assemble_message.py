@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.proxy.stream.growth import finished, grow, put
+from slowtok.proxy.stream.delta_merge import finalize, merge_delta, merge_fields
 
 
 class Message:
@@ -18,14 +18,14 @@ class Message:
         """Take one event; pings and what ends a block say nothing."""
         kind = said.get("type")
         if kind == "message_start":
-            put(self._message, said["message"])
+            merge_fields(self._message, said["message"])
         elif kind == "content_block_start":
-            grow(self._blocks.setdefault(said["index"], {}), said["content_block"])
+            merge_delta(self._blocks.setdefault(said["index"], {}), said["content_block"])
         elif kind == "content_block_delta":
             _grow_block(self._blocks[said["index"]], said["delta"])
         elif kind == "message_delta":
             more = {name: value for name, value in said.items() if name not in ("type", "delta")}
-            put(self._message, {**more, **said["delta"]})
+            merge_fields(self._message, {**more, **said["delta"]})
 
     def whole(self) -> dict[str, Any] | None:
         """Return the message; None where it did not come to its end."""
@@ -40,12 +40,12 @@ def _grow_block(block: dict[str, Any], delta: dict[str, Any]) -> None:
         if name == "citation":
             block["citations"] = [*(block.get("citations") or ()), value]
         elif name != "type":  # of the delta, not of the block
-            grow(block, {name: value})
+            merge_delta(block, {name: value})
 
 
 def _block(grown: dict[str, Any]) -> dict[str, Any]:
     """Return the plain block; a tool's input comes as the text of its JSON."""
-    block: dict[str, Any] = finished(grown)
+    block: dict[str, Any] = finalize(grown)
     written = block.pop("partial_json", None)
     if written:
         try:

@@ -1,7 +1,7 @@
-"""What a request asks for, read from its JSON body: model, streaming, and the prompt's print.
+"""What a request asks for, read from its JSON body: model, streaming, and the prompt's fingerprint.
 
-The prompt itself is never kept: a `PromptPrint` holds hashes of its blocks and pieces. They are
-Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.
+The prompt itself is never kept: a `PromptFingerprint` holds hashes of its blocks and pieces. They
+are Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.
 """
 
 import re
@@ -20,7 +20,7 @@ from slowtok.proxy.stream.prompt_text import (
     without_tagged,
 )
 from slowtok.proxy.stream.reply import text_of
-from slowtok.proxy.stream.volatile import Mark, find_marks, kind_at
+from slowtok.proxy.stream.volatile_spans import VolatileSpan, find_marks, kind_at
 
 FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
 FINE_CHARS = 16_384
@@ -51,7 +51,7 @@ class Span(NamedTuple):
     images: int = 0
 
 
-class PromptPrint(NamedTuple):
+class PromptFingerprint(NamedTuple):
     """Hashes of one prompt: of its blocks in order, and of its pieces wherever they stand.
 
     `pieces` maps a piece's hash to the characters that its occurrences cover together. `marks` are
@@ -62,7 +62,7 @@ class PromptPrint(NamedTuple):
     blocks: tuple[int, ...]
     pieces: Mapping[int, int]
     spans: tuple[Span, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[VolatileSpan, ...]
     tools: tuple[int, ...]
 
 
@@ -89,8 +89,8 @@ def read_call(api: Api, body: bytes) -> Call | None:
     return Call(api, text_of(said.get("model")), stream, said)
 
 
-def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
-    """Take the print of a request's prompt; None where it has none that we understand.
+def fingerprint_prompt(said: Mapping[str, Any]) -> PromptFingerprint | None:
+    """Take the fingerprint of a request's prompt; None where it has none that we understand.
 
     `said` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
     """
@@ -112,7 +112,9 @@ def print_prompt(said: Mapping[str, Any]) -> PromptPrint | None:
         which = hash(piece)
         pieces[which] = pieces.get(which, 0) + len(piece)
     tools = tuple([hash(tool) for tool in tools_of(said)])
-    return PromptPrint(len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools)
+    return PromptFingerprint(
+        len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools
+    )
 
 
 def _span(message: Message, begin: int) -> Span:
@@ -132,7 +134,7 @@ def _span(message: Message, begin: int) -> Span:
 
 
 def compare(
-    new: PromptPrint, old: PromptPrint, age_s: float, others_since: int | None = None
+    new: PromptFingerprint, old: PromptFingerprint, age_s: float, others_since: int | None = None
 ) -> PromptPrefix:
     """Say how much of `new` an engine that had served `old` could have kept."""
     begin, length = _block_at(_same(new.blocks, old.blocks))
@@ -141,13 +143,13 @@ def compare(
     if common == new.chars:
         message = None
     kept = sum(map(new.pieces.__getitem__, new.pieces.keys() & old.pieces.keys()))
-    printed = sum(new.pieces.values())
+    fingerprint = sum(new.pieces.values())
     kind = None if message is None else _kind(new, old, message, begin, length)
     images = sum([span.images for span in new.spans])
     return PromptPrefix(
         chars=new.chars,
         common_prefix_chars=common,
-        shared_ratio=kept / printed if printed else 0.0,
+        shared_ratio=kept / fingerprint if fingerprint else 0.0,
         first_difference=None if message is None else max(common - new.spans[message].begin, 0),
         difference_message=message,
         difference_role=None if message is None else new.spans[message].role,
@@ -163,7 +165,7 @@ def compare(
     )
 
 
-def common_chars(new: PromptPrint, old: PromptPrint) -> int:
+def common_chars(new: PromptFingerprint, old: PromptFingerprint) -> int:
     """Return how much of its beginning a prompt has in common with an earlier one."""
     message = _same(new.spans, old.spans)
     if message == len(new.spans):
@@ -174,7 +176,7 @@ def common_chars(new: PromptPrint, old: PromptPrint) -> int:
     return common
 
 
-def parts_of(prompt: PromptPrint) -> PromptParts:
+def parts_of(prompt: PromptFingerprint) -> PromptParts:
     """Return how much of a prompt is whose, in characters."""
     by_role: dict[str, int] = {}
     for number, span in enumerate(prompt.spans):
@@ -204,7 +206,7 @@ def _same(new: Sequence[object], old: Sequence[object]) -> int:
 
 
 def _kind(
-    new: PromptPrint, old: PromptPrint, message: int, begin: int, length: int
+    new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
 ) -> DifferenceKind | None:
     """Say what differs at a place, by its form."""
     if message >= len(old.spans):
@@ -218,7 +220,9 @@ def _kind(
     return _kind_of_message(new, old, message) or _kind_of_text(new, old, message, begin, length)
 
 
-def _kind_of_message(new: PromptPrint, old: PromptPrint, message: int) -> DifferenceKind | None:
+def _kind_of_message(
+    new: PromptFingerprint, old: PromptFingerprint, message: int
+) -> DifferenceKind | None:
     """Say what was done to a message, where what is left of it tells; None where it does not."""
     one, other = new.spans[message], old.spans[message]
     if one.role != other.role:
@@ -233,7 +237,7 @@ def _kind_of_message(new: PromptPrint, old: PromptPrint, message: int) -> Differ
 
 
 def _kind_of_text(
-    new: PromptPrint, old: PromptPrint, message: int, begin: int, length: int
+    new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
 ) -> DifferenceKind:
     """Say what changed within a message, by what stands there."""
     if kind := kind_at(new.marks, old.marks, begin, begin + length):
@@ -242,7 +246,7 @@ def _kind_of_text(
     return "reminder" if one.role == other.role and one.untagged == other.untagged else "text"
 
 
-def _moved(one: PromptPrint, other: PromptPrint, message: int) -> bool:
+def _moved(one: PromptFingerprint, other: PromptFingerprint, message: int) -> bool:
     """Say whether `one` goes on with a message that stood further back in `other`.
 
     The message after the difference counts, too: a summary may stand for what was left out.
@@ -254,7 +258,7 @@ def _moved(one: PromptPrint, other: PromptPrint, message: int) -> bool:
     )
 
 
-def _length(prompt: PromptPrint, message: int) -> int:
+def _length(prompt: PromptFingerprint, message: int) -> int:
     begins = [*(span.begin for span in prompt.spans[message : message + 2]), prompt.chars]
     return begins[1] - begins[0]
 

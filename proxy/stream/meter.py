@@ -13,9 +13,9 @@ import orjson
 
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.ndjson import NdjsonReader
-from slowtok.proxy.stream.repeats import Repeats
 from slowtok.proxy.stream.reply import Reply
 from slowtok.proxy.stream.sse import SseReader
+from slowtok.proxy.stream.template_match import RepeatMatcher
 
 MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to every second one
 
@@ -51,7 +51,7 @@ class Meter:
         if reader is None:
             self._document: list[bytes] = []
         else:
-            self._repeats = Repeats(reader.frame)
+            self._repeats = RepeatMatcher(reader.frame)
         self._steps = array("d")
         self._stride = 1
         self._skipped = 0

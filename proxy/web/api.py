@@ -14,9 +14,9 @@ from slowtok.proxy.http.errors import error_page
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics.metrics import Metrics
 from slowtok.proxy.outputs.metrics.snapshot import Now
+from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.series_store import SeriesStore
-from slowtok.proxy.outputs.store import Store
-from slowtok.proxy.runs.ledger import MOST_LISTED
+from slowtok.proxy.runs.ledger import MAX_LISTED as MAX_RUNS
 from slowtok.proxy.web.page.serve import Page
 
 MAX_LISTED = 500
@@ -45,7 +45,7 @@ class Api:
 
     def __init__(
         self,
-        store: Store,
+        store: RecordRing,
         status: Status,
         *,
         runs: RunsSeen,
@@ -118,7 +118,7 @@ class Api:
 
     async def runs(self, request: web.Request) -> web.Response:
         """Return recent runs in short, the newest first; `?limit=N` for fewer."""
-        limit = _limit(request, MOST_LISTED)
+        limit = _limit(request, MAX_RUNS)
         if limit is None:
             return error_page(400, "limit: expected a whole number", "bad-request")
         self._publish_all()

@@ -27,17 +27,17 @@ from aiohttp import web
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import LoopLag, keep_threads_short
-from slowtok.proxy.server.access import Entrance
+from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.drain import Stop, drain, under_way
 from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
-from slowtok.proxy.server.listener import BACKLOG, Door, most_connections
+from slowtok.proxy.server.listener import BACKLOG, ConnectionLimiter, most_connections
 from slowtok.proxy.server.self_test import can_tap
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
-from slowtok.proxy.workers.far_engines import FarEngines
-from slowtok.proxy.workers.far_observer import FarObserver
 from slowtok.proxy.workers.pages import Pages
-from slowtok.proxy.workers.wire import PASSED_ON, TICK_S, FarDirectory, Pulse, Start
+from slowtok.proxy.workers.remote_engines import RemoteEngines
+from slowtok.proxy.workers.remote_observer import RemoteObserver
+from slowtok.proxy.workers.wire import HEARTBEAT_S, PASSED_ON, Heartbeat, RemoteDirectory, Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GOODBYE_S = 1.0  # for the last words to reach the observing process
@@ -61,9 +61,9 @@ class Worker:
             "stop_at_once": self._stop.at_once.set,
         }
         self._channel = Channel(handlers, self._count_failure)
-        self._observer = FarObserver(self._channel, self._lag.most_since)
-        self._engines = FarEngines(self._channel)
-        self._door: Door | None = None
+        self._observer = RemoteObserver(self._channel, self._lag.most_since)
+        self._engines = RemoteEngines(self._channel)
+        self._door: ConnectionLimiter | None = None
         self._under_way: Callable[[], int] = lambda: 0
         self._held: Callable[[], dict[str, int]] = dict
         self.grace_s = 0.0  # as told at the start
@@ -96,7 +96,7 @@ class Worker:
             may_tap = await can_tap(lambda *_, **__: None)  # the observing process has told of it
             relay = make_relay(settings, session, self._engines, self._observer, may_tap=may_tap)
             edge = make_edge(
-                Entrance(settings, lambda: self._door),
+                AccessPolicy(settings, lambda: self._door),
                 relay.handle,
                 pages.routes(),
                 is_stopping=self._stop.asked.is_set,
@@ -107,43 +107,45 @@ class Worker:
             self._under_way = lambda: under_way(relay, server)
             self._held = relay.held.summary
             most = most_connections(settings.max_connections)
-            self._door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=self._tell)
+            self._door = ConnectionLimiter(
+                server, most, head_timeout_s=settings.head_timeout_s, tell=self._tell
+            )
             listening = await loop.create_server(self._door, sock=listener, backlog=BACKLOG)
             logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._tell)])
             self._lag.start()
             self._channel.tell("ready")
-            await self._pulse_until_asked()
+            await self._beat_until_asked()
             listening.close()
             cut_off = await self._drained(relay, server, settings.grace_s)
             await runner.cleanup()
         await self._say_goodbye(start, cut_off)
 
-    async def _pulse_until_asked(self) -> None:
+    async def _beat_until_asked(self) -> None:
         while not self._stop.asked.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(HEARTBEAT_S):
                     await self._stop.asked.wait()
-            self._pulse()
+            self._heartbeat()
 
     async def _drained(self, relay: Relay, server: web.Server, grace_s: float) -> int:
         """Wait for what is on its way, still telling how far it is."""
         draining = asyncio.create_task(drain(relay, server, grace_s, self._stop.at_once))
         while not draining.done():
-            await asyncio.wait((draining,), timeout=TICK_S)
-            self._pulse()
+            await asyncio.wait((draining,), timeout=HEARTBEAT_S)
+            self._heartbeat()
         return draining.result()
 
     async def _say_goodbye(self, start: Start, cut_off: int) -> None:
         """Close the channel once all is told; where nobody hears it, clear up after them."""
         self._lag.stop()
-        self._pulse()
+        self._heartbeat()
         self._channel.tell("drained", cut_off)
         if self._channel.ended.done():
             shutil.rmtree(Path(start.pages_path).parent, ignore_errors=True)
         self._channel.close()
         await asyncio.wait((self._channel.ended,), timeout=GOODBYE_S)
 
-    def _pulse(self) -> None:
+    def _heartbeat(self) -> None:
         """Tell how far all requests are, and how this process fares."""
         if self._channel.is_full:
             return
@@ -151,10 +153,10 @@ class Worker:
         self._observer.failures.clear()
         refused = self._door.refused if self._door else 0
         progress = self._observer.progress()
-        pulse = Pulse(progress, failures, refused, self._lag.summary(), self._held())
-        self._channel.tell("pulse", pulse)
+        heartbeat = Heartbeat(progress, failures, refused, self._lag.summary(), self._held())
+        self._channel.tell("heartbeat", heartbeat)
 
-    def _know(self, directory: FarDirectory) -> None:
+    def _know(self, directory: RemoteDirectory) -> None:
         self._engines.known = directory
 
     def _stop_taking_in(self) -> int:

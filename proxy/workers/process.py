@@ -16,9 +16,9 @@ import psutil
 
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.workers.channel import Channel, Handlers
-from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher
-from slowtok.proxy.workers.wire import PASSED_ON, TICK_S, Start
+from slowtok.proxy.workers.session import WorkerSession
+from slowtok.proxy.workers.wire import HEARTBEAT_S, PASSED_ON, Start
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 """-P: as for sampling, a json.py in the folder that the proxy was started in must not be ours."""
@@ -27,7 +27,7 @@ PAUSE_S = (0.2, 5.0)
 HEALTHY_S = 10.0
 """After a life this long it is started again at once, else after a pause. No published source."""
 
-SILENT_TICKS = 80
+MAX_MISSED_HEARTBEATS = 80
 """One that has said nothing for so many of our own ticks, 20 s, hangs: clients that the kernel
 gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. No published
 source."""
@@ -69,7 +69,7 @@ class WorkerProcess:
     pages_path: str
     environment: dict[str, str]
     launcher: Launcher
-    make_desk: Callable[[], Desk]
+    make_worker_session: Callable[[], WorkerSession]
     tell: Callable[..., None]
     failed: Callable[[str], None]
     first: First | None = None
@@ -79,7 +79,7 @@ class WorkerProcess:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     cut_off: int = 0
     restarts: int = 0
-    _desk: Desk | None = None
+    _session: WorkerSession | None = None
     _has_drained: bool = False
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
@@ -136,27 +136,27 @@ class WorkerProcess:
     @property
     def refused(self) -> int:
         """Connections that it told to come back later."""
-        return self._refused + (self._desk.refused if self._desk else 0)
+        return self._refused + (self._session.refused if self._session else 0)
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
         """How late its loop is, as it last told; empty before that."""
-        return self._desk.loop_lag if self._desk else {}
+        return self._session.loop_lag if self._session else {}
 
     @property
     def held(self) -> Mapping[str, int]:
         """Bytes that it holds, as it last told; empty before that."""
-        return self._desk.held if self._desk else {}
+        return self._session.held if self._session else {}
 
     def status(self) -> dict[str, Any]:
         """Return how it fares, for /slowtok/status."""
-        desk, process = self._desk, self._process
+        session, process = self._session, self._process
         return {
             "pid": process.pid if process else None,
             "ready": self.is_ready,
             "restarts": self.restarts,
-            "requests": desk.requests if desk else 0,
-            "in_flight": desk.in_flight if desk else 0,
+            "requests": session.requests if session else 0,
+            "in_flight": session.in_flight if session else 0,
             "loop_lag": dict(self.loop_lag),
             "held": dict(self.held),
             **(self._cost(process.pid) if process else {}),
@@ -164,9 +164,13 @@ class WorkerProcess:
 
     async def _run_first(self, first: First) -> None:
         """As `_run_once`; it ends after this process, so that nobody waits for that here."""
-        self._began_s, self._process, self._desk = time.monotonic(), first, self.make_desk()
+        self._began_s, self._process, self._session = (
+            time.monotonic(),
+            first,
+            self.make_worker_session(),
+        )
         try:
-            await self._speak(first.channel, self._desk)
+            await self._speak(first.channel, self._session)
         finally:
             if not (self.stopping.is_set() or self._has_drained):
                 first.kill()
@@ -188,39 +192,39 @@ class WorkerProcess:
             ours.close()
             return None
         self._began_s, self._usage = time.monotonic(), None
-        self._desk = desk = self.make_desk()
+        self._session = session = self.make_worker_session()
         process = self._process
         try:
-            await self._speak(ours, desk)
+            await self._speak(ours, session)
             return await _ended(process)
         finally:
             self.kill()
             await asyncio.to_thread(process.wait)
             self._process = self._channel = None
 
-    async def _speak(self, ours: socket.socket, desk: Desk) -> None:
+    async def _speak(self, ours: socket.socket, session: WorkerSession) -> None:
         """Answer the process until it closes its end."""
         loop = asyncio.get_running_loop()
         handlers: Handlers = {
-            **desk.handlers(),
+            **session.handlers(),
             "ready": self._note_ready,
             "drained": self._note_drained,
         }
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
-        _tell_news(channel, desk)
+        _tell_news(channel, session)
         channel.tell("start", Start(settings=self.settings, pages_path=self.pages_path))
         if self.stopping.is_set():
             channel.tell("stop")
         try:
-            silent_ticks, heard = 0, desk.pulses
-            while not channel.ended.done() and silent_ticks < SILENT_TICKS:
-                await asyncio.wait((channel.ended,), timeout=TICK_S)
-                _tell_news(channel, desk)
-                is_silent = desk.pulses == heard > 0  # before the first word it starts
+            silent_ticks, heard = 0, session.heartbeats
+            while not channel.ended.done() and silent_ticks < MAX_MISSED_HEARTBEATS:
+                await asyncio.wait((channel.ended,), timeout=HEARTBEAT_S)
+                _tell_news(channel, session)
+                is_silent = session.heartbeats == heard > 0  # before the first word it starts
                 silent_ticks = silent_ticks + 1 if is_silent else 0
-                heard = desk.pulses
+                heard = session.heartbeats
         finally:
             channel.close()
 
@@ -233,11 +237,11 @@ class WorkerProcess:
 
     def _abandon(self) -> int:
         """End what a process that died was at; returns how many requests that were."""
-        desk, self._desk = self._desk, None
-        if desk is None:
+        session, self._session = self._session, None
+        if session is None:
             return 0
-        self._refused += desk.refused
-        return desk.abandon()
+        self._refused += session.refused
+        return session.abandon()
 
     def _cost(self, pid: int) -> dict[str, float]:
         """Return its CPU as a share of one core since the last look, and its memory."""
@@ -252,9 +256,9 @@ class WorkerProcess:
         return {"cpu_ratio": round(ratio, 4), "resident_bytes": resident}
 
 
-def _tell_news(channel: Channel, desk: Desk) -> None:
+def _tell_news(channel: Channel, session: WorkerSession) -> None:
     """Tell what is new of the engines."""
-    if (news := desk.news()) is not None:
+    if (news := session.news()) is not None:
         channel.tell("directory", news)
 
 
@@ -290,7 +294,7 @@ async def _ended(process: "subprocess.Popen[bytes]") -> int | None:
 def environment() -> dict[str, str]:
     """Return the environment of all workers.
 
-    They take prints of prompts, which are compared with each other's: so they share the key of
-    Python's `hash`, drawn here.
+    They take fingerprints of prompts, which are compared with each other's: so they share the key
+    of Python's `hash`, drawn here.
     """
     return {**os.environ, "PYTHONHASHSEED": str(1 + int.from_bytes(os.urandom(4)) % (2**32 - 1))}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from slowtok.proxy.outputs.running import RECENT_S
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.ports import Place
+from slowtok.proxy.relay.ports import EngineRef
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
@@ -18,7 +18,7 @@ PASSED_ON = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
 """What the first worker sends to its child for each SIGINT or SIGTERM that it gets: those may come
 to the child as well, from a terminal or a service manager, and would count twice."""
 
-TICK_S = 0.25
+HEARTBEAT_S = 0.25
 """Between two words of a worker on how far its requests are. No published source."""
 
 # found again by the path, made in the observing process, or counted by each worker
@@ -51,8 +51,8 @@ class Progress(NamedTuple):
     reads: int
 
 
-class Pulse(NamedTuple):
-    """What a worker tells every `TICK_S`: its requests, and how it fares itself."""
+class Heartbeat(NamedTuple):
+    """What a worker tells every `HEARTBEAT_S`: its requests, and how it fares itself."""
 
     progress: list[Progress]
     failures: Mapping[str, int]
@@ -62,7 +62,7 @@ class Pulse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarPlace:
+class RemoteEngine:
     """An engine as a worker knows it."""
 
     name: str
@@ -72,12 +72,12 @@ class FarPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarDirectory:
+class RemoteDirectory:
     """What a worker knows of the engines by itself. `only`: the one there is, while it answers."""
 
     several: bool = False
     looked_at: str = ""
-    only: FarPlace | None = None
+    only: RemoteEngine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +88,12 @@ class Start:
     pages_path: str
 
 
-class FarMeter(Meter):
+class RemoteMeter(Meter):
     """A reply's meter that another process feeds: of its reads, only their number is told."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(api, "")
-        self._told: deque[tuple[float, int]] = deque(maxlen=round(RECENT_S / TICK_S) + 2)
+        self._told: deque[tuple[float, int]] = deque(maxlen=round(RECENT_S / HEARTBEAT_S) + 2)
 
     def note(self, progress: Progress, at_s: float) -> None:
         """Take note of how far the reply was at `at_s`."""
@@ -115,7 +115,7 @@ def packed(exchange: Exchange) -> Packed:
 
 
 def unpacked(values: Packed) -> Exchange:
-    """Return the exchange that was packed, without its prompt's print."""
+    """Return the exchange that was packed, without its prompt's fingerprint."""
     given = dict(zip(_FIELDS, values, strict=True))
     return Exchange(**given, api=find_api(given["method"], given["path"]))
 
@@ -141,6 +141,8 @@ def progress_of(exchange: Exchange) -> Progress:
     )
 
 
-def place_of(engine: Place) -> FarPlace:
+def place_of(engine: EngineRef) -> RemoteEngine:
     """Return what a worker is told of an engine."""
-    return FarPlace(name=engine.name, url=engine.url, kind=engine.kind, sleeping=engine.sleeping)
+    return RemoteEngine(
+        name=engine.name, url=engine.url, kind=engine.kind, sleeping=engine.sleeping
+    )

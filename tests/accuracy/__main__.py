@@ -26,7 +26,7 @@ from slowtok.proxy.runtime.version import own_version
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy.md"
 CASES = ROOT / "tests" / "cases"
-MOST_MISSES = 400
+MAX_MISSES = 400
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text += "\n\n" + render("Reports", figures(told))
     console.print(Markdown(text))
     if asked.show_misses:
-        for line in itertools.islice(misses([*answers, *told]), MOST_MISSES):
+        for line in itertools.islice(misses([*answers, *told]), MAX_MISSES):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if asked.write:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -197,7 +197,7 @@ def by_crewai(url: str, system: Callable[[], str]) -> None:
         max_iter=2 * STEPS,
     )
     task = crewai.Task(description=TASK, expected_output="a sentence", agent=agent)
-    crewai.Crew(agents=[agent], tasks=[task]).kickoff()
+    crewai.WorkerPool(agents=[agent], tasks=[task]).kickoff()
 
 
 CHANGING: list[Ask] = [

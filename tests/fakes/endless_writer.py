@@ -1,4 +1,4 @@
-"""A process that writes rates: `python -m fakes.endless_writer PATH [COUNT MOST_BYTES]`.
+"""A process that writes rates: `python -m fakes.endless_writer PATH [COUNT MAX_BYTES]`.
 
 Without a count it writes for ever, and says each row's number once it is on disk. With one it is a
 proxy on a disk that takes files of so many bytes: it learns, closes, and says what came of it.
@@ -12,7 +12,7 @@ from fakes.cases import healthy
 from fakes.learning import kept_at, rate
 from slowtok.proxy.history import tables
 from slowtok.proxy.history.database import open_database, run
-from slowtok.proxy.history.setup import decode_setup
+from slowtok.proxy.history.keys import decode_setup
 
 SETUP = decode_setup(healthy())
 

@@ -11,8 +11,8 @@ from aiohttp.base_protocol import BaseProtocol
 from fakes.wire import SSE, chunked_head
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.fast_path import Tap
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.fast_path import FastPath
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.upstream.connection import MAX_HEAD_BYTES, EngineConnection
 from slowtok.proxy.upstream.fair_reads import FairReads
 from slowtok.proxy.upstream.reply import EngineReply
@@ -162,7 +162,7 @@ class TappedLine(EngineLine):
             request_id="1", method="POST", path="/", started_unix_s=0.0, accepted_at_s=0.0
         )
         exchange.meter = cast("Any", self._seen)
-        self._tap = Tap(
+        self._tap = FastPath(
             self.reply(),
             self.client,
             self.flow_control,
@@ -170,7 +170,7 @@ class TappedLine(EngineLine):
             reshape=self._reshape,
             exchange=exchange,
             backlog=BacklogWatch(lambda: 0),
-            room=BacklogRoom(self.client, HeldBytes(0), exchange),
+            room=BacklogRoom(self.client, MemoryBudget(0), exchange),
         )
         await self.flow()
 

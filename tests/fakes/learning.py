@@ -7,16 +7,16 @@ from fakes.cases import healthy, with_phases, with_timeline
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.rates import Rate
 
 DAY_S = 86_400.0
 NOW_UNIX_S = 20_000 * DAY_S + 43_200.0  # noon
 
 
-def kept_at(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> Kept:
+def kept_at(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> LearnedStore:
     """What is kept at that path, on a clock that stands."""
-    return Kept(path, now_unix_s=lambda: now_unix_s)
+    return LearnedStore(path, now_unix_s=lambda: now_unix_s)
 
 
 def at(tps: float, *, days_ago: float = 0.0, before: Case | None = None) -> Case:

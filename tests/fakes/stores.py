@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 
 from slowtok.proxy.cli.demo.children import free_port
-from slowtok.proxy.history.peers.alike import Alike
+from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.peers import Peers
 
 STARTS_S = 30.0
@@ -44,11 +44,11 @@ class Memory:
     def check(self) -> None:
         self._call()
 
-    def read(self, place: Alike) -> dict[str, bytes]:
+    def read(self, place: PeerKey) -> dict[str, bytes]:
         self._call()
         return dict(self.rows.get(place.setup, {}))
 
-    def write(self, place: Alike, row: bytes, *, at_unix_s: float) -> None:
+    def write(self, place: PeerKey, row: bytes, *, at_unix_s: float) -> None:
         self._call()
         self.rows.setdefault(place.setup, {})[place.card] = row
 

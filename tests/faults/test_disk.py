@@ -26,8 +26,8 @@ from fakes.proxy import serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply, until
 from slowtok.proxy.history import database
+from slowtok.proxy.history.keys import decode_setup
 from slowtok.proxy.history.rates import Rate
-from slowtok.proxy.history.setup import decode_setup
 
 Connect = Callable[..., Awaitable[Client]]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, even from root")

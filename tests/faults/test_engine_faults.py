@@ -19,14 +19,14 @@ from fakes.wire import JSON, SSE, WAIT_S, chunk, chunked_head, reply, until
 Fault = Callable[[Arrival], Awaitable[None]]
 TEXT = piece(0)
 FIELD = b"X-Filler: " + b"a" * 100 + b"\r\n"
-MOST_BYTES = 32 << 20  # that something endless may send before the test gives up
+MAX_BYTES = 32 << 20  # that something endless may send before the test gives up
 
 
 async def pour(arrived: Arrival, first: bytes, again: bytes) -> None:
     """Send without end, until the proxy has had enough."""
     await arrived.send(first)
     with contextlib.suppress(ConnectionError):
-        for _ in range(MOST_BYTES // len(again)):
+        for _ in range(MAX_BYTES // len(again)):
             await arrived.send(again)
         pytest.fail("it was read without end")
 

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is open is
 SOAK_S = float(os.environ.get("SOAK_S", "10"))
 WARM_UP_S = 4.0  # caches, rings and the allocator's arenas fill; records kept: 50
 PARTS = 5
-MOST_PARTS = 3 * PARTS
+MAX_PARTS = 3 * PARTS
 POOL_THREADS = 4  # that the event loop's pool may have begun meanwhile
 LOOKS = 4  # connections to the engine beside those of the clients
 # What still fills in a short soak: ten minutes of samples, a minute of lag. Measured: 0.4 to
 # 0.7 MiB in eight seconds with 4,400 requests. A leak of 1 KiB a request would be 4 MiB.
-MOST_GROWTH_BYTES = 2 << 20
-MOST_GROWTH_BYTES_PER_S = 20_000
+MAX_GROWTH_BYTES = 2 << 20
+MAX_GROWTH_BYTES_PER_S = 20_000
 
 
 async def test_nothing_grows(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         await load.go_on(WARM_UP_S)
         at_rest = await resting(process, address)
         grown: list[int] = []
-        while not is_flat(grown) and len(grown) < MOST_PARTS:
+        while not is_flat(grown) and len(grown) < MAX_PARTS:
             await load.go_on(SOAK_S / PARTS)
             now = await resting(process, address)
             assert now[1] <= at_rest[1], "descriptors"
@@ -66,7 +66,7 @@ async def test_nothing_grows(tmp_path: Path) -> None:
 def is_flat(grown: list[int]) -> bool:
     """Say whether memory hardly grew lately: arenas fill for a while, a leak goes on."""
     last = grown[-PARTS:]
-    most = MOST_GROWTH_BYTES + SOAK_S * MOST_GROWTH_BYTES_PER_S
+    most = MAX_GROWTH_BYTES + SOAK_S * MAX_GROWTH_BYTES_PER_S
     return len(last) == PARTS and last[-1] - last[0] < most
 
 

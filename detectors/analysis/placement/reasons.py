@@ -41,7 +41,7 @@ Root = Literal[
 CONTEXT_BYTES = int(0.3 * GIB)
 """The CUDA context alone, which no engine counts."""
 
-MOST_RATIO = 0.5
+MAX_RATIO = 0.5
 """A root frees more than half of what is missing, or another one has to explain it. No published
 source: half is what "most" means."""
 
@@ -137,7 +137,7 @@ class _Memory:
 
     def is_most(self, freed_bytes: float) -> bool:
         """Say whether that much is most of what is missing."""
-        return self.missing_bytes is None or freed_bytes >= MOST_RATIO * self.missing_bytes
+        return self.missing_bytes is None or freed_bytes >= MAX_RATIO * self.missing_bytes
 
     def explains(self, freed_bytes: float) -> bool:
         """Say whether that much, with what an engine leaves beside it, is most of the missing."""

@@ -40,7 +40,7 @@ LEAST_CONTEXT = 2048
 MIN_SAVED_BYTES = GIB // 4
 """Less is not worth a changed setting. No published source."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 LEAST_BITS = 2.5
 """Below this models lose much of what they can do; a smaller model does better. No published
 source."""
@@ -218,7 +218,7 @@ def stop_others(case: Case, placed: Placement) -> str:
         if case.server.kind == "ollama" and _untagged(name) not in mine
     ]
     if siblings and not names:
-        return f"unload the other models ({_listed(siblings[:MOST_NAMED])})"
+        return f"unload the other models ({_listed(siblings[:MAX_NAMED])})"
     if not names:
         return "close the other programs that use the GPU (nvidia-smi lists them)"
     return f"stop {_listed(names)}"
@@ -229,7 +229,7 @@ def holders_named(case: Case, placed: Placement) -> list[str]:
     return [
         f"{_plain(other.name) if other.name else 'a process'} with pid {other.pid} and "
         f"{(other.memory_bytes or 0) / 2**20:,.0f} MiB"
-        for other in holders(case, placed)[:MOST_NAMED]
+        for other in holders(case, placed)[:MAX_NAMED]
     ]
 
 

@@ -37,7 +37,7 @@ MIN_CPU_RATIO = 0.02
 NOTHING_RATIO = 0.98
 """From here on nothing of the model is on a GPU. No published source: the same, seen from above."""
 
-MOST_CONTEXT_RATIO = 0.05
+MAX_CONTEXT_RATIO = 0.05
 """Proposed, no published source: a CUDA context without weights, as a share of the model file."""
 
 MEMORY_SLACK_RATIO = 0.95
@@ -197,7 +197,7 @@ def holds_some(case: Case) -> bool:
     known = [memory_bytes for memory_bytes in mine if memory_bytes is not None]
     if len(known) < len(mine):
         return _may_hold(case, held, "GPU memory of the server")
-    return max(known) >= MOST_CONTEXT_RATIO * need(case.model.file_bytes, "size of the model file")
+    return max(known) >= MAX_CONTEXT_RATIO * need(case.model.file_bytes, "size of the model file")
 
 
 def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
@@ -210,7 +210,7 @@ def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
         return True
     if held is not None and file_bytes is not None:
         others = sum(other.memory_bytes or 0 for other in held.others)
-        if held.usable_bytes - held.free_bytes - others < MOST_CONTEXT_RATIO * file_bytes:
+        if held.usable_bytes - held.free_bytes - others < MAX_CONTEXT_RATIO * file_bytes:
             return False
     if shares_memory(case):
         return False

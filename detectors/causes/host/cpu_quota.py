@@ -38,11 +38,11 @@ MIN_THROTTLED_RATIO = 0.05
 MIN_STOPPED_RATIO = 0.02
 """No published source: a period may count as throttled for its last few microseconds only."""
 
-MOST_EXPONENT = 1.8
+MAX_EXPONENT = 1.8
 """The most that was measured, see `_lost_ratios`."""
 
 CROWD_RATIO = 2.0
-MOST_SLOWDOWN = 45.0
+MAX_SLOWDOWN = 45.0
 """Threads that spin at a barrier: 45 times slower (ollama/ollama#17916); above twice the quota, as
 there. No published source for where it begins."""
 
@@ -111,9 +111,9 @@ def _lost_ratios(stopped_ratio: float, quota: float | None, threads: float) -> t
     threads than the quota has cores burn it by waiting for each other: far worse was reported.
     """
     ran_ratio = 1 - stopped_ratio
-    most_ratio = float(1 - ran_ratio**MOST_EXPONENT)
+    most_ratio = float(1 - ran_ratio**MAX_EXPONENT)
     if quota is not None and threads >= CROWD_RATIO * quota:
-        most_ratio = max(most_ratio, 1 - 1 / MOST_SLOWDOWN)
+        most_ratio = max(most_ratio, 1 - 1 / MAX_SLOWDOWN)
     return 1 - ran_ratio, most_ratio
 
 

@@ -58,7 +58,7 @@ FREED_TOO_BYTES = GIB
 """To free as much as spills is not enough: buffers grow. No published source; llama.cpp and Ollama
 leave as much."""
 
-MOST_HIDDEN_BYTES = 3 * GIB
+MAX_HIDDEN_BYTES = 3 * GIB
 """What a desktop's programs hold at most where that cannot be seen. No published source; WSL2 hides
 1.3 GiB when idle."""
 
@@ -113,7 +113,7 @@ def _free(case: Case, spilled_bytes: float | None) -> str:
     """
     if spilled_bytes is None:
         return "free some of the GPU's memory: close browsers, games and other programs"
-    held, most = vram_held(case), float(MOST_HIDDEN_BYTES)
+    held, most = vram_held(case), float(MAX_HIDDEN_BYTES)
     if held is not None and held.server_bytes is not None and held.hidden_bytes is not None:
         most = held.hidden_bytes + (held.others_bytes or 0)
     much = f"about {(spilled_bytes + FREED_TOO_BYTES) / GIB:.1f} GiB"

@@ -68,7 +68,7 @@ MAX_POWER_RATIO = 0.7
 """The GPU runs many small kernels and counts as busy between them; its power says otherwise. No
 published source."""
 
-LEAST_TIMES, MOST_TIMES = 1.5, 8.0
+LEAST_TIMES, MAX_TIMES = 1.5, 8.0
 """4.1 and 6.7 times were published; no published source for the edges around them."""
 
 
@@ -202,7 +202,7 @@ def _launched_one_by_one(case: Case) -> Finding | None:
     """
     lost_s, rate_tps = judge_decode(case).lost_s, decode_tps(case)
     times = slowdown(case, lost_s, "decode")
-    if _does_little(case) is False or not LEAST_TIMES <= times <= MOST_TIMES:
+    if _does_little(case) is False or not LEAST_TIMES <= times <= MAX_TIMES:
         return None
     return Finding(
         phase="decode",

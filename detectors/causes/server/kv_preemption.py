@@ -38,7 +38,7 @@ FULL_RATIO = 0.95
 ROOMY_RATIO = 0.90
 """Nothing has to be thrown out below. No published source: what one long request may fill."""
 
-MOST_OF_GPU_RATIO = 0.95
+MAX_OF_GPU_RATIO = 0.95
 """No published source: more leaves too little for buffers and a desktop."""
 
 NEVER = frozenset({"llama-server", "ollama", "lm-studio"})
@@ -122,10 +122,10 @@ def _remedy(case: Case) -> str:
 def _more_room(case: Case) -> Iterable[str]:
     server = case.server
     ratio, tokens = server.gpu_memory_ratio or 0.9, server.kv_cache_tokens
-    if ratio < MOST_OF_GPU_RATIO:
-        gained = _tokens_for(case, MOST_OF_GPU_RATIO - ratio)
+    if ratio < MAX_OF_GPU_RATIO:
+        gained = _tokens_for(case, MAX_OF_GPU_RATIO - ratio)
         more = "" if gained is None else f" (room for about {gained:,} tokens more)"
-        yield f"--gpu-memory-utilization {MOST_OF_GPU_RATIO}{more}"
+        yield f"--gpu-memory-utilization {MAX_OF_GPU_RATIO}{more}"
     if not (server.kv_type_k or "").startswith("fp8"):
         twice = "" if tokens is None else f", {2 * tokens:,} instead of {tokens:,} tokens"
         yield f"--kv-cache-dtype fp8 (half the bytes per token{twice})"

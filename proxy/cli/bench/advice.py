@@ -8,7 +8,7 @@ from pathlib import Path
 from slowtok.proxy.cli.bench.figures import Run
 from slowtok.proxy.inspection.check import Check
 
-MOST_STEPS = 3
+MAX_STEPS = 3
 """One change at a time shows what helped; a long list is not read."""
 
 
@@ -28,7 +28,7 @@ def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[Step]:
     for check in checks:
         if check.state == "warn" and check.advice and check.name not in found:
             found[check.name] = Step(what=check.said, do=check.advice, said_by="doctor")
-    return list(found.values())[:MOST_STEPS]
+    return list(found.values())[:MAX_STEPS]
 
 
 def _of_runs(runs: Sequence[Run]) -> dict[str, Step]:

@@ -21,7 +21,7 @@ NAMES = {
     "prefill_tps": "prefill",
     "energy_j_per_token": "energy",
 }
-MOST_DIFFERENCES = 12
+MAX_DIFFERENCES = 12
 FULL_ANSWER_RATIO = 0.9
 
 
@@ -104,9 +104,9 @@ def comparison(
     ]
     if differ:
         parts.append(Text("Not the same in the setup:", "bold"))
-        parts += [_difference(one) for one in differ[:MOST_DIFFERENCES]]
-        if len(differ) > MOST_DIFFERENCES:
-            parts.append(Text(f"  and {len(differ) - MOST_DIFFERENCES} more; --json has them"))
+        parts += [_difference(one) for one in differ[:MAX_DIFFERENCES]]
+        if len(differ) > MAX_DIFFERENCES:
+            parts.append(Text(f"  and {len(differ) - MAX_DIFFERENCES} more; --json has them"))
     else:
         parts.append(Text("The setup is the same, as far as it can be seen.", "dim"))
     return Group(*parts)

@@ -27,7 +27,7 @@ RAM_S = 35.0
 """slowtok waits up to 30 s for idle cores to measure the RAM's bandwidth, once."""
 
 POLL_S = 0.1
-MOST_NAMES = 4
+MAX_NAMES = 4
 ALIKE_RATIO = 0.5  # of the letters; a suggestion may be wrong, no published source
 Status = Mapping[str, Any]
 Tell = Callable[[str], None]
@@ -134,16 +134,16 @@ def _listed(wanted: str, names: Sequence[str]) -> str:
     """
     if not names or wanted in names or f"{wanted}:latest" in names:
         return wanted
-    alike = difflib.get_close_matches(wanted, names, n=MOST_NAMES, cutoff=ALIKE_RATIO)
+    alike = difflib.get_close_matches(wanted, names, n=MAX_NAMES, cutoff=ALIKE_RATIO)
     holding = [name for name in names if wanted.casefold() in name.casefold()]
-    meant = list(dict.fromkeys([*holding, *alike]))[:MOST_NAMES]
+    meant = list(dict.fromkeys([*holding, *alike]))[:MAX_NAMES]
     said = f"did you mean {' or '.join(meant)}?" if meant else f"listed: {_some(names)}"
     raise ModelError(f"--model {wanted}: no engine lists it; {said}")
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(sorted(names)[:MOST_NAMES])}{more}"
+    more = f", and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(sorted(names)[:MAX_NAMES])}{more}"
 
 
 def _running(settings: Settings) -> Status | None:

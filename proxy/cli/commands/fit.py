@@ -13,7 +13,7 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.fit.asked import Asked, AskError, question
-from slowtok.proxy.cli.fit.batch import MOST_LINE_BYTES, answers
+from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
 from slowtok.proxy.cli.fit.present import look_at_machine
@@ -48,9 +48,9 @@ def run_batch() -> int:
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a stream; of one that is too long only the beginning."""
-    while line := stream.readline(MOST_LINE_BYTES + 1):
+    while line := stream.readline(MAX_LINE_BYTES + 1):
         rest = line
-        while not rest.endswith(b"\n") and (rest := stream.readline(MOST_LINE_BYTES)):
+        while not rest.endswith(b"\n") and (rest := stream.readline(MAX_LINE_BYTES)):
             pass
         yield line
 

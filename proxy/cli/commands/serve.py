@@ -32,10 +32,15 @@ from slowtok.proxy.runtime.loop_lag import keep_threads_short
 from slowtok.proxy.runtime.state_lock import claimed
 from slowtok.proxy.server.drain import Stop
 from slowtok.proxy.server.edge import make_runner
-from slowtok.proxy.server.listener import Door, leave_no_core, most_connections, open_ports
+from slowtok.proxy.server.listener import (
+    ConnectionLimiter,
+    leave_no_core,
+    most_connections,
+    open_ports,
+)
 from slowtok.proxy.server.self_test import UnusableLibraryError
-from slowtok.proxy.server.server import Alone, Front
-from slowtok.proxy.workers.crew import Crew
+from slowtok.proxy.server.server import Server, SingleProcessServer
+from slowtok.proxy.workers.pool import WorkerPool
 from slowtok.proxy.workers.priority import Launcher, give_way
 from slowtok.proxy.workers.process import First, begin_to_relay
 from slowtok.proxy.workers.wire import PASSED_ON
@@ -142,11 +147,11 @@ def _front(
     listeners: Sequence[socket.socket],
     first: First | None,
     stop: Stop,
-) -> Front:
+) -> Server:
     """Return what takes clients in: a worker for each listening socket; on Windows this process."""
     settings = proxy.settings
     if first is not None:
-        return Crew(
+        return WorkerPool(
             relay_settings(settings),
             proxy.observer,
             proxy.engines,
@@ -159,8 +164,10 @@ def _front(
         )
     server = cast(web.Server, runner.server)  # it is set up
     most = most_connections(settings.max_connections)
-    proxy.door = Door(server, most, head_timeout_s=settings.head_timeout_s, tell=proxy.tell)
-    return Alone(proxy.relay, server, listeners[0], proxy.door, settings.grace_s)
+    proxy.door = ConnectionLimiter(
+        server, most, head_timeout_s=settings.head_timeout_s, tell=proxy.tell
+    )
+    return SingleProcessServer(proxy.relay, server, listeners[0], proxy.door, settings.grace_s)
 
 
 async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> None:

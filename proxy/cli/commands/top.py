@@ -12,13 +12,13 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.top.frame import MOST_RECENT, frame
+from slowtok.proxy.cli.top.frame import MAX_RECENT, frame
 from slowtok.proxy.cli.top.keys import single_keys
 
 DONE, FAILED = 0, 1
 KEYS = "q ends"
 END_KEYS = ("q", "Q", "\x04", "\x1b")
-RECORDS = f"requests?limit={4 * MOST_RECENT}"  # some merely passed through
+RECORDS = f"requests?limit={4 * MAX_RECENT}"  # some merely passed through
 _ODD_SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -82,4 +82,4 @@ def _shown(
 def _as_json(status: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("version", "listen", "running", "gpus", "host", "counts")
     now = {name: status[name] for name in names if name in status}
-    return {"event": "top", "schema": 1, **now, "recent": records[:MOST_RECENT]}
+    return {"event": "top", "schema": 1, **now, "recent": records[:MAX_RECENT]}

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.expectation.footprint import GIB, LEAST_OVERHEAD_BYTES, MOST_OVERHEAD_BYTES
+from slowtok.detectors.expectation.footprint import GIB, LEAST_OVERHEAD_BYTES, MAX_OVERHEAD_BYTES
 from slowtok.detectors.expectation.prospect import Prospect, Rate
 
 DIGITS = 4
@@ -44,7 +44,7 @@ def _memory(found: Prospect) -> dict[str, float | None] | None:
         "embeddings_in_ram": _gib(needed.embedding_bytes),
         "kv_cache": _gib(needed.kv_bytes),
         "buffers_low": _gib(LEAST_OVERHEAD_BYTES),
-        "buffers_high": _gib(MOST_OVERHEAD_BYTES),
+        "buffers_high": _gib(MAX_OVERHEAD_BYTES),
         "needed_low": _gib(needed.least_bytes),
         "needed_high": _gib(needed.most_bytes),
         "available": _gib(found.room_bytes),

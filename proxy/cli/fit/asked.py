@@ -27,7 +27,7 @@ from slowtok.detectors.expectation.reads import KV_RATIO
 LLAMA_CPP = ("llama.cpp", "llama-server", "lm-studio")  # one and the same, computed alike
 KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
 NO_GPU = frozenset({"cpu", "none"})
-MOST_NAMES = 4
+MAX_NAMES = 4
 USUAL_CONTEXT_TOKENS = 4096
 GIB = 2**30
 
@@ -158,7 +158,7 @@ def _gpu(asked: Asked) -> tuple[str | None, Card | None]:
         return card.name, card
     if asked.bandwidth is not None:
         return asked.gpu, None
-    meant = cards_with(asked.gpu)[:MOST_NAMES]
+    meant = cards_with(asked.gpu)[:MAX_NAMES]
     did_you_mean = f"; did you mean {' or '.join(meant)}?" if meant else ""
     said = "not in the table: give its --bandwidth in GB/s and --vram in GiB"
     raise AskError(f"--gpu {asked.gpu}: {said}{did_you_mean}")

@@ -14,7 +14,7 @@ from slowtok.detectors.expectation.prospect import prospect
 from slowtok.detectors.expectation.published import facts_of
 from slowtok.proxy.cli.fit.answer import as_json, unanswered
 
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """A setup is a few hundred bytes; what is longer is something else."""
 
 Line = dict[str, Any]
@@ -38,8 +38,8 @@ def answer(line: bytes, number: int) -> Line:
 
 
 def _answer(line: bytes) -> Line:
-    if len(line) > MOST_LINE_BYTES:
-        raise ValueError(f"longer than {MOST_LINE_BYTES:,} bytes")
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"longer than {MAX_LINE_BYTES:,} bytes")
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as reason:

@@ -10,7 +10,7 @@ from slowtok.detectors.expectation.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
     LEAST_OVERHEAD_BYTES,
-    MOST_OVERHEAD_BYTES,
+    MAX_OVERHEAD_BYTES,
 )
 from slowtok.detectors.expectation.prospect import Rate
 from slowtok.proxy.cli.fit.outlook import Outlook
@@ -48,7 +48,7 @@ def _memory(answer: Outlook) -> Table:
     table.add_row("weights", _gib(needed.weights_bytes), _beside(embeddings))
     server = answer.question.facts.server
     table.add_row("KV cache", _gib(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
-    low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MOST_OVERHEAD_BYTES)
+    low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MAX_OVERHEAD_BYTES)
     table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
     most = needed.most_bytes
     total = _gib(needed.least_bytes) + ("" if most is None else f" - {_gib(most)}")

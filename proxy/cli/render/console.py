@@ -12,7 +12,7 @@ from rich.text import Text
 
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 SHORT_ID_CHARS = 8
-NAME_RATIO, LEAST_NAME_CHARS, MOST_NAME_CHARS = 1 / 8, 8, 28  # of a terminal's columns
+NAME_RATIO, LEAST_NAME_CHARS, MAX_NAME_CHARS = 1 / 8, 8, 28  # of a terminal's columns
 NOTHING, LONG_ID, CONFIDENCE, DETAILS, OTHER_PHASES, WORDS, LOSS, NAME = range(8)
 """What is left out of a line where there is little room, in this order."""
 GAP_CHARS = 2
@@ -101,7 +101,7 @@ def _name(record: Record, width: int | None) -> str:
     name = str(record.get("model") or record.get("path", ""))
     if width is None:
         return name
-    most = min(max(int(width * NAME_RATIO), LEAST_NAME_CHARS), MOST_NAME_CHARS)
+    most = min(max(int(width * NAME_RATIO), LEAST_NAME_CHARS), MAX_NAME_CHARS)
     return f"{name:<{most}}" if len(name) <= most else f"…{name[1 - most :]}"
 
 

@@ -31,7 +31,7 @@ _ACRONYMS = frozenset(
     {"cpu", "gpu", "gpus", "kv", "id", "ram", "vram", "pcie", "uuid", "ecc", "mig", "sm"}
 )
 _TROUBLE = ("restarts", "last_end", "on_sample_errors", "failed", "unreadable_lines")
-MOST_DAYS = 7  # of each setup, the newest
+MAX_DAYS = 7  # of each setup, the newest
 MAX_LISTED = 8  # of models, setups and the like; --json has them all
 Row = tuple[str, str | Text]
 Facts = Mapping[str, Any]
@@ -215,9 +215,9 @@ def _by_day(status: Facts) -> Iterator[Row]:
     setups = [(n, list(found)) for n, found in itertools.groupby(rows, lambda row: row["setup"])]
     for at, (setup, days) in enumerate(setups[:MAX_LISTED]):
         said = ", ".join(
-            f"{str(day['day'])[5:]} {day['median_tps']:.4g}/s" for day in days[-MOST_DAYS:]
+            f"{str(day['day'])[5:]} {day['median_tps']:.4g}/s" for day in days[-MAX_DAYS:]
         )
-        counts = sum(day["count"] for day in days[-MOST_DAYS:])
+        counts = sum(day["count"] for day in days[-MAX_DAYS:])
         words = Text(plain(f"{_setup(setup)}: {said}"))
         yield "by day" if not at else "", words.append(f" ({counted(counts, 'request')})", "dim")
     if len(setups) > MAX_LISTED:

@@ -13,9 +13,9 @@ from slowtok.proxy.cli.report.text import clock, duration, percent, short_name
 
 Run = Mapping[str, Any]
 WIDE = 110  # columns from which on each turn's causes have room, too
-MOST_BAR_CHARS, LEAST_BAR_CHARS = 40, 10
+MAX_BAR_CHARS, LEAST_BAR_CHARS = 40, 10
 SHORT_ID_CHARS = 8
-MOST_TURNS = 100  # --json has them all
+MAX_TURNS = 100  # --json has them all
 _STYLES = {"slow": "bold red", "normal": "green"}
 _PARTS = {  # the letter in the waterfall, its style, and what it is
     "queue": ("q", "yellow", "waiting for the engine"),
@@ -119,12 +119,12 @@ def _first(run: Run) -> Iterator[RenderableType]:
 
 def _turns(run: Run, columns: int) -> Table:
     is_wide = columns >= WIDE
-    bar_chars = min(max(columns - (90 if is_wide else 64), LEAST_BAR_CHARS), MOST_BAR_CHARS)
+    bar_chars = min(max(columns - (90 if is_wide else 64), LEAST_BAR_CHARS), MAX_BAR_CHARS)
     table = _table(
         ("turn", "r"), ("after", "r"), ("tools", "r"), ("prompt", "r"), ("cached", "r"),
         ("again", "r"), ("out", "r"), ("took", "r"), ("", ""), *([("why slow", "")] * is_wide),
     )  # fmt: skip
-    for turn in run["turns"][:MOST_TURNS]:
+    for turn in run["turns"][:MAX_TURNS]:
         tokens, causes = turn["tokens"], turn["causes"]
         why = ", ".join(causes) if turn.get("verdict") == "slow" else ""
         table.add_row(
@@ -142,7 +142,7 @@ def _turns(run: Run, columns: int) -> Table:
 
 def _legend(run: Run) -> Text:
     said = ", ".join(f"{letter} {what}" for letter, _, what in _PARTS.values() if letter != " ")
-    more = len(run["turns"]) - MOST_TURNS
+    more = len(run["turns"]) - MAX_TURNS
     left = f"; {counted(more, 'more turn')} with --json" if more > 0 else ""
     return Text(f"{said}{left}.\nOne request in full: slowtok explain ID", "dim")
 

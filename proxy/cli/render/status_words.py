@@ -116,7 +116,7 @@ def learned_words(row: Facts) -> str:
 
 
 def setup_words(setup: str) -> str:
-    """Return the text of a setup (`proxy/history/setup.py`) in words."""
+    """Return the text of a setup (`proxy/history/keys.py`) in words."""
     return ", ".join(_setup_part(part) for part in setup.split(" | "))
 
 

@@ -16,7 +16,7 @@ Cell = str | int | float | None
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser may load for this page: nothing but the style inside it."""
 
-MOST_BARS = 24 * 7
+MAX_BARS = 24 * 7
 LABELS, LABEL_W = 8, 75
 CHART_W, CHART_H = 840, 120
 
@@ -182,7 +182,7 @@ def _row(name: str, *cells: Cell) -> str:
 
 def _chart(hours: Sequence[Report]) -> str:
     """Return the requests of each hour as bars, the slow ones at their foot."""
-    shown = hours[-MOST_BARS:]
+    shown = hours[-MAX_BARS:]
     if len(shown) < 2:
         return ""
     times = [datetime.fromisoformat(h["hour"]) for h in shown]

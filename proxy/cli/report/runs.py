@@ -13,9 +13,9 @@ from slowtok.proxy.runs.account import Json, summary
 from slowtok.proxy.runs.ledger import is_run
 from slowtok.proxy.runs.turn import NoTurn, Turn, turn_of
 
-MOST_OPEN_TURNS = 20_000
+MAX_OPEN_TURNS = 20_000
 ENDED_AFTER_S = 3600.0
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 class RunTally:
@@ -40,7 +40,7 @@ class RunTally:
         self._open.setdefault(turn.run, []).append(turn)
         self._turns += 1
         now_s = at.timestamp()
-        if now_s - self._looked_s > ENDED_AFTER_S or self._turns > MOST_OPEN_TURNS:
+        if now_s - self._looked_s > ENDED_AFTER_S or self._turns > MAX_OPEN_TURNS:
             self._close_ended(now_s)
         return True
 
@@ -57,7 +57,7 @@ class RunTally:
     def _close_ended(self, now_s: float) -> None:
         self._looked_s = now_s
         for run, turns in list(self._open.items()):
-            if now_s - turns[-1].ends_s > ENDED_AFTER_S or self._turns > MOST_OPEN_TURNS:
+            if now_s - turns[-1].ends_s > ENDED_AFTER_S or self._turns > MAX_OPEN_TURNS:
                 self._close(run)
 
     def _close_all(self) -> None:
@@ -74,5 +74,5 @@ class RunTally:
         self._ended += 1
         best = max(told["won_ms"].values(), default=0.0)
         heapq.heappush(self._worst, (best, -self._ended, told))
-        if len(self._worst) > MOST_SHOWN:
+        if len(self._worst) > MAX_SHOWN:
             heapq.heappop(self._worst)

@@ -11,7 +11,7 @@ from slowtok.proxy.outputs.record import known
 from slowtok.proxy.runs.turn import PHASES
 
 SCHEMA = 1
-MOST_MODELS, MOST_HOURS = 10, 5
+MAX_MODELS, MAX_HOURS = 10, 5
 
 
 def summarise(
@@ -80,12 +80,12 @@ def _fix_first(tally: Tally) -> dict[str, Any] | None:
 
 def _worst(groups: Mapping[str, Group]) -> list[tuple[str, Group]]:
     ranked = sorted(groups.items(), key=lambda m: (-m[1].lost_ms, -m[1].requests))
-    return ranked[:MOST_MODELS]
+    return ranked[:MAX_MODELS]
 
 
 def _busiest(tally: Tally) -> list[tuple[datetime, Group]]:
     ranked = sorted(tally.hours.items(), key=lambda hour: (-hour[1].requests, hour[0]))
-    return ranked[:MOST_HOURS]
+    return ranked[:MAX_HOURS]
 
 
 def _at(hour: datetime) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from slowtok.proxy.cli.render.console import named
 from slowtok.proxy.cli.report.runs import RunTally
 from slowtok.proxy.runs.turn import PHASES
 
-MOST_NAMES = 500
+MAX_NAMES = 500
 """Models that are counted apart; a client may ask for any name. The rest is `(others)`."""
 
 OTHERS, UNEXPLAINED = "(others)", "unexplained"
@@ -125,7 +125,7 @@ class Tally:
 
 
 def _of(groups: dict[str, Group], name: str) -> Group:
-    known = name in groups or len(groups) < MOST_NAMES
+    known = name in groups or len(groups) < MAX_NAMES
     return groups.setdefault(name if known else OTHERS, Group())
 
 

@@ -28,12 +28,12 @@ STUCK_S = 5.0
 
 NARROW = 160  # columns; below, a recent request is its verdict, model and cause alone
 COLUMNS = ("model", "phase", "for", "tokens", "now/s", "expected", "state")
-MOST_WANTED = ("model", "now/s", "state")
+MAX_WANTED = ("model", "now/s", "state")
 NUMBERS = ("for", "tokens", "now/s", "expected")
 FOR_ALL = 78  # columns; below, only what is most wanted
-OTHERS_CHARS, MOST_WANTED_CHARS, LEAST_NAME_CHARS = 65, 26, 8  # beside the model's name
+OTHERS_CHARS, MAX_WANTED_CHARS, LEAST_NAME_CHARS = 65, 26, 8  # beside the model's name
 RECENT_OTHERS_CHARS = 45
-MOST_RUNNING, MOST_RECENT = 20, 8
+MAX_RUNNING, MAX_RECENT = 20, 8
 BAR_CHARS = 10
 HOT_RATIO = 0.9
 _GIB = 2**30
@@ -51,7 +51,7 @@ def frame(status: Facts, records: Sequence[Facts], *, width: int, keys: str = ""
         parts.append(Text("nothing runs now", "dim"))
     if lanes := list(_lanes(status)):
         parts += [Text(), *lanes]
-    if recent := [r for r in records if is_telling(r)][:MOST_RECENT]:
+    if recent := [r for r in records if is_telling(r)][:MAX_RECENT]:
         parts += [Text("\nrecent", "dim"), *(_recent(r, width) for r in recent)]
     return Group(*parts)
 
@@ -106,21 +106,21 @@ def _engine(engine: Facts) -> str:
 
 def _running(running: Sequence[Facts], records: Sequence[Facts], width: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    names = [name for name in COLUMNS if width >= FOR_ALL or name in MOST_WANTED]
+    names = [name for name in COLUMNS if width >= FOR_ALL or name in MAX_WANTED]
     for name in names:
         side: Literal["left", "right"] = "right" if name in NUMBERS else "left"
         table.add_column("" if name == "state" else name, justify=side, no_wrap=True)
-    for entry in running[:MOST_RUNNING]:
+    for entry in running[:MAX_RUNNING]:
         cells = _cells(entry, band_of(entry, records), width)
         table.add_row(*(cells[name] for name in names))
-    more = len(running) - MOST_RUNNING
+    more = len(running) - MAX_RUNNING
     return Group(table, Text(f"and {more} more", "dim")) if more > 0 else table
 
 
 def _cells(entry: Facts, band: tuple[float, float] | None, width: int) -> dict[str, RenderableType]:
     word, style = state_of(entry, band)
     phase = str(entry.get("phase", "?"))
-    others = OTHERS_CHARS if width >= FOR_ALL else MOST_WANTED_CHARS
+    others = OTHERS_CHARS if width >= FOR_ALL else MAX_WANTED_CHARS
     most_chars = min(max(width - others, LEAST_NAME_CHARS), MAX_NAME_CHARS)
     return {
         "model": short_name(str(entry.get("model") or "?"), most_chars),

@@ -24,7 +24,7 @@ TIMEOUT_S = 1.0
 # Writing a page takes a vLLM's one event loop some milliseconds: however many requests begin and
 # end, it is asked at most so often, and above the least only while its answers take no more than
 # this share of its time; no published source.
-LEAST_PER_S, MOST_PER_S = 4, 16
+LEAST_PER_S, MAX_PER_S = 4, 16
 SHARE = 0.05
 FRESH_S = 0.2  # a request that begins so soon after a scrape needs no other; no published source
 LARGE_PAGE_BYTES = 256 * 1024  # about five engines on one page, 2 ms: read in a thread
@@ -41,7 +41,7 @@ class Scraper:
         self._session = session
         self._url = url
         self._log = log
-        self._asked_at_s: deque[float] = deque(maxlen=MOST_PER_S)
+        self._asked_at_s: deque[float] = deque(maxlen=MAX_PER_S)
         self._answer_s: float | None = None
         self._wanted = 0  # so many were wanted,
         self._serving = 0  # the first so many of them by the scrape in flight,
@@ -110,7 +110,7 @@ class Scraper:
 
     def _wait_s(self) -> float:
         allowed = int(SHARE / self._answer_s) if self._answer_s else LEAST_PER_S
-        most = min(max(allowed, LEAST_PER_S), MOST_PER_S)
+        most = min(max(allowed, LEAST_PER_S), MAX_PER_S)
         if len(self._asked_at_s) < most:
             return 0.0
         return max(self._asked_at_s[-most] + 1.0 - time.monotonic(), 0.0)

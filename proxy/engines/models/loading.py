@@ -57,7 +57,7 @@ VALUED = {
     **dict.fromkeys(OVERRIDES, "overrides"),
 }
 SHORT = re.compile(r"^-q=?(?=.)")  # `-qfp8` and `-q=fp8` stand for `-q fp8`
-MOST_FILE_BYTES = 1 << 16
+MAX_FILE_BYTES = 1 << 16
 # Options in a file that would matter, unless they say what is usual.
 USUAL_LINE = re.compile(
     r"""(?im)^["']?(dtype["']?\s*:\s*["']?(auto|half|float16|bfloat16)"""
@@ -136,7 +136,7 @@ def settled(asked: Loading) -> Loading:
         return asked
     path = Path(asked.options_file)
     try:
-        if not path.is_absolute() or not path.is_file() or path.stat().st_size > MOST_FILE_BYTES:
+        if not path.is_absolute() or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return asked
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):

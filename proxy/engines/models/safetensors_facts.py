@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 # Networks beside the one that writes text, and layers that predict further tokens.
 NOT_THE_DECODER = re.compile(
@@ -72,7 +72,7 @@ def read_header(path: Path) -> bytes:
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= MOST_HEADER_BYTES:
+        if not 2 <= length <= MAX_HEADER_BYTES:
             raise ValueError(f"{path.name} is no safetensors file: a header of {length} bytes")
         header = file.read(length)
     if len(header) < length:

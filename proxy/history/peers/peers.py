@@ -17,14 +17,14 @@ from typing import Any
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.history.peers import rows
-from slowtok.proxy.history.peers.alike import Alike
 from slowtok.proxy.history.peers.breaker import Breaker
+from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.store import Store, extra_of, in_words, open_store, shown
 from slowtok.proxy.history.rates import Rate
 
 REFRESH_S = 60.0
 SHORTEST_WAIT_S = 0.05
-MOST_PLACES = 256
+MAX_PLACES = 256
 CLOSE_S = 3.0  # at the end, a store that does not answer is left behind after this
 _NOT_ASKED = "not asked yet"
 _ANSWERS = "answers"
@@ -54,9 +54,9 @@ class Peers:
         self._now_s = now_s
         self._breaker = Breaker(now_s)
         self._lock = threading.Lock()  # held for single steps in memory only
-        self._told: OrderedDict[Alike, Told] = OrderedDict()
-        self._wanted: OrderedDict[Alike, None] = OrderedDict()
-        self._unsent: OrderedDict[Alike, tuple[Rate, ...]] = OrderedDict()
+        self._told: OrderedDict[PeerKey, Told] = OrderedDict()
+        self._wanted: OrderedDict[PeerKey, None] = OrderedDict()
+        self._unsent: OrderedDict[PeerKey, tuple[Rate, ...]] = OrderedDict()
         self._state = _NOT_ASKED
         self._reads = self._writes = self._unreadable = 0
         self.failures = 0
@@ -74,7 +74,7 @@ class Peers:
         self._thread = threading.Thread(target=self._run, name="shared baselines", daemon=True)
         self._thread.start()
 
-    def of(self, place: Alike) -> Told:
+    def of(self, place: PeerKey) -> Told:
         """Return what is known of a setup now; what is old or missing is asked for meanwhile."""
         with self._lock:
             told = self._told.get(place, Told())
@@ -83,10 +83,10 @@ class Peers:
                 self._nudged.set()
         return told
 
-    def tell(self, place: Alike, rates: Sequence[Rate]) -> None:
+    def tell(self, place: PeerKey, rates: Sequence[Rate]) -> None:
         """Let the others know this card's newest healthy rates of a setup."""
         with self._lock:
-            _keep(self._unsent, place, tuple(rates[-rows.MOST_OF_A_CARD :]))
+            _keep(self._unsent, place, tuple(rates[-rows.MAX_OF_A_CARD :]))
             self._nudged.set()
 
     def status(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Peers:
     def _reach(self) -> None:
         self._store.check()
 
-    def _send(self, place: Alike, rates: tuple[Rate, ...]) -> None:
+    def _send(self, place: PeerKey, rates: tuple[Rate, ...]) -> None:
         """Write a card's row: its newest rates, also those from before this machine's state."""
         known = {rate.at_unix_s: rate for rate in (*self._ask(place).mine, *rates)}
         row = rows.pack(known.values())
@@ -172,10 +172,10 @@ class Peers:
             if self._unsent.get(place) is rates:  # else there is more by now
                 del self._unsent[place]
 
-    def _refresh(self, place: Alike) -> None:
+    def _refresh(self, place: PeerKey) -> None:
         self._ask(place)
 
-    def _ask(self, place: Alike) -> Told:
+    def _ask(self, place: PeerKey) -> Told:
         found, now_unix_s = self._store.read(place), self._store.now_unix_s()
         self._reads += len(found)
         read = {card: self._unpacked(row, now_unix_s) for card, row in found.items()}
@@ -216,9 +216,9 @@ def open_peers(settings: Settings) -> Peers | None:
     return Peers(store, named=shown(url))
 
 
-def _keep(kept: OrderedDict[Alike, Any], place: Alike, value: object) -> None:
+def _keep(kept: OrderedDict[PeerKey, Any], place: PeerKey, value: object) -> None:
     """Put it in, at the end; the oldest make room."""
     kept[place] = value
     kept.move_to_end(place)
-    while len(kept) > MOST_PLACES:
+    while len(kept) > MAX_PLACES:
         kept.popitem(last=False)

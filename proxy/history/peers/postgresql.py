@@ -8,9 +8,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
-from slowtok.proxy.history.peers.alike import Alike
-from slowtok.proxy.history.peers.rows import MOST_ROW_BYTES
-from slowtok.proxy.history.peers.store import LIMIT_S, MOST_CARDS
+from slowtok.proxy.history.peers.peer_key import PeerKey
+from slowtok.proxy.history.peers.rows import MAX_ROW_BYTES
+from slowtok.proxy.history.peers.store import LIMIT_S, MAX_CARDS
 from slowtok.proxy.history.rates import KEEP_S
 
 PRUNE_EVERY = 500  # rows written
@@ -59,12 +59,12 @@ class Postgresql:
         if self._ask(_EXISTS) != [(True,)]:
             self._create()
 
-    def read(self, place: Alike) -> dict[str, bytes]:
+    def read(self, place: PeerKey) -> dict[str, bytes]:
         """Return the row of this card and the newest ones of others."""
-        values = (place.setup, MOST_ROW_BYTES, place.card, 1 + MOST_CARDS)
+        values = (place.setup, MAX_ROW_BYTES, place.card, 1 + MAX_CARDS)
         return {str(card): str(row).encode() for card, row in self._ask(_READ, values)}
 
-    def write(self, place: Alike, row: bytes, *, at_unix_s: float) -> None:
+    def write(self, place: PeerKey, row: bytes, *, at_unix_s: float) -> None:
         """Put the row in its place; now and then delete what is too old."""
         self._ask(_WRITE, (place.setup, place.card, at_unix_s, row.decode()))
         self._written += 1

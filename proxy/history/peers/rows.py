@@ -9,18 +9,18 @@ import orjson
 
 from slowtok.proxy.history.rates import DAY_S, KEEP_S, Rate
 
-MOST_OF_A_CARD = 8
+MAX_OF_A_CARD = 8
 """Rates in a row: enough for a baseline alone, and no card outweighs the others."""
 
-MOST_ROW_BYTES = 4096
-MOST_VERSION_CHARS = 64
+MAX_ROW_BYTES = 4096
+MAX_VERSION_CHARS = 64
 FUTURE_S = DAY_S  # clocks of other machines may be wrong
 
 
 def pack(rates: Iterable[Rate]) -> bytes:
     """Return the newest rates as a row."""
-    newest = sorted(rates, key=lambda rate: rate.at_unix_s)[-MOST_OF_A_CARD:]
-    made_by = [rate.made_by[:MOST_VERSION_CHARS] for rate in newest]
+    newest = sorted(rates, key=lambda rate: rate.at_unix_s)[-MAX_OF_A_CARD:]
+    made_by = [rate.made_by[:MAX_VERSION_CHARS] for rate in newest]
     return orjson.dumps(
         [
             [r.at_unix_s, r.tps, r.expected_tps, made]
@@ -35,8 +35,8 @@ def unpack(row: bytes, *, now_unix_s: float) -> tuple[Rate, ...]:
     Raises:
         ValueError: it is no row.
     """
-    said = orjson.loads(row) if len(row) <= MOST_ROW_BYTES else None
-    if not isinstance(said, list) or len(said) > MOST_OF_A_CARD:
+    said = orjson.loads(row) if len(row) <= MAX_ROW_BYTES else None
+    if not isinstance(said, list) or len(said) > MAX_OF_A_CARD:
         raise ValueError("not a row of rates")
     rates = (_rate(entry) for entry in said)
     first, last = now_unix_s - KEEP_S, now_unix_s + FUTURE_S
@@ -56,5 +56,5 @@ def _rate(entry: object) -> Rate:
         expected_tps=None if expected_tps is None else float(expected_tps),
         healthy=True,
         engine_version="",  # the same for all of a setup, whose hash it is part of
-        made_by=made_by[:MOST_VERSION_CHARS],
+        made_by=made_by[:MAX_VERSION_CHARS],
     )

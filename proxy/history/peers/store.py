@@ -3,12 +3,12 @@
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from slowtok.proxy.history.peers.alike import Alike
+from slowtok.proxy.history.peers.peer_key import PeerKey
 
 LIMIT_S = 1.0
 """An answer that takes longer is none. No published source."""
 
-MOST_CARDS = 32
+MAX_CARDS = 32
 """Other cards' rows that are read at once: plenty for a median. No published source."""
 
 EXTRAS = {"postgresql": "postgresql"}  # all other schemes need redis
@@ -34,11 +34,11 @@ class Store(Protocol):
         """Connect, and make what is needed there."""
         ...
 
-    def read(self, place: Alike) -> dict[str, bytes]:
-        """Return the rows of a setup by card: this card's, and at most `MOST_CARDS` others'."""
+    def read(self, place: PeerKey) -> dict[str, bytes]:
+        """Return the rows of a setup by card: this card's, and at most `MAX_CARDS` others'."""
         ...
 
-    def write(self, place: Alike, row: bytes, *, at_unix_s: float) -> None:
+    def write(self, place: PeerKey, row: bytes, *, at_unix_s: float) -> None:
         """Put a row in the place of the card's earlier one."""
         ...
 

@@ -10,8 +10,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from slowtok.proxy.history.peers.alike import Alike
-from slowtok.proxy.history.peers.store import LIMIT_S, MOST_CARDS
+from slowtok.proxy.history.peers.peer_key import PeerKey
+from slowtok.proxy.history.peers.store import LIMIT_S, MAX_CARDS
 from slowtok.proxy.history.rates import KEEP_S
 
 PREFIX = "slowtok:rates:"
@@ -36,16 +36,16 @@ class Valkey:
         """Ask for a sign of life."""
         self._client.ping()
 
-    def read(self, place: Alike) -> dict[str, bytes]:
+    def read(self, place: PeerKey) -> dict[str, bytes]:
         """Return the row of this card and those of some others, drawn anew each time."""
         key = PREFIX + place.setup
         mine = self._client.hget(key, place.card)
-        drawn = self._client.hrandfield(key, MOST_CARDS, withvalues=True) or []
+        drawn = self._client.hrandfield(key, MAX_CARDS, withvalues=True) or []
         flat = [part for pair in drawn for part in (pair if isinstance(pair, list) else [pair])]
         rows = {card.decode(): row for card, row in zip(flat[::2], flat[1::2], strict=True)}
         return rows if mine is None else {**rows, place.card: mine}
 
-    def write(self, place: Alike, row: bytes, *, at_unix_s: float) -> None:
+    def write(self, place: PeerKey, row: bytes, *, at_unix_s: float) -> None:
         """Put the row in its place, and let the setup live on for as long as rates are kept."""
         del at_unix_s  # it is in the row; old fields are found when they are read
         key = PREFIX + place.setup

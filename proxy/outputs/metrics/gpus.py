@@ -13,7 +13,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.numbers import median_of, rounded
 
-MOST_OTHERS = 5
+MAX_OTHERS = 5
 """Processes that are named; all are counted."""
 
 MAX_NAME_CHARS = 64
@@ -84,7 +84,7 @@ def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
         "server_host_bytes": _server_sum(samples, "host_memory_bytes"),
         "server_evicted_bytes": _server_sum(samples, "evicted_bytes"),
         "others_bytes": None if found.unassigned_bytes is None else found.others_bytes,
-        "others": [_holder(other) for other in found.others[:MOST_OTHERS]] or None,
+        "others": [_holder(other) for other in found.others[:MAX_OTHERS]] or None,
         "unassigned_bytes": found.unassigned_bytes or None,
         "hidden_bytes": found.hidden_bytes,
         "free_bytes": found.free_bytes,

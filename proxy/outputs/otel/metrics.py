@@ -20,7 +20,7 @@ FIRST_TOKEN_S = (
 )
 TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 
-MOST_GAPS = 64
+MAX_GAPS = 64
 """Of one answer: each costs 5 us (measured) that tokens of others may wait for. Evenly chosen, so
 that the distribution stays what it is; the count does not."""
 
@@ -91,13 +91,13 @@ def server_values(case: Case) -> dict[str, float | None]:
 
 
 def gaps_s(case: Case) -> list[float]:
-    """Return the times between reads that carried tokens, at most `MOST_GAPS` of them.
+    """Return the times between reads that carried tokens, at most `MAX_GAPS` of them.
 
     None of an answer so long that its times were thinned: what is left are no gaps any more.
     """
     if len(case.timeline.token_at_s) >= MAX_STEPS // 2:
         return []
     every = [later - earlier for earlier, later in pairwise(case.timeline.token_at_s)]
-    if len(every) <= MOST_GAPS:
+    if len(every) <= MAX_GAPS:
         return every
-    return [every[i * len(every) // MOST_GAPS] for i in range(MOST_GAPS)]
+    return [every[i * len(every) // MAX_GAPS] for i in range(MAX_GAPS)]

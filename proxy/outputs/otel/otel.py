@@ -2,12 +2,12 @@
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.outputs.sink import Sink
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 
 NEEDS = "needs packages that are not here: pip install 'slowtok[otel]'"
 
 
-def open_otel(settings: Settings) -> tuple[Sink, Writer[object]]:
+def open_otel(settings: Settings) -> tuple[Sink, BackgroundWriter[object]]:
     """Return the sink that sends traces and metrics to `otlp_endpoint`, and its writer to close.
 
     Raises:

@@ -13,7 +13,7 @@ from slowtok.proxy.outputs.otel.export import open_providers
 from slowtok.proxy.outputs.otel.metrics import Instruments
 from slowtok.proxy.outputs.otel.spans import Spans, Trace
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 from slowtok.proxy.runtime.version import own_version
 
 MAX_QUEUED = 1000  # requests that wait to be told
@@ -35,7 +35,7 @@ class Otel:
         version = own_version()
         self._spans = Spans(self._providers.tracer("slowtok", version), self._providers.ids)
         self._instruments = Instruments(self._providers.meter("slowtok", version))
-        self.writer: Writer[Any] = Writer(
+        self.writer: BackgroundWriter[Any] = BackgroundWriter(
             self._write, close=self._providers.close, max_queued=MAX_QUEUED
         )
 

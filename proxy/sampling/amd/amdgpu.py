@@ -25,7 +25,7 @@ from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.host.procfs import ProcFiles
 from slowtok.proxy.sampling.optional_readings import ALL, Extras
 
-DEAR_S = 1e-3
+EXPENSIVE_S = 1e-3
 """A reading that costs more is moved from the 10 Hz to the 1 Hz tier."""
 
 LEFT_OUT_S = 0.02
@@ -52,7 +52,7 @@ class Watched:
     facts: Values
     gpu_id: int | None
     fast: list[Reading] = field(default_factory=list)
-    dear: list[Reading] = field(default_factory=list)
+    slow_tier: list[Reading] = field(default_factory=list)
     limit: Values = field(default_factory=dict)
 
 
@@ -88,16 +88,19 @@ class Cards:
         """Return how many readings failed that had worked, and how many samples took too long."""
         return {"gpu_errors": self._files.failures, "gpu_samples_stalled": self._stalled}
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
-        """Return one line for each GPU that is awake; `dear` adds the 1 Hz tier and the processes.
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
+        """Return one line for each GPU that is awake.
 
-        `servers` are the pids of the watched servers.
+        `slow_tier` adds the readings of once a second and the processes; `servers` are the pids of
+        the watched servers.
         """
 
         def read(gpu: Watched) -> Values:
             self._open(gpu)
-            line = self._read(gpu, [*gpu.fast, *gpu.dear] if dear else gpu.fast)
-            if dear:
+            line = self._read(gpu, [*gpu.fast, *gpu.slow_tier] if slow_tier else gpu.fast)
+            if slow_tier:
                 gpu.limit = read_power_limit(gpu.card)
                 if extras.lists:
                     line["processes"] = self._processes(gpu, servers or set())
@@ -156,13 +159,13 @@ class Cards:
                 absent |= dict.fromkeys(values, TOO_SLOW)
                 continue
             absent |= _missing(values)
-            (gpu.fast if cost_s <= DEAR_S else gpu.dear).append(read)
+            (gpu.fast if cost_s <= EXPENSIVE_S else gpu.slow_tier).append(read)
         absent |= _missing(read_power_limit(gpu.card))
         if unified:
             absent |= dict.fromkeys([*read_memory(gpu.card), *read_link(gpu.card)], SHARED)
         else:
             absent |= _missing(read_link(gpu.card))
-            gpu.dear.append(read_link)
+            gpu.slow_tier.append(read_link)
         limits = read_limits(gpu.card)
         for clock in ("sm", "memory"):
             if limits[f"max_{clock}_clock_mhz"] is not None:  # switched off at this moment

@@ -31,7 +31,7 @@ SILENCE_S = 5.0
 AGAIN_S = 30.0
 """After it has ended by itself or hung, it is started again no sooner than this."""
 
-MOST_CHARS = 64 * 1024
+MAX_CHARS = 64 * 1024
 """A longer line is cut, and then not macmon's: each core takes it about 100 characters."""
 
 NOT_INSTALLED = "macmon is not installed, which reads Apple's GPUs: brew install macmon"
@@ -61,7 +61,7 @@ class _Run:
 
     def _gather(self) -> None:
         with cast(TextIO, self._process.stdout) as stdout:  # a pipe was asked for
-            while text := stdout.readline(MOST_CHARS):
+            while text := stdout.readline(MAX_CHARS):
                 self.heard_at_s = time.monotonic()
                 with contextlib.suppress(queue.Full):  # nobody wants them now
                     self.lines.put_nowait((self.heard_at_s, text))
@@ -116,7 +116,9 @@ class Macmon:
         """Return how many lines could not be read, and how often the program went silent."""
         return {"gpu_errors": self._errors, "gpu_samples_stalled": 0, "gpu_hung": self._hung}
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
         """Return the samples that have come since the last call, all of them alike."""
         if self._facts is None:
             self._look()

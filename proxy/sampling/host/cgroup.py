@@ -160,8 +160,8 @@ def find_tightest(version: int, folders: list[str]) -> tuple[bool, Quota | None]
 class CgroupReader:
     """Reads the quota and the throttling of one process.
 
-    The groups are looked for when the process was moved, their quotas at each dear reading: a
-    limit that begins while a request is on its way must be seen in its samples.
+    The groups are looked for when the process was moved, their quotas at each reading of the slow
+    tier: a limit that begins while a request is on its way must be seen in its samples.
     """
 
     def __init__(self, files: ProcFiles, pid: int) -> None:
@@ -173,9 +173,9 @@ class CgroupReader:
         self._quota: Quota | None = None
         self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
 
-    def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; `dear` also looks for a changed quota."""
-        if dear:
+    def read(self, *, slow_tier: bool) -> Fields:
+        """Return the fields as they are now; `slow_tier` also looks for a changed quota."""
+        if slow_tier:
             self._look()
         if self._quota is None:
             nothing = 0.0 if self._known else None

@@ -142,10 +142,10 @@ class HostReader:
         self._mhz: float | None = None
         self._available_bytes: int | None = None
 
-    def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; `dear` also looks at memory, swap and the clock."""
-        fields = self._read_cpu(dear)
-        if dear:
+    def read(self, *, slow_tier: bool) -> Fields:
+        """Return the fields as they are now; `slow_tier` adds memory, swap and the clock."""
+        fields = self._read_cpu(slow_tier)
+        if slow_tier:
             memory = self._files.read("/proc/meminfo") or b""
             self._available_bytes = parse_kib(memory, b"MemAvailable")
             fields["swap_in_bytes_per_s"] = self._swapped_per_s()
@@ -157,18 +157,18 @@ class HostReader:
         }
 
     def _swapped_per_s(self) -> float | None:
-        """Bytes per second since the last dear look; to find them in so long a file costs 20 us."""
+        """Bytes per second since the last look of the slow tier: parsing that file costs 20 us."""
         swapped = parse_field(self._files.read("/proc/vmstat") or b"", b"pswpin ")
         pages_per_s = self._swap_in.per_s(swapped, time.monotonic())
         return None if pages_per_s is None else pages_per_s * self._page_bytes
 
-    def _read_cpu(self, dear: bool) -> Fields:
+    def _read_cpu(self, slow_tier: bool) -> Fields:
         cores = parse_cpu_ticks(self._files.read("/proc/stat") or b"")
         before, self._cores = self._cores, cores
         usage = cpu_usage(before, cores) if before else None
         if usage is None:
             return {"cpu_cores": len(cores) or None}
-        if dear:
+        if slow_tier:
             self._mhz = self._clock_mhz(usage.busiest_core)
         return {
             "cpu_cores": len(cores),

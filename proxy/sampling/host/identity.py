@@ -17,16 +17,16 @@ VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HOME",
 )  # fmt: skip
-MOST_ARGUMENTS = 300
-MOST_CHARS = 2000
+MAX_ARGUMENTS = 300
+MAX_CHARS = 2000
 """Of one argument or variable; the line to the proxy stays below its limit of 1 MiB."""
 
 
 def parse_arguments(cmdline: bytes) -> list[str]:
     """Split /proc/<pid>/cmdline; without secrets, cut to a bounded size."""
-    words = cmdline.rstrip(b"\0").split(b"\0")[:MOST_ARGUMENTS] if cmdline else []
+    words = cmdline.rstrip(b"\0").split(b"\0")[:MAX_ARGUMENTS] if cmdline else []
     clean = redact_arguments([word.decode(errors="replace") for word in words])
-    return [word[:MOST_CHARS] for word in clean]
+    return [word[:MAX_CHARS] for word in clean]
 
 
 def parse_environment(environ: bytes) -> dict[str, str]:
@@ -42,7 +42,7 @@ def select_variables(environment: dict[str, str]) -> dict[str, str]:
         if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
             shown = redact_variable(name, value)
             if shown is not None:
-                chosen[name] = shown[:MOST_CHARS]
+                chosen[name] = shown[:MAX_CHARS]
     return chosen
 
 

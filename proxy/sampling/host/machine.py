@@ -21,8 +21,8 @@ SHORTEST_SPAN_S = 0.05
 class HostPart(Protocol):
     """Reads the machine's fields of a host sample."""
 
-    def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; `dear` also looks at what changes slowly."""
+    def read(self, *, slow_tier: bool) -> Fields:
+        """Return the fields as they are now; `slow_tier` also looks at what changes slowly."""
 
 
 class PortPart(Protocol):
@@ -36,7 +36,7 @@ class PortPart(Protocol):
     def is_known(self) -> bool:
         """Whether no other process of this machine can be the server's."""
 
-    def read(self, *, dear: bool) -> Fields:
+    def read(self, *, slow_tier: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
 
     def news(self) -> Line | None:
@@ -100,15 +100,15 @@ class Machine:
         if self._others is not None:
             self._others.begin()
 
-    def sample(self, *, dear: bool, others_s: float | None = None) -> list[Line]:
+    def sample(self, *, slow_tier: bool, others_s: float | None = None) -> list[Line]:
         """Return news of processes, then one host line for each watched port.
 
         Without a port there is one line for the machine alone. The first call has no span and
         gives no host line. `others_s` is how often to look who else uses the CPU; None is never.
         """
-        host = self._host.read(dear=dear)
+        host = self._host.read(slow_tier=slow_tier)
         at_s = time.monotonic()
-        servers = {number: port.read(dear=dear) for number, port in self._ports.items()}
+        servers = {number: port.read(slow_tier=slow_tier) for number, port in self._ports.items()}
         lines = [news for port in self._ports.values() if (news := port.news())]
         before_at_s, self._last_at_s = self._last_at_s, at_s
         if before_at_s is None or at_s - before_at_s < SHORTEST_SPAN_S:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 MUCH_CORES = 0.3
 """Below this others are not looked for. No published source."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 LEAST_CORES = 0.05
 """Of one program; less is background noise. No published source."""
 
@@ -25,7 +25,7 @@ SHORTEST_S = 1.0
 SHARE = 0.002
 """Of one core that looking may take; `budget` has all of sampling stay below 0.008."""
 
-MOST_CHARS = 64
+MAX_CHARS = 64
 
 OWN_NAMES = frozenset({"slowtok", "slowtok.exe"})
 
@@ -102,7 +102,7 @@ def largest(
     by_name: dict[str, list[Process]] = {}
     for process in processes:
         if process.pid not in without and cores.get(process.pid, 0.0) > 0:
-            by_name.setdefault(process.name[:MOST_CHARS], []).append(process)
+            by_name.setdefault(process.name[:MAX_CHARS], []).append(process)
     programs: list[dict[str, Any]] = [
         {
             "name": name,
@@ -113,7 +113,7 @@ def largest(
         for name, alike in by_name.items()
     ]
     named = [program for program in programs if program["cpu_cores"] >= LEAST_CORES]
-    return sorted(named, key=lambda program: -program["cpu_cores"])[:MOST_NAMED]
+    return sorted(named, key=lambda program: -program["cpu_cores"])[:MAX_NAMED]
 
 
 class Others:

@@ -51,17 +51,17 @@ class PortReader:
         """Whether no other process of this machine can be the server's."""
         return self._tree is not None or is_elsewhere(self._found)
 
-    def read(self, *, dear: bool) -> Fields:
+    def read(self, *, slow_tier: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
-        if dear:
+        if slow_tier:
             self._resolve(time.monotonic())
         if self._tree is None or self._cgroup is None:
             return {}
-        fields = self._tree.read(dear=dear)
+        fields = self._tree.read(slow_tier=slow_tier)
         if fields is None:
             self._forget()
             return {}
-        return fields | self._cgroup.read(dear=dear)
+        return fields | self._cgroup.read(slow_tier=slow_tier)
 
     def news(self) -> Line | None:
         """Return the line about the process if it differs from the last one returned."""

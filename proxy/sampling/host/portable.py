@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from slowtok.proxy.sampling.host.host import CoreTicks, Fields, cpu_usage
-from slowtok.proxy.sampling.host.identity import MOST_CHARS, select_variables
+from slowtok.proxy.sampling.host.identity import MAX_CHARS, select_variables
 from slowtok.proxy.sampling.host.listener import NO_LISTENER, NO_PERMISSION, is_elsewhere
 from slowtok.proxy.sampling.host.power_state import Conditions
 from slowtok.proxy.sampling.host.procfs import Rate, total
@@ -73,10 +73,10 @@ class PortablePort:
         """Whether no other process of this machine can be the server's."""
         return self._root is not None or is_elsewhere(self._reason)
 
-    def read(self, *, dear: bool) -> Fields:
+    def read(self, *, slow_tier: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
         try:
-            if dear:
+            if slow_tier:
                 self._resolve(time.monotonic())
             return self._read_members() if self._root else {}
         except psutil.Error:
@@ -143,7 +143,7 @@ def _describe(process: psutil.Process) -> Line:
             return None
 
     arguments = redact_arguments(attempt(process.cmdline) or [])
-    cmdline = [argument[:MOST_CHARS] for argument in arguments]
+    cmdline = [argument[:MAX_CHARS] for argument in arguments]
     return {"pid": process.pid, "name": attempt(process.name), "cmdline": cmdline}
 
 
@@ -167,8 +167,8 @@ class PortableHostReader:
     def __init__(self) -> None:
         self._cores: dict[int, CoreTicks] = {}
 
-    def read(self, *, dear: bool) -> Fields:
-        """Return the fields as they are now; nothing here is dear."""
+    def read(self, *, slow_tier: bool) -> Fields:
+        """Return the fields as they are now; nothing here is expensive."""
         cores = {core: _ticks(times) for core, times in enumerate(psutil.cpu_times(percpu=True))}
         before, self._cores = self._cores, cores
         usage = cpu_usage(before, cores)

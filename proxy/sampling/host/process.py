@@ -162,13 +162,13 @@ class ProcessReader:
         self.rates: Fields = {}
         self._memory: Fields = {}
 
-    def read(self, *, dear: bool) -> bool:
+    def read(self, *, slow_tier: bool) -> bool:
         """Take a reading; False when the process has ended (its pid may be another's now).
 
-        `dear` also looks at its memory, and whether it is still listed: an open file of a /proc
-        that is not the kernel's own (lxcfs, gVisor) may outlive its process.
+        `slow_tier` also looks at its memory, and whether it is still listed: an open file of a
+        /proc that is not the kernel's own (lxcfs, gVisor) may outlive its process.
         """
-        is_listed = not dear or os.path.isdir(self._folder)
+        is_listed = not slow_tier or os.path.isdir(self._folder)
         stat = parse_stat(self._files.read(f"{self._folder}/stat") or b"") if is_listed else None
         at_s = time.monotonic()
         if stat is None or stat.started_ticks != self._started_ticks:
@@ -177,7 +177,7 @@ class ProcessReader:
             return False
         read_bytes = parse_read_bytes(self._files.read(f"{self._folder}/io") or b"")
         self.stat = stat
-        if dear or not self._memory:
+        if slow_tier or not self._memory:
             status = self._files.read(f"{self._folder}/status") or b""
             self._memory = {f: parse_kib(status, n) for f, n in MEMORY_LINES.items()}
         self.rates = self._memory | {
@@ -239,18 +239,18 @@ class TreeReader:
         self._looked_at_all_s = -LOOK_AGAIN_S
         self.members = {root: ProcessReader(files, root, started_ticks)}
 
-    def read(self, *, dear: bool) -> Fields | None:
+    def read(self, *, slow_tier: bool) -> Fields | None:
         """Return the server's fields, or None when its root process has ended."""
-        if dear:
+        if slow_tier:
             self._find_members()
         self.members = {
-            pid: member for pid, member in self.members.items() if member.read(dear=dear)
+            pid: member for pid, member in self.members.items() if member.read(slow_tier=slow_tier)
         }
         if self._root not in self.members:
             return None
         stats = [member.stat for member in self.members.values() if member.stat]
         threads = sum(stat.threads for stat in stats)
-        return self._sums() | {"server_threads": threads} | self._thread_fields(threads, dear)
+        return self._sums() | {"server_threads": threads} | self._thread_fields(threads, slow_tier)
 
     def _find_members(self) -> None:
         for pid in self._tree():
@@ -292,8 +292,8 @@ class TreeReader:
             "server_allowed_cores": self._allowed_cores,
         }
 
-    def _thread_fields(self, threads: int, dear: bool) -> Fields:
-        if threads > MANY_THREADS and not dear:
+    def _thread_fields(self, threads: int, slow_tier: bool) -> Fields:
+        if threads > MANY_THREADS and not slow_tier:
             return {}
         uses = [member.threads.read() for member in self.members.values()]
         known = [use for use in uses if use is not None]

@@ -10,14 +10,14 @@ import os
 READ_BYTES = 32 * 1024
 """One read; /proc/stat of 256 cores is 15 KiB up to the end of the lines that are needed."""
 
-MOST_OPEN = 256
+MAX_OPEN = 256
 """Descriptors kept; a quarter of the usual limit of 1024. Further files are opened each time."""
 
 
 class ProcFiles:
     """Reads files through descriptors that stay open; a file that cannot be read is None."""
 
-    def __init__(self, most_open: int = MOST_OPEN) -> None:
+    def __init__(self, most_open: int = MAX_OPEN) -> None:
         self._most_open = most_open
         self._descriptors: dict[str, int] = {}
         self.failures = 0

@@ -31,7 +31,7 @@ CACHES = 2
 """How many times the last-level caches the buffers are together, at the least."""
 
 USUAL_CACHE_BYTES = 64 << 20  # where its size is not told: most desktop processors have less
-MOST_THREADS = 16
+MAX_THREADS = 16
 """Some threads saturate desktop memory; on a large server this reads low, which errs towards
 expecting too little, until a decode shows more. No published source."""
 
@@ -68,7 +68,7 @@ def make_plan(cores: int | None, available_bytes: int, cache_bytes: int | None) 
 
     `cache_bytes` are the last-level caches that this many cores have together.
     """
-    threads = min(cores or 1, MOST_THREADS)
+    threads = min(cores or 1, MAX_THREADS)
     least_bytes = CACHES * (cache_bytes or USUAL_CACHE_BYTES)
     total_bytes = min(available_bytes // MEMORY_DIVISOR, max(threads * BUFFER_BYTES, least_bytes))
     buffer_bytes = -(-total_bytes // threads // STRIDE_BYTES) * STRIDE_BYTES

@@ -35,7 +35,7 @@ UNKNOWN_TRIES = 3
 
 COST_TRIES = 3
 
-DEAR_S = 1e-3
+EXPENSIVE_S = 1e-3
 """A reading that costs more is moved from the 10 Hz to the 1 Hz tier."""
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"

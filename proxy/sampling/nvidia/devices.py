@@ -63,14 +63,18 @@ class Devices:
         errors = self._past_errors + sum(gpu.errors() for gpu in self._watched)
         return {"gpu_errors": errors, "gpu_samples_stalled": self._stalled}
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Values]:
-        """Return one line for each GPU or slice; `dear` adds the 1 Hz tier and the processes.
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Values]:
+        """Return one line for each GPU or slice; `slow_tier` adds the 1 Hz tier and the processes.
 
         `servers` are the pids of the watched servers; None where pids cannot be matched.
         """
         self._is_active = True
-        lines = self._each(lambda gpu: gpu.sample(dear=dear, servers=servers, extras=extras))
-        if dear:
+        lines = self._each(
+            lambda gpu: gpu.sample(slow_tier=slow_tier, servers=servers, extras=extras)
+        )
+        if slow_tier:
             self._tell_facts()
         return lines
 

@@ -38,16 +38,16 @@ class Part:
         if not naming.is_hidden:
             read_processes(device)  # once, to know whether there is an answer
 
-    def read(self, *, dear: bool, servers: set[int] | None, extras: Extras) -> Values:
-        """Return memory; with `dear` it is asked anew, and the memory's traffic and processes too.
+    def read(self, *, slow_tier: bool, servers: set[int] | None, extras: Extras) -> Values:
+        """Return memory; `slow_tier` asks for it anew, with its traffic and its processes.
 
         Processes are `extras`.
         """
         line: Values = {"index": self.facts["index"]}
-        if dear:
+        if slow_tier:
             self._memory = read_memory(self.device)
             line |= self._dram.read(self.device)
-        if dear and extras.lists:
+        if slow_tier and extras.lists:
             line["processes"] = self._processes(servers, busy=extras.shares)
         return line | self._memory
 

@@ -9,7 +9,7 @@ from slowtok.proxy.sampling.nvidia.calls import Device, Values
 LAST_US = 1_000_000
 """How far back utilization is asked for: from 0 the driver gives samples many seconds old."""
 
-MOST_PERCENT = 100
+MAX_PERCENT = 100
 """Drivers sometimes give far more; nvtop leaves those samples out too."""
 
 KINDS = ("Compute", "Graphics")
@@ -68,7 +68,7 @@ def read_busy_by_pid(device: Device) -> dict[int, Values]:
     )
     busy: dict[int, Values] = {}
     for sample in sorted(samples or (), key=lambda sample: sample.timeStamp):
-        if sample.timeStamp > since_us and max(sample.smUtil, sample.memUtil) <= MOST_PERCENT:
+        if sample.timeStamp > since_us and max(sample.smUtil, sample.memUtil) <= MAX_PERCENT:
             busy[sample.pid] = {
                 "busy_ratio": sample.smUtil / 100,
                 "memory_busy_ratio": sample.memUtil / 100,

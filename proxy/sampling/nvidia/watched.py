@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from slowtok.proxy.sampling.nvidia import fast
 from slowtok.proxy.sampling.nvidia.absent import absent_fields, rule_out
-from slowtok.proxy.sampling.nvidia.calls import DEAR_S, Device, GpuLost, Values, cost_s
+from slowtok.proxy.sampling.nvidia.calls import EXPENSIVE_S, Device, GpuLost, Values, cost_s
 from slowtok.proxy.sampling.nvidia.counters import (
     FAST_TICK_S,
     PcieTraffic,
@@ -41,7 +41,7 @@ LEVEL_READINGS: tuple[Reading, ...] = (
 )
 """What moves slowly enough to be asked at 1 Hz and told with every sample, as memory is."""
 
-DEAR_TICK_S = 1.0
+SLOW_TICK_S = 1.0
 
 FACTS_S = 15.0
 """How often limits and facts that failed are asked for again; that takes a millisecond."""
@@ -78,18 +78,18 @@ class Watched:
         self._read_levels()
 
     def _add(self, read: Reading) -> bool:
-        is_dear = cost_s(read, self.device) > DEAR_S
-        (self._dear if is_dear else self._fast).append(read)
-        return is_dear
+        is_expensive = cost_s(read, self.device) > EXPENSIVE_S
+        (self._dear if is_expensive else self._fast).append(read)
+        return is_expensive
 
     def _add_traffic(self, facts: Values) -> None:
         traffic = PcieTraffic(facts["max_pcie_generation"], facts["max_pcie_width"])
-        is_dear = cost_s(traffic.look, self.device) > DEAR_S
-        if is_dear:
+        is_expensive = cost_s(traffic.look, self.device) > EXPENSIVE_S
+        if is_expensive:
             self._dear.append(traffic.read)
         else:
             self._traffic = traffic
-        self._ruled_out[0] |= traffic.ruled_out(DEAR_TICK_S if is_dear else FAST_TICK_S)
+        self._ruled_out[0] |= traffic.ruled_out(SLOW_TICK_S if is_expensive else FAST_TICK_S)
 
     @property
     def needs_look(self) -> bool:
@@ -104,17 +104,17 @@ class Watched:
             with contextlib.suppress(GpuLost):
                 self._traffic.look(self.device)
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras) -> list[Values]:
-        """Return one line for each part; `dear` adds the 1 Hz tier, `extras` and health.
+    def sample(self, *, slow_tier: bool, servers: set[int] | None, extras: Extras) -> list[Values]:
+        """Return one line for each part; `slow_tier` adds the 1 Hz tier, `extras` and health.
 
         Raises:
             GpuLost: it must be opened again.
         """
         line = self._begin()
-        for read in (*self._fast, *self._dear) if dear else self._fast:
+        for read in (*self._fast, *self._dear) if slow_tier else self._fast:
             line |= read(self.device)
         line |= self._count_traffic(extras)
-        if dear:
+        if slow_tier:
             self._read_levels()
             self._refresh_facts()
             if extras.energy:
@@ -122,7 +122,9 @@ class Watched:
             self._check_slices()
             line |= self._health.read(self.device) | self._xids.read(self.device)
         line |= self._levels
-        return [line | p.read(dear=dear, servers=servers, extras=extras) for p in self.parts]
+        return [
+            line | p.read(slow_tier=slow_tier, servers=servers, extras=extras) for p in self.parts
+        ]
 
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone.

@@ -14,7 +14,7 @@ from slowtok.detectors.analysis.clock_loss import (
     since,
 )
 from slowtok.detectors.analysis.clocks import (
-    MOST_SM_SHARE,
+    MAX_SM_SHARE,
     Clocks,
     healthy,
     lost_ratio,
@@ -129,7 +129,7 @@ def test_nothing_that_was_measured_lost_more_than_the_most(
     phase: Phase, best: tuple[int, float], mhz: int, rate: float, off: float
 ) -> None:
     good, now = Clocks(sm=best[0], memory=9501), Clocks(sm=mhz, memory=9501)
-    most = slower(now, good, phase, MOST_SM_SHARE)
+    most = slower(now, good, phase, MAX_SM_SHARE)
 
     assert most is not None
     assert most * 1.01 > best[1] / rate

@@ -7,7 +7,7 @@ import pytest
 from fakes.cases import case
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Missing
-from slowtok.detectors.case.memo import MOST_ANSWERS, once, once_each
+from slowtok.detectors.case.memo import MAX_ANSWERS, once, once_each
 
 
 def test_work_is_done_once_for_each_case_and_argument() -> None:
@@ -63,7 +63,7 @@ def test_what_is_missing_is_missing_each_time() -> None:
 
 
 def test_answers_are_kept_for_a_bounded_number_of_arguments() -> None:
-    alive: list[object] = [object() for _ in range(3 * MOST_ANSWERS)]
+    alive: list[object] = [object() for _ in range(3 * MAX_ANSWERS)]
     asked: list[object] = []
 
     @once_each

@@ -11,7 +11,7 @@ from slowtok.detectors.analysis.gpu_window import gained_ratio
 from slowtok.detectors.analysis.host_window import mean, run_queue
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.detectors.diagnosis.downsample import MOST_SAMPLES, downsampled
+from slowtok.detectors.diagnosis.downsample import MAX_SAMPLES, downsampled
 
 
 def long_case() -> Case:
@@ -44,8 +44,8 @@ def test_each_stretch_keeps_a_few_in_their_order() -> None:
     few = downsampled(case)
 
     assert few.gpu_during("prefill") == case.gpu_during("prefill")
-    assert MOST_SAMPLES / 2 < len(few.gpu_during("decode")) <= MOST_SAMPLES
-    assert len(few.host) < 2 * MOST_SAMPLES
+    assert MAX_SAMPLES / 2 < len(few.gpu_during("decode")) <= MAX_SAMPLES
+    assert len(few.host) < 2 * MAX_SAMPLES
     assert [s.at_s for s in few.gpu] == sorted(s.at_s for s in few.gpu)
     assert [s.at_s for s in few.host] == sorted(s.at_s for s in few.host)
 
@@ -94,7 +94,7 @@ def test_two_gpus_keep_as_many_each() -> None:
 
     counts = [sum(s.index == index for s in few.gpu) for index in (0, 1)]
     assert counts[0] == counts[1]
-    assert max(counts) < 2 * MOST_SAMPLES
+    assert max(counts) < 2 * MAX_SAMPLES
 
 
 @pytest.mark.parametrize("times", [1.0, 1.45])

@@ -25,18 +25,18 @@ from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.history.baselines import KEEP, Baselines
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.learned_store import LearnedStore
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def kept(tmp_path: Path) -> Iterator[LearnedStore]:
     kept = kept_at(tmp_path / "state" / "learned.sqlite3")
     yield kept
     kept.close()
 
 
 @pytest.fixture
-def baselines(kept: Kept) -> Baselines:
+def baselines(kept: LearnedStore) -> Baselines:
     return Baselines(kept, made_by="1")
 
 
@@ -199,7 +199,7 @@ def test_a_rate_follows_the_context(baselines: Baselines) -> None:
     assert baselines.find(with_envelope(at(1.0), roofline_tps=302.0)).decode_tps == 300.0
 
 
-def test_a_new_fit_changes_nothing_of_what_was_measured(kept: Kept) -> None:
+def test_a_new_fit_changes_nothing_of_what_was_measured(kept: LearnedStore) -> None:
     learn(Baselines(kept, made_by="1"), at(150.0))
 
     newer = Baselines(kept, made_by="2")

@@ -13,23 +13,23 @@ from fakes.loads import holding, loading
 from slowtok.detectors.case.case import Case, History
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import RECENT, Past
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.history import RECENT, EngineHistory
+from slowtok.proxy.history.learned_store import LearnedStore
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def kept(tmp_path: Path) -> Iterator[LearnedStore]:
     kept = kept_at(tmp_path / "learned.sqlite3")
     yield kept
     kept.close()
 
 
 @pytest.fixture
-def past(kept: Kept) -> Past:
-    return Past(kept, Baselines(kept, made_by="1"))
+def past(kept: LearnedStore) -> EngineHistory:
+    return EngineHistory(kept, Baselines(kept, made_by="1"))
 
 
-def note(past: Past, *cases: Case) -> None:
+def note(past: EngineHistory, *cases: Case) -> None:
     for each in cases:
         past.note(each, diagnose(each))
 
@@ -38,11 +38,11 @@ def later(before: Case, by_s: float) -> Case:
     return with_timeline(before, accepted_at_s=before.timeline.accepted_at_s + by_s)
 
 
-def test_the_first_request_has_no_history(past: Past) -> None:
+def test_the_first_request_has_no_history(past: EngineHistory) -> None:
     assert past.of(healthy()) == History()
 
 
-def test_verdicts_of_this_configuration(past: Past) -> None:
+def test_verdicts_of_this_configuration(past: EngineHistory) -> None:
     note(past, healthy(), FIRING["queued"](), FIRING["host-contention"]())
 
     history = past.of(healthy())
@@ -52,7 +52,7 @@ def test_verdicts_of_this_configuration(past: Past) -> None:
     assert history.causes_recently[-1] == "queued"
 
 
-def test_only_the_last_ones_count(past: Past) -> None:
+def test_only_the_last_ones_count(past: EngineHistory) -> None:
     note(past, *[FIRING["queued"]()] * 3, *[healthy()] * (RECENT - 1))
 
     history = past.of(healthy())
@@ -60,13 +60,13 @@ def test_only_the_last_ones_count(past: Past) -> None:
     assert history.causes_recently == ("queued",)
 
 
-def test_what_cannot_be_judged_does_not_count(past: Past) -> None:
+def test_what_cannot_be_judged_does_not_count(past: EngineHistory) -> None:
     note(past, with_timeline(healthy(), status=500))
 
     assert past.of(healthy()).judged_recently == 0
 
 
-def test_what_merely_informs_is_no_cause(past: Past) -> None:
+def test_what_merely_informs_is_no_cause(past: EngineHistory) -> None:
     informed = FIRING["long-context"]()
     assert "long-context" in diagnose(informed).findings
     note(past, informed)
@@ -85,34 +85,38 @@ def test_what_merely_informs_is_no_cause(past: Past) -> None:
         later(healthy(), 7 * 3600.0),
     ],
 )
-def test_another_configuration_or_another_time_begins_anew(other: Case, past: Past) -> None:
+def test_another_configuration_or_another_time_begins_anew(
+    other: Case, past: EngineHistory
+) -> None:
     note(past, case(ms_per_token=40))
 
     assert past.of(other).judged_recently == 0
     assert past.of(later(healthy(), 5 * 3600.0)).judged_recently == 1
 
 
-def test_configurations_are_bounded(past: Past) -> None:
+def test_configurations_are_bounded(past: EngineHistory) -> None:
     note(past, *[with_server(healthy(), pid=pid) for pid in range(300)])
 
     assert past.of(with_server(healthy(), pid=0)).judged_recently == 0
     assert past.of(with_server(healthy(), pid=299)).judged_recently == 1
 
 
-def test_best_readings_are_those_of_earlier_requests_and_starts(past: Past, tmp_path: Path) -> None:
+def test_best_readings_are_those_of_earlier_requests_and_starts(
+    past: EngineHistory, tmp_path: Path
+) -> None:
     assert past.of(gpu_case()).best_sm_clock_mhz is None
     note(past, gpu_case(), with_readings(gpu_case(), sm_clock_mhz=1200, power_w=100.0))
     past.of(gpu_case())
     past._kept.close()
 
     again = kept_at(tmp_path / "learned.sqlite3")
-    history = Past(again, Baselines(again)).of(gpu_case())
+    history = EngineHistory(again, Baselines(again)).of(gpu_case())
     again.close()
     assert (history.best_sm_clock_mhz, history.best_memory_clock_mhz) == (1905, 9501)
     assert history.best_power_w == 335.0
 
 
-def test_rates_of_last_week_and_the_best(past: Past, kept: Kept) -> None:
+def test_rates_of_last_week_and_the_best(past: EngineHistory, kept: LearnedStore) -> None:
     learn(Baselines(kept, made_by="1"), *[at(150.0, days_ago=3)] * 9, *[at(20.0)] * 9)
 
     history = past.of(at(120.0))
@@ -122,12 +126,12 @@ def test_rates_of_last_week_and_the_best(past: Past, kept: Kept) -> None:
     )
 
 
-def test_loads(past: Past) -> None:
+def test_loads(past: EngineHistory) -> None:
     waits = loading(100.0, 4.0, [holding(106.0, 6.0)])
 
     (load,) = past.of(waits, (holding(99.0, 0.0, 2.0),)).loads
     assert load.others_bytes == 2 * 2**30
 
 
-def test_loads_of_an_engine_elsewhere_are_not_looked_for(past: Past) -> None:
+def test_loads_of_an_engine_elsewhere_are_not_looked_for(past: EngineHistory) -> None:
     assert past.of(with_server(loading(100.0, 4.0), local=False)).loads == ()

@@ -19,7 +19,7 @@ from slowtok.detectors.analysis.placement.reasons import better_load_bytes, othe
 from slowtok.detectors.analysis.placement.where import placement
 from slowtok.detectors.case.case import Case, ModelLoad
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.history.loads import MOST_LOADS, Loads
+from slowtok.proxy.history.loads import MAX_LOADS, Loads
 
 FREE_BYTES = TOTAL_BYTES - RESERVED_BYTES
 
@@ -219,7 +219,7 @@ def test_engines_are_apart() -> None:
 def test_loads_are_bounded_in_number_and_age() -> None:
     loads = Loads()
     found = [loads.of(loading(100.0 * i, 4.0)) for i in range(1, 40)][-1]
-    assert len(found) == MOST_LOADS
+    assert len(found) == MAX_LOADS
 
     assert len(loads.of(request(1e6))) == 1, "the one it runs on"
 

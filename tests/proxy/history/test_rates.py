@@ -7,8 +7,8 @@ import pytest
 from fakes.cases import healthy
 from fakes.learning import rate
 from slowtok.proxy.history import rates as module
-from slowtok.proxy.history.rates import MOST_OF_A_DAY, MOST_SETUPS, Rates
-from slowtok.proxy.history.setup import decode_setup
+from slowtok.proxy.history.keys import decode_setup
+from slowtok.proxy.history.rates import MAX_OF_A_DAY, MAX_SETUPS, Rates
 
 SETUP = decode_setup(healthy())
 
@@ -19,7 +19,7 @@ def test_days_keep_their_newest() -> None:
         for i in range(100):
             rates.add(SETUP, rate(float(i), days_ago=day))
 
-    assert [r.tps for r in rates.of(SETUP)] == [*range(100 - MOST_OF_A_DAY, 100)] * 2
+    assert [r.tps for r in rates.of(SETUP)] == [*range(100 - MAX_OF_A_DAY, 100)] * 2
 
 
 def test_what_is_older_than_a_month_goes() -> None:
@@ -40,17 +40,17 @@ def test_a_clock_that_jumps_back_drops_nothing() -> None:
 
 def test_setups_are_bounded() -> None:
     rates = Rates()
-    for i in range(MOST_SETUPS + 1):
+    for i in range(MAX_SETUPS + 1):
         rates.add(replace(SETUP, model=str(i)), rate())
         rates.add(SETUP, rate())
 
-    assert len(rates.setups()) == MOST_SETUPS
+    assert len(rates.setups()) == MAX_SETUPS
     assert SETUP in rates.setups()
     assert rates.of(replace(SETUP, model="0")) == []
 
 
 def test_rates_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_RATES", 50)
+    monkeypatch.setattr(module, "MAX_RATES", 50)
     rates = Rates()
     for model in "abcd":
         for i in range(20):

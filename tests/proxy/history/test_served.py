@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fakes.cases import healthy, with_server, with_timeline, with_tokens
-from slowtok.proxy.history.served import MOST_PROCESSES, Before, Served
+from slowtok.proxy.history.served import MAX_PROCESSES, Before, Served
 
 SHORT, LONG = healthy(), with_tokens(healthy(), prompt=9000, cached=0)
 
@@ -40,7 +40,7 @@ def test_what_failed_or_was_cut_off_counts_for_nothing() -> None:
 
 def test_memory_is_bounded() -> None:
     served = Served()
-    for pid in range(MOST_PROCESSES + 1):
+    for pid in range(MAX_PROCESSES + 1):
         served.note(replace(with_server(SHORT, pid=pid)))
 
     assert served.before(with_server(SHORT, pid=0)) is None

@@ -7,9 +7,9 @@ import pytest
 from slowtok.detectors.case.case import Phases
 from slowtok.proxy.engines.counters.slots import BusySlots, WorkingSlot
 from slowtok.proxy.observe.abandoned import MAX_AGE_S, AbandonedLog
-from slowtok.proxy.observe.crowds import Look, Stay, of_slots
+from slowtok.proxy.observe.crowds import Look, Occupancy, of_slots
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import SlotTold
+from slowtok.proxy.relay.progress import SlotProgress
 from slowtok.proxy.stream.apis import find_api
 
 API = find_api("POST", "/v1/chat/completions")
@@ -39,7 +39,7 @@ def left(*, task: int | None = None, **known: Any) -> Exchange:
     slot = None
     if task is not None:
         working = WorkingSlot(task, 10, 10, 1, None)
-        slot = SlotTold(slot=working, begin_s=91.0, read_at_s=92.0)
+        slot = SlotProgress(slot=working, begin_s=91.0, read_at_s=92.0)
     return exchange("gone", **{"sent_at_s": 90.0, "ended": "client-gone", "slot": slot, **known})
 
 
@@ -51,7 +51,7 @@ def busy(at_s: float, *tasks: int) -> BusySlots:
     return BusySlots(at_s, len(tasks), 1, frozenset(), frozenset(), frozenset(tasks))
 
 
-def met_by(gone: Exchange, tasks: list[BusySlots], met: tuple[Stay, ...] = ()) -> Any:
+def met_by(gone: Exchange, tasks: list[BusySlots], met: tuple[Occupancy, ...] = ()) -> Any:
     log = AbandonedLog()
     log.note(gone, 99.0)
     looks = of_slots([look for look in tasks if look.at_s >= SENT_S])
@@ -67,7 +67,7 @@ def test_a_task_that_was_the_leavers_is_still_there() -> None:
 
 def test_more_at_work_than_there_are_requests() -> None:
     looks = [busy(101.0, 7), busy(102.0, 7)]
-    beside = Stay(sent_s=95.0, first_s=96.0, end_s=105.0)
+    beside = Occupancy(sent_s=95.0, first_s=96.0, end_s=105.0)
 
     assert met_by(left(), looks).seen_s == 2.0
     assert met_by(left(), looks, (beside,)).seen_s == 0.0

@@ -8,7 +8,7 @@ from slowtok.proxy.engines.counters.metrics import Counters
 from slowtok.proxy.engines.counters.slots import BusySlots
 from slowtok.proxy.observe.crowds import (
     Look,
-    Stay,
+    Occupancy,
     of_gauges,
     of_slots,
     queue_bounds,
@@ -87,27 +87,33 @@ def test_others_by_the_engines_word(
 @pytest.mark.parametrize(
     ("met", "count"),
     [
-        pytest.param([Stay(9.0, 9.5, 14.0)], 1, id="there before"),
-        pytest.param([Stay(10.1, 10.3, 14.0)], 1, id="came in the same moment, served first"),
-        pytest.param([Stay(10.1, 14.5, 18.0)], 0, id="came after it and waits, too"),
-        pytest.param([Stay(8.0, 8.5, 9.5)], 0, id="gone before"),
-        pytest.param([Stay(9.0, 9.5, 12.0), Stay(12.0, 12.5, 14.0)], 1, id="one after the other"),
-        pytest.param([Stay(9.0, 9.5, 12.0), Stay(10.0, 10.5, 14.0)], 2, id="two at once"),
+        pytest.param([Occupancy(9.0, 9.5, 14.0)], 1, id="there before"),
+        pytest.param([Occupancy(10.1, 10.3, 14.0)], 1, id="came in the same moment, served first"),
+        pytest.param([Occupancy(10.1, 14.5, 18.0)], 0, id="came after it and waits, too"),
+        pytest.param([Occupancy(8.0, 8.5, 9.5)], 0, id="gone before"),
+        pytest.param(
+            [Occupancy(9.0, 9.5, 12.0), Occupancy(12.0, 12.5, 14.0)], 1, id="one after the other"
+        ),
+        pytest.param([Occupancy(9.0, 9.5, 12.0), Occupancy(10.0, 10.5, 14.0)], 2, id="two at once"),
     ],
 )
-def test_served_first(met: list[Stay], count: int) -> None:
+def test_served_first(met: list[Occupancy], count: int) -> None:
     assert while_waiting(WAIT, met, [], 2).served_first == count
 
 
 def test_whose_prompt_was_read_longest() -> None:
-    met = [Stay(9.0, 13.0, 20.0, "long"), Stay(12.5, 13.5, 20.0, "short"), Stay(1.0, 2.0, 30.0, "")]
+    met = [
+        Occupancy(9.0, 13.0, 20.0, "long"),
+        Occupancy(12.5, 13.5, 20.0, "short"),
+        Occupancy(1.0, 2.0, 30.0, ""),
+    ]
     crowd = while_waiting(WAIT, met, [], 4)
 
     assert (crowd.reading_s, crowd.reading_id) == (3.5, "long")
 
 
 def test_prompts_read_together() -> None:
-    met = [Stay(9.0, 12.0, 20.0, "other")]
+    met = [Occupancy(9.0, 12.0, 20.0, "other")]
     looks = [Look(11.0, 2, reading=2, unstarted=0), Look(13.0, 2, reading=1, unstarted=0)]
     crowd = while_read(WAIT, met, looks, slots=4, mine=1)
 
@@ -117,7 +123,7 @@ def test_prompts_read_together() -> None:
 
 
 def test_one_without_a_slot_may_only_wait_while_another_is_read() -> None:
-    assert while_read(WAIT, [Stay(9.0, 12.0, 20.0, "x")], [], slots=1, mine=1) == Crowd()
+    assert while_read(WAIT, [Occupancy(9.0, 12.0, 20.0, "x")], [], slots=1, mine=1) == Crowd()
 
 
 def test_nobody() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from slowtok.detectors.case.case import Neighbours, Phases
-from slowtok.proxy.observe.crowds import Look, Stay
+from slowtok.proxy.observe.crowds import Look, Occupancy
 from slowtok.proxy.observe.neighbours import (
-    Stays,
+    OccupancyLog,
     count_neighbours,
     in_flight_at,
     with_looks,
@@ -55,7 +55,7 @@ def exchange(
 
 
 def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
-    met = Stays().beside(exchange(sent_at_s), others, NOW_S)
+    met = OccupancyLog().beside(exchange(sent_at_s), others, NOW_S)
     return count_neighbours(in_flight_at(sent_at_s, met), phases, met)
 
 
@@ -188,7 +188,7 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
 
 
 def test_there_from_its_sending_until_its_end() -> None:
-    met = [Stay(1.0, 2.0, 5.0)]
+    met = [Occupancy(1.0, 2.0, 5.0)]
 
     assert [in_flight_at(at_s, met) for at_s in (0.5, 1.0, 5.0)] == [0, 1, 0]
 
@@ -200,7 +200,7 @@ def ended(number: int, sent_at_s: float, end_s: float, *, engine: str = "a") -> 
 
 
 def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
-    stays, mine = Stays(), ended(0, 10.0, 15.0)
+    stays, mine = OccupancyLog(), ended(0, 10.0, 15.0)
     mine.accepted_at_s = 10.0
     before, beside, elsewhere = (
         ended(1, 1.0, 9.0),
@@ -210,19 +210,19 @@ def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
     for other in (before, beside, elsewhere, mine):
         stays.note(other, NOW_S)
 
-    assert stays.beside(mine, (), NOW_S) == [Stay(2.0, 2.0, 11.0, "2")]
+    assert stays.beside(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 11.0, "2")]
 
 
 def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
-    stays, mine = Stays(), ended(0, 50.0, 65.0)
+    stays, mine = OccupancyLog(), ended(0, 50.0, 65.0)
     mine.accepted_at_s = 50.0
     stays.note(ended(1, 2.0, 60.0), 60.0)
     stays.note(ended(2, 1.0, 9.0), 61.0)  # read to its end long after its last byte had come
 
-    assert stays.beside(mine, (), NOW_S) == [Stay(2.0, 2.0, 60.0, "1")]
+    assert stays.beside(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 60.0, "1")]
 
 
 def test_a_request_is_no_neighbour_of_its_own() -> None:
     mine = exchange(10.0, first_at_s=11.0)
 
-    assert Stays().beside(mine, (mine,), NOW_S) == []
+    assert OccupancyLog().beside(mine, (mine,), NOW_S) == []

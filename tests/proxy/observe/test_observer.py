@@ -165,7 +165,7 @@ async def test_sampling_that_breaks_costs_only_its_samples(
 async def test_prompt_that_breaks_costs_only_its_print(
     engine: Upstream, proxy: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "print_prompt", raising)
+    monkeypatch.setattr(observer, "fingerprint_prompt", raising)
     monkeypatch.setattr(proxy.proxy.observer._meanwhile, "after_s", 0.0)
     await client.chat()
     arrived = await engine.next()
@@ -173,7 +173,7 @@ async def test_prompt_that_breaks_costs_only_its_print(
     head, _ = await client.reply()
 
     assert (await proxy.record(head.get("slowtok-id")))["ended"] == "stop"
-    assert await failures(proxy) == {"prompt print": 1}
+    assert await failures(proxy) == {"prompt fingerprint": 1}
 
 
 async def test_sink_that_fails_is_counted_and_the_others_get_theirs(

@@ -1,7 +1,7 @@
 """Which verdict the next reply tells."""
 
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS, LastVerdicts
+from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS, PreviousVerdicts
 from slowtok.proxy.relay.exchange import Exchange
 
 
@@ -21,7 +21,7 @@ NORMAL = Diagnosis(verdict="normal")
 
 
 def test_the_last_to_end_counts_not_the_last_to_be_concluded() -> None:
-    verdicts = LastVerdicts()
+    verdicts = PreviousVerdicts()
     verdicts.note(exchange("later", "a", 2.0), NORMAL)
     verdicts.note(exchange("earlier", "a", 1.0), NORMAL)
 
@@ -29,7 +29,7 @@ def test_the_last_to_end_counts_not_the_last_to_be_concluded() -> None:
 
 
 def test_each_model_has_its_own_and_none_is_one_too() -> None:
-    verdicts = LastVerdicts()
+    verdicts = PreviousVerdicts()
     verdicts.note(exchange("nameless", None, 1.0), NORMAL)
 
     assert verdicts.header(None) == {"slowtok-previous": 'normal;id="nameless"'}
@@ -37,7 +37,7 @@ def test_each_model_has_its_own_and_none_is_one_too() -> None:
 
 
 def test_models_that_were_used_long_ago_are_forgotten() -> None:
-    verdicts = LastVerdicts()
+    verdicts = PreviousVerdicts()
     for number in range(KEEP_MODELS + 1):
         verdicts.note(exchange(str(number), str(number), 1.0), NORMAL)
 

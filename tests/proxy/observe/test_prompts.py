@@ -9,13 +9,13 @@ from slowtok.proxy.observe.prompts import (
     MAX_PAUSE_S,
     Prompts,
 )
-from slowtok.proxy.stream.call import PromptPrint, print_prompt
+from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt
 
 
-def prompt(*texts: str) -> PromptPrint:
+def prompt(*texts: str) -> PromptFingerprint:
     roles = ("system", "user", "assistant")
     messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
-    made = print_prompt({"messages": messages})
+    made = fingerprint_prompt({"messages": messages})
     assert made is not None
     return made
 

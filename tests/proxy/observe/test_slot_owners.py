@@ -8,7 +8,7 @@ from slowtok.proxy.engines.counters.slots import SlotsLook, WorkingSlot
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs.running import running_entry
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import PromptGuess, Queued, SlotTold
+from slowtok.proxy.relay.progress import PromptEstimate, Queued, SlotProgress
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 
@@ -41,7 +41,7 @@ def look(*working: WorkingSlot, slots: int = 4) -> SlotsLook:
 
 
 def task_of(exchange: Exchange) -> int | None:
-    return exchange.slot.slot.task if isinstance(exchange.slot, SlotTold) else None
+    return exchange.slot.slot.task if isinstance(exchange.slot, SlotProgress) else None
 
 
 def test_the_only_prefill_is_that_of_the_only_one_who_waits() -> None:
@@ -110,7 +110,7 @@ def test_a_whole_reply_waits_where_all_slots_are_known_to_be_others() -> None:
     assert (running_entry(whole, 7.0)["phase"], task_of(whole)) == ("whole", 2)
 
 
-def reading(*computed_at: tuple[int, float], guess: PromptGuess | None = None) -> Exchange:
+def reading(*computed_at: tuple[int, float], guess: PromptEstimate | None = None) -> Exchange:
     owners, one = SlotOwners(), request("a", 0.0, guess=guess)
     for computed, at_s in computed_at:
         owners.note(look(slot(1, computed, cached=1000)), [one], at_s)
@@ -118,7 +118,7 @@ def reading(*computed_at: tuple[int, float], guess: PromptGuess | None = None) -
 
 
 def test_progress_of_a_long_prompt() -> None:
-    guess = PromptGuess(tokens=21_000, new_tokens=20_000, tps=None)
+    guess = PromptEstimate(tokens=21_000, new_tokens=20_000, tps=None)
     one = reading((0, 0.5), (2048, 2.0), (2048, 2.5), (4096, 4.0), guess=guess)
 
     found = running_entry(one, 5.0)["prefill"]
@@ -131,7 +131,7 @@ def test_progress_of_a_long_prompt() -> None:
 
 
 def test_a_guess_that_was_too_short_is_not_held_against_what_is_told() -> None:
-    guess = PromptGuess(tokens=100, new_tokens=100, tps=None)
+    guess = PromptEstimate(tokens=100, new_tokens=100, tps=None)
     found = running_entry(reading((4096, 4.0), guess=guess), 5.0)["prefill"]
 
     assert (found["about_tokens"], found["eta_s"]) == (5096, 0.0)
@@ -144,7 +144,7 @@ def test_without_a_guess_no_end_is_foretold() -> None:
 
 
 def test_before_its_first_step_the_rate_is_that_of_earlier_requests() -> None:
-    guess = PromptGuess(tokens=5000, new_tokens=5000, tps=1000.0)
+    guess = PromptEstimate(tokens=5000, new_tokens=5000, tps=1000.0)
     found = running_entry(reading((0, 0.5), guess=guess), 1.0)["prefill"]
 
     assert (found["tps"], found["eta_s"], found["source"]) == (
@@ -155,7 +155,7 @@ def test_before_its_first_step_the_rate_is_that_of_earlier_requests() -> None:
 
 
 def test_an_engine_without_slots_leaves_an_estimate() -> None:
-    guess = PromptGuess(tokens=5000, new_tokens=2000, tps=1000.0)
+    guess = PromptEstimate(tokens=5000, new_tokens=2000, tps=1000.0)
     one = request("a", 0.0, guess=guess)
     found = running_entry(one, 0.5)
 

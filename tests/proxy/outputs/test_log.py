@@ -10,12 +10,12 @@ from fakes.cases import healthy
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.log import Log, to_json
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 
 
 def written(*, request: bool = False, **event: Any) -> list[dict[str, Any]]:
     lines: list[str] = []
-    log = Log(Writer(lines.append))
+    log = Log(BackgroundWriter(lines.append))
     if request:
         log(healthy(), diagnose(healthy()), make_record(healthy(), diagnose(healthy())))
     if event:

@@ -27,7 +27,7 @@ from fakes.upstream import CLOSE, MODEL, Arrival, Looks, Upstream, listening
 from fakes.wire import LAST_CHUNK, chunk, chunked_head, reply, until
 from slowtok.detectors.case.case import Baseline, Case, History, Timeline
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import Past
+from slowtok.proxy.history.history import EngineHistory
 from slowtok.proxy.observe import observer
 from slowtok.proxy.stream.apis import _APIS, find_api
 
@@ -70,7 +70,7 @@ def page(gained: int) -> bytes:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates are known for an estimate, and a busy machine has time for the counters."""
     history = History(best_prefill_tps=PREFILL_TPS)
-    monkeypatch.setattr(Past, "of", lambda *_: history)
+    monkeypatch.setattr(EngineHistory, "of", lambda *_: history)
     monkeypatch.setattr(Baselines, "find", lambda *_: Baseline(decode_tps=DECODE_TPS))
     monkeypatch.setattr(observer, "COUNTERS_S", PATIENCE_S)
     monkeypatch.setattr(observer, "SETTLE_S", PATIENCE_S)

@@ -8,7 +8,7 @@ import pytest
 
 from slowtok.config.settings import load
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import HeldBytes
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.server.edge import make_relay
 
@@ -34,7 +34,7 @@ def exchange() -> Exchange:
 def test_no_more_is_taken_than_there_is_room_for(
     limit_bytes: int, sizes: list[int], taken: list[bool], now_bytes: int
 ) -> None:
-    held, one = HeldBytes(limit_bytes), exchange()
+    held, one = MemoryBudget(limit_bytes), exchange()
 
     assert [held.take(one, size) for size in sizes] == taken
     assert held.now_bytes == one.held_bytes == now_bytes
@@ -46,7 +46,7 @@ def test_no_more_is_taken_than_there_is_room_for(
     [([], 6), ([None], 0), ([2], 4), ([2, 4], 0), ([2, None], 0), ([7], 0), ([None, 6], 0)],
 )
 def test_an_exchange_gives_back_its_own_and_no_more(given: list[int | None], left: int) -> None:
-    held, one, other = HeldBytes(10), exchange(), exchange()
+    held, one, other = MemoryBudget(10), exchange(), exchange()
     assert held.take(one, 6)
     assert held.take(other, 3)
 
@@ -58,7 +58,7 @@ def test_an_exchange_gives_back_its_own_and_no_more(given: list[int | None], lef
 
 
 def test_what_was_given_back_is_room_again() -> None:
-    held, one, other = HeldBytes(10), exchange(), exchange()
+    held, one, other = MemoryBudget(10), exchange(), exchange()
     assert held.take(one, 8)
     assert not held.take(other, 3)
 
@@ -69,7 +69,7 @@ def test_what_was_given_back_is_room_again() -> None:
 
 
 def test_who_is_refused_makes_room_at_once_and_is_told_the_setting() -> None:
-    held, one = HeldBytes(10), exchange()
+    held, one = MemoryBudget(10), exchange()
     assert held.take(one, 8)
 
     error = held.no_room(one, "this request")

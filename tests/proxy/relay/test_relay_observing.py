@@ -21,7 +21,7 @@ from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
 from slowtok.detectors.causes.server import queued
 from slowtok.proxy.app import Proxy
 from slowtok.proxy.outputs.log import Log
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.meter import Meter
 
@@ -114,7 +114,7 @@ async def test_detector_that_raises(
         "slowtok.proxy.outputs.headers.diagnosis_headers",
         "slowtok.proxy.outputs.headers.server_timing",
         "slowtok.proxy.outputs.headers.previous",
-        "slowtok.proxy.observe.observer.print_prompt",
+        "slowtok.proxy.observe.observer.fingerprint_prompt",
         "slowtok.proxy.observe.case_builder.count_neighbours",
         "slowtok.proxy.history.baselines.Baselines.find",
         "slowtok.proxy.history.baselines.Baselines.learn",
@@ -166,7 +166,7 @@ def stuck() -> Iterator[tuple[Log, threading.Event]]:
         writing.set()
         answers.wait(10)
 
-    writer = Writer(write, max_queued=2)
+    writer = BackgroundWriter(write, max_queued=2)
     writer.write("the line that hangs")
     assert writing.wait(10)
     yield Log(writer), answers

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.wire import LAST_CHUNK, chunk
-from slowtok.proxy.relay.whole_chunks import payload_of
+from slowtok.proxy.relay.whole_chunks import strip_chunk_framing
 
 LARGE = b"a" * 70_000
 
@@ -49,8 +49,8 @@ LARGE = b"a" * 70_000
     ],
 )
 def test_anything_else_is_left_to_the_parser(read: bytes) -> None:
-    assert payload_of(read) == b""
-    assert payload_of(chunk(b"before") + read) == (b"" if read else b"before")
+    assert strip_chunk_framing(read) == b""
+    assert strip_chunk_framing(chunk(b"before") + read) == (b"" if read else b"before")
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_anything_else_is_left_to_the_parser(read: bytes) -> None:
     ids=repr,
 )
 def test_whole_chunks(read: bytes, payload: bytes) -> None:
-    assert payload_of(read) == payload
+    assert strip_chunk_framing(read) == payload
 
 
 @given(st.lists(st.binary(min_size=1), min_size=1))
 def test_any_payload(pieces: list[bytes]) -> None:
     read = b"".join(map(chunk, pieces))
 
-    assert payload_of(read) == b"".join(pieces)
-    assert payload_of(read[:-1]) == b""
-    assert payload_of(read + b"0") == b""
+    assert strip_chunk_framing(read) == b"".join(pieces)
+    assert strip_chunk_framing(read[:-1]) == b""
+    assert strip_chunk_framing(read + b"0") == b""

@@ -7,7 +7,7 @@ from fakes.run_records import BEGAN_UNIX_S, run_record
 from slowtok.proxy.http.run_clues import Clues
 from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, Place
 from slowtok.proxy.runs.chain import Messages, messages_of
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.call import fingerprint_prompt
 
 KEY = bytes(KEY_BYTES)
 
@@ -38,7 +38,7 @@ class Client:
 
 
 def prompt(said: dict[str, Any] | None) -> Messages | None:
-    printed = None if said is None else print_prompt(said)
+    printed = None if said is None else fingerprint_prompt(said)
     return None if printed is None else messages_of(printed)
 
 

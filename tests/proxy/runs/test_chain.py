@@ -17,11 +17,11 @@ from slowtok.proxy.runs.chain import (
     messages_of,
     new_chars,
 )
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.call import fingerprint_prompt
 
 
 def messages(said: dict[str, Any]) -> Messages:
-    printed = print_prompt(said)
+    printed = fingerprint_prompt(said)
     assert printed is not None
     return messages_of(printed)
 
@@ -160,7 +160,7 @@ def test_a_text_that_grows() -> None:
 
 
 def test_what_is_new_in_a_prompt() -> None:
-    printed = print_prompt(body(2))
+    printed = fingerprint_prompt(body(2))
     assert printed is not None
 
     assert new_chars(printed, None).keys() == {"system", "user", "assistant", "tool"}

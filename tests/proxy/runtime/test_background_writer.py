@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slowtok.proxy.runtime import background_writer
-from slowtok.proxy.runtime.background_writer import Writer, to_file, to_stdout
+from slowtok.proxy.runtime.background_writer import BackgroundWriter, to_file, to_stdout
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
 FULL = Path("/dev/full")
@@ -94,7 +94,7 @@ def test_writing_goes_on_when_it_can_again() -> None:
             raise OSError("disk full")
         written.append(item)
 
-    writer = Writer(write)
+    writer = BackgroundWriter(write)
     for i in range(4):
         writer.write(i)
     writer.close()
@@ -114,7 +114,7 @@ def test_lines_that_come_together_are_written_together(monkeypatch: pytest.Monke
         began.set()
         may_go.wait(10)
 
-    writer = Writer(write, flush=lambda: flushed_at.append(len(written)))
+    writer = BackgroundWriter(write, flush=lambda: flushed_at.append(len(written)))
     writer.write(0)
     assert began.wait(10)
     for i in range(1, 5):
@@ -130,7 +130,7 @@ def test_lines_that_are_lost_together_are_all_counted() -> None:
     def flush() -> None:
         raise OSError("disk full")
 
-    writer = Writer[int](lambda _item: None, flush=flush)
+    writer = BackgroundWriter[int](lambda _item: None, flush=flush)
     for i in range(3):
         writer.write(i)
     writer.close()
@@ -146,7 +146,7 @@ def test_stuck_writer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
         began.set()
         may_go.wait(10)
 
-    writer = Writer(write, max_queued=5)
+    writer = BackgroundWriter(write, max_queued=5)
     writer.write(0)
     assert began.wait(10)
     for i in range(8):
@@ -161,7 +161,7 @@ def test_stuck_writer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_queued_is_written_before_the_end() -> None:
     written: list[int] = []
     closed = []
-    writer = Writer(written.append, close=lambda: closed.append(len(written)))
+    writer = BackgroundWriter(written.append, close=lambda: closed.append(len(written)))
     for i in range(500):
         writer.write(i)
     writer.close()

@@ -9,7 +9,7 @@ from slowtok.proxy.sampling.budget import (
     BURST_S,
     FIRST_PATIENCE_S,
     LIMIT_RATIO,
-    MOST_PATIENCE_S,
+    MAX_PATIENCE_S,
     PACES,
     Budget,
     Pace,
@@ -79,10 +79,10 @@ def test_tries_that_fail_grow_rare() -> None:
     budget = Budget()
     after(budget, 3, 0.02)
     tries = 0
-    for _ in range(3600):  # level 1 has room, and level 0 is too dear
+    for _ in range(3600):  # level 1 has room, and level 0 is too slow_tier
         tries += budget.spend(0.02 if budget.level == 0 else 0.004, 1.0) and budget.level == 0
 
-    assert FIRST_PATIENCE_S * 2**3 < MOST_PATIENCE_S
+    assert FIRST_PATIENCE_S * 2**3 < MAX_PATIENCE_S
     assert 5 <= tries <= 12
 
 

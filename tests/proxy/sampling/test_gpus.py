@@ -32,22 +32,26 @@ class Reader:
         self._told = line
         return line
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Line]:
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Line]:
         self.asked += 1
         self.servers = servers
         if self.error is not None:
             raise self.error
-        return [{"index": number, "of": id(self), "dear": dear} for number in self.numbers]
+        return [
+            {"index": number, "of": id(self), "slow_tier": slow_tier} for number in self.numbers
+        ]
 
     def sample_idle(self, servers: set[int] | None) -> list[Line]:
-        return self.sample(dear=False, servers=servers)
+        return self.sample(slow_tier=False, servers=servers)
 
     def counts(self) -> Line:
         return {"gpu_errors": 1, "gpu_hung": len(self.numbers)}
 
 
 def sampled(gpus: AllGpus) -> list[tuple[int, int]]:
-    lines = gpus.sample(dear=True, servers={7})
+    lines = gpus.sample(slow_tier=True, servers={7})
     return [(line["index"], line["of"]) for line in lines]
 
 
@@ -61,7 +65,7 @@ def told(gpus: AllGpus) -> Line:
 def test_nothing_said_is_no_news() -> None:
     gpus = AllGpus([Maker(Reader(silent=True))])
 
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
     assert gpus.news() is None
     assert len(gpus) == 0
 
@@ -151,7 +155,7 @@ def test_counts_are_summed() -> None:
 def test_pids_are_not_matched_with_a_driver_that_numbers_others() -> None:
     nvidia, amd = Reader(0), Reader(0)
     gpus = AllGpus([Maker(nvidia, other_pids=True), Maker(amd)])
-    gpus.sample(dear=True, servers={7})
+    gpus.sample(slow_tier=True, servers={7})
     assert (nvidia.servers, amd.servers) == (None, {7})
     gpus.sample_idle({8})
     assert (nvidia.servers, amd.servers) == (None, {8})

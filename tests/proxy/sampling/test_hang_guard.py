@@ -27,13 +27,13 @@ class Devices:
         return 1
 
     def sample(
-        self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
     ) -> list[dict[str, Any]]:
         self.free.wait(10)
         self.done.set()
         if self.error is not None:
             raise self.error
-        return [{"index": 0, "dear": dear, "servers": servers}]
+        return [{"index": 0, "slow_tier": slow_tier, "servers": servers}]
 
     def look_s(self) -> float | None:
         return None
@@ -41,7 +41,7 @@ class Devices:
     def look(self) -> None: ...
 
     def sample_idle(self, servers: set[int] | None) -> list[dict[str, Any]]:
-        return self.sample(dear=False, servers=servers)
+        return self.sample(slow_tier=False, servers=servers)
 
     def counts(self) -> dict[str, Any]:
         return {"gpu_errors": 3}
@@ -58,8 +58,10 @@ def test_answers_are_passed_on(devices: Devices) -> None:
     gpus = PatientGpus(devices, "hung", patience_s=10)
     assert (len(gpus), gpus.news()) == (0, None)
 
-    assert gpus.sample(dear=True, servers={7}) == [{"index": 0, "dear": True, "servers": {7}}]
-    assert gpus.sample_idle(None) == [{"index": 0, "dear": False, "servers": None}]
+    assert gpus.sample(slow_tier=True, servers={7}) == [
+        {"index": 0, "slow_tier": True, "servers": {7}}
+    ]
+    assert gpus.sample_idle(None) == [{"index": 0, "slow_tier": False, "servers": None}]
     assert len(gpus) == 1
     assert gpus.news() == {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
     assert gpus.news() is None
@@ -70,10 +72,10 @@ def test_an_error_is_the_callers_and_the_next_reading_works(devices: Devices) ->
     gpus = PatientGpus(devices, "hung", patience_s=10)
     devices.error = ValueError("no")
     with pytest.raises(ValueError, match="no"):
-        gpus.sample(dear=False, servers=set())
+        gpus.sample(slow_tier=False, servers=set())
     devices.error = None
 
-    assert gpus.sample(dear=False, servers=set())
+    assert gpus.sample(slow_tier=False, servers=set())
 
 
 def test_a_reading_that_hangs_is_not_waited_for_and_comes_later(
@@ -81,8 +83,8 @@ def test_a_reading_that_hangs_is_not_waited_for_and_comes_later(
 ) -> None:
     gpus = PatientGpus(devices, "hung", patience_s=0.01)
     devices.free.clear()
-    assert gpus.sample(dear=True, servers=set()) == []
-    assert gpus.sample(dear=False, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
+    assert gpus.sample(slow_tier=False, servers=set()) == []
     assert gpus.news() is None
     monkeypatch.setattr(hang_guard, "HUNG_S", 0.0)
     news = gpus.news()
@@ -93,7 +95,7 @@ def test_a_reading_that_hangs_is_not_waited_for_and_comes_later(
     devices.free.set()
     lines: list[dict[str, Any]] = []
     while not lines:
-        lines = gpus.sample(dear=False, servers=set())
+        lines = gpus.sample(slow_tier=False, servers=set())
 
-    assert lines[0]["dear"] is True
+    assert lines[0]["slow_tier"] is True
     assert gpus.counts()["gpu_hung"] >= 1

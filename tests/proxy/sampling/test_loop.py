@@ -23,8 +23,10 @@ class Gpu:
     def news(self) -> Line | None:
         return {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
 
-    def sample(self, *, dear: bool, servers: set[int] | None, extras: Extras = ALL) -> list[Line]:
-        return [{"kind": "dear" if dear else "cheap", "index": 0, "extras": extras}]
+    def sample(
+        self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
+    ) -> list[Line]:
+        return [{"kind": "slow_tier" if slow_tier else "cheap", "index": 0, "extras": extras}]
 
     def sample_idle(self, servers: set[int] | None) -> list[Line]:
         return [{"kind": "idle", "index": 0}]
@@ -37,7 +39,7 @@ class Host:
     pids: list[int] = []  # noqa: RUF012
     is_known = True
 
-    def read(self, *, dear: bool) -> dict[str, float | int | None]:
+    def read(self, *, slow_tier: bool) -> dict[str, float | int | None]:
         return {}
 
     def news(self) -> Line | None:
@@ -73,7 +75,7 @@ class Stage:
     def gpus(self) -> list[Line]:
         """Take the GPUs' samples that were written since the last time."""
         lines, self._lines[:] = list(self._lines), []
-        return [line for line in lines if line["kind"] in ("cheap", "dear")]
+        return [line for line in lines if line["kind"] in ("cheap", "slow_tier")]
 
     def lines(self, *kinds: str) -> list[str]:
         """Take what was written since the last time, of these kinds."""
@@ -96,7 +98,7 @@ def test_an_idle_machine_is_looked_at_every_2_s(stage: Stage) -> None:
     stage.run(10.0)
 
     assert IDLE_S == 2.0
-    assert stage.lines("idle", "cheap", "dear") == ["idle"] * 6
+    assert stage.lines("idle", "cheap", "slow_tier") == ["idle"] * 6
     assert stage.loop.next_at_s() <= 1012.0
 
 
@@ -106,9 +108,9 @@ def test_while_active_gpus_are_read_at_10_hz_and_dearly_at_1_hz(stage: Stage) ->
     stage.lines()
     stage.tell(active=True)
     stage.run(2.05)
-    kinds = stage.lines("idle", "cheap", "dear")
+    kinds = stage.lines("idle", "cheap", "slow_tier")
 
-    assert kinds.count("dear") == 3
+    assert kinds.count("slow_tier") == 3
     assert len(kinds) == 21
 
 
@@ -118,7 +120,7 @@ def test_an_edge_has_the_gpus_counters_and_comes_after_its_samples(stage: Stage)
     stage.lines()
     stage.tell(now=True)
 
-    assert stage.lines() == ["dear", "host", "edge"]
+    assert stage.lines() == ["slow_tier", "host", "edge"]
 
 
 def test_edges_at_one_moment_are_one(stage: Stage) -> None:
@@ -139,10 +141,10 @@ def test_many_edges_have_counters_only_four_times_a_second(stage: Stage) -> None
     for _ in range(9):
         stage.now_s += 0.1
         stage.tell(now=True)
-    kinds = stage.lines("dear", "cheap", "edge")
+    kinds = stage.lines("slow_tier", "cheap", "edge")
 
     assert kinds.count("edge") == 9
-    assert kinds.count("dear") == 3
+    assert kinds.count("slow_tier") == 3
 
 
 def test_an_edge_on_an_idle_machine_is_the_idle_look(stage: Stage) -> None:
@@ -183,9 +185,9 @@ def test_sampling_that_costs_too_much_is_slowed_and_says_so(stage: Stage) -> Non
     stage.loop._emit = written.extend
     stage.run(40.0)
 
-    samples = [line for line in written if line["kind"] in ("cheap", "dear")]
+    samples = [line for line in written if line["kind"] in ("cheap", "slow_tier")]
     assert len(samples) <= 10.0 / 0.4 + 1
-    assert sum(line["kind"] == "dear" for line in samples) <= 3
+    assert sum(line["kind"] == "slow_tier" for line in samples) <= 3
     slowed = [line["slowed"] for line in written if line["kind"] == "overhead"]
     assert slowed[-1]["gpu_s"] == 0.4
 
@@ -224,7 +226,7 @@ def test_slowed_sampling_still_has_all_counters_at_both_ends_of_a_request(stage:
     stage.tell(now=True)
     (last,) = stage.gpus()
 
-    assert first["kind"] == last["kind"] == "dear"
+    assert first["kind"] == last["kind"] == "slow_tier"
     assert first["extras"].energy
     assert last["extras"].energy
 

@@ -20,7 +20,7 @@ HEAVY |= {"subprocess", "typer"}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
-MOST_SAMPLES = 20
+MAX_SAMPLES = 20
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def test_several_ports_have_a_sample_each(quiet_server: Server, busy_server: Ser
     with sampling() as process:
         tell(process, ports=ports, active=True)
         samples = lines(process, "host")
-        for _ in range(MOST_SAMPLES):  # on a busy machine the busy server may not get its turn
+        for _ in range(MAX_SAMPLES):  # on a busy machine the busy server may not get its turn
             by_port = {sample["port"]: sample for sample in (next(samples), next(samples))}
             if by_port[ports[1]]["server_cpu_cores"] > 0.05:
                 break

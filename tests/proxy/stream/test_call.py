@@ -17,10 +17,10 @@ from slowtok.proxy.stream.call import (
     FINE_BLOCK_CHARS,
     FINE_CHARS,
     MAX_PRINTED_CHARS,
-    PromptPrint,
+    PromptFingerprint,
     compare,
+    fingerprint_prompt,
     parts_of,
-    print_prompt,
     read_call,
 )
 
@@ -91,8 +91,8 @@ def chat(*contents: Any, **more: Any) -> dict[str, Any]:
     return {"model": "x", "messages": messages, **more}
 
 
-def printed(said: dict[str, Any]) -> PromptPrint:
-    taken = print_prompt(said)
+def printed(said: dict[str, Any]) -> PromptFingerprint:
+    taken = fingerprint_prompt(said)
     assert taken is not None
     return taken
 
@@ -121,7 +121,7 @@ def against(new: dict[str, Any], old: dict[str, Any]) -> PromptPrefix:
     ],
 )
 def test_without_a_prompt_there_is_no_print(said: dict[str, Any]) -> None:
-    assert print_prompt(said) is None
+    assert fingerprint_prompt(said) is None
 
 
 def items(*texts: str) -> list[dict[str, Any]]:
@@ -362,7 +362,7 @@ CONTENTS = st.lists(st.text(max_size=60) | st.none(), min_size=1, max_size=5)
 @settings(deadline=None)
 @given(new=CONTENTS, old=CONTENTS)
 def test_any_two_prompts_compare_soundly(new: list[str | None], old: list[str | None]) -> None:
-    one, two = print_prompt(chat(*new)), print_prompt(chat(*old))
+    one, two = fingerprint_prompt(chat(*new)), fingerprint_prompt(chat(*old))
     if one is None or two is None:
         return
     found = compare(one, two, 1.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.stream.call import compare, print_prompt
+from slowtok.proxy.stream.call import compare, fingerprint_prompt
 
 
 def words(count: int, word: str) -> str:
@@ -107,7 +107,7 @@ TALK = [QUESTION, ANSWER, words(30, "next"), words(30, "then"), words(30, "last"
     ],
 )
 def test_kind_of_the_difference(old: dict[str, Any], new: dict[str, Any], kind: str | None) -> None:
-    one, other = print_prompt(new), print_prompt(old)
+    one, other = fingerprint_prompt(new), fingerprint_prompt(old)
 
     assert one is not None
     assert other is not None

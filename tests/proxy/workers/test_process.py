@@ -21,14 +21,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one pr
 
 
 class Listening:
-    """Stands for a desk: hears pulses and nothing else."""
+    """Stands for a session: hears heartbeats and nothing else."""
 
-    requests = in_flight = refused = pulses = 0
+    requests = in_flight = refused = heartbeats = 0
     loop_lag: ClassVar[dict[str, float]] = {}
     held: ClassVar[dict[str, int]] = {}
 
     def handlers(self) -> dict[str, Any]:
-        return {"pulse": self._pulse}
+        return {"heartbeat": self._heartbeat}
 
     def news(self) -> None:
         return None
@@ -36,19 +36,19 @@ class Listening:
     def abandon(self) -> int:
         return 0
 
-    def _pulse(self, _: object) -> None:
-        self.pulses += 1
+    def _heartbeat(self, _: object) -> None:
+        self.heartbeats += 1
 
 
 async def test_one_that_hangs_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_TICKS", 8)
+    monkeypatch.setattr(module, "MAX_MISSED_HEARTBEATS", 8)
     monkeypatch.setattr(module, "END_S", 0.1)
     desks: list[Listening] = []
     told: list[str] = []
 
-    def make_desk() -> Any:
+    def make_worker_session() -> Any:
         desks.append(Listening())
         return desks[-1]
 
@@ -59,16 +59,16 @@ async def test_one_that_hangs_is_started_again(
             pages_path=str(tmp_path / "pages"),
             environment=environment(),
             launcher=Launcher(),
-            make_desk=make_desk,
+            make_worker_session=make_worker_session,
             tell=lambda name, **_: told.append(name),
             failed=lambda _: None,
             gone=lambda: told.append("gone"),
         )
         running = asyncio.create_task(worker.keep_running())
-        await until(lambda: desks and desks[0].pulses)
+        await until(lambda: desks and desks[0].heartbeats)
         hung = cast("int", worker.status()["pid"])
         os.kill(hung, signal.SIGSTOP)
-        await until(lambda: len(desks) > 1 and desks[1].pulses)
+        await until(lambda: len(desks) > 1 and desks[1].heartbeats)
 
         assert worker.status()["pid"] != hung
         assert (worker.restarts, told) == (1, ["worker-died"])

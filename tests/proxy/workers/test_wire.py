@@ -6,9 +6,9 @@ from dataclasses import fields
 from slowtok.proxy.outputs.running import running_entry
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.workers.wire import FarMeter, Progress, packed, progress_of, unpacked, update
+from slowtok.proxy.workers.wire import Progress, RemoteMeter, packed, progress_of, unpacked, update
 
 PATH = "/v1/chat/completions"
 SECRET = b"the moon is made of"
@@ -82,7 +82,7 @@ def test_a_copy_can_be_made_at_any_time() -> None:
 
 def test_what_the_main_process_added_stays() -> None:
     copy = sent(begun())
-    copy.prompt = printed = print_prompt({"prompt": "a b c"})
+    copy.prompt = printed = fingerprint_prompt({"prompt": "a b c"})
 
     update(copy, packed(finished()))
 
@@ -94,7 +94,7 @@ def test_what_the_main_process_added_stays() -> None:
 def test_rate_of_the_last_seconds_is_known_from_a_few_words() -> None:
     api = find_api("POST", PATH)
     assert api is not None
-    meter = FarMeter(api)
+    meter = RemoteMeter(api)
     for tick in range(40):  # ten seconds at 100 tokens/s, then 20
         reads = 25 * tick if tick < 20 else 475 + 5 * (tick - 19)
         meter.note(Progress("a", 200, True, 0.0, 0.0, tick / 4, reads, reads), tick / 4)
@@ -107,7 +107,7 @@ def test_rate_of_the_last_seconds_is_known_from_a_few_words() -> None:
 def test_meter_that_is_far_away_claims_no_times_between_tokens() -> None:
     exchange = begun()
     assert exchange.api is not None
-    meter = FarMeter(exchange.api)
+    meter = RemoteMeter(exchange.api)
     meter.note(progress_of(exchange), 10.7)
     exchange.meter = meter
     exchange.end("proxy-stopped", 11.0)

@@ -17,7 +17,7 @@ from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.server.listener import open_port
 from slowtok.proxy.workers.__main__ import Worker
 from slowtok.proxy.workers.channel import Channel
-from slowtok.proxy.workers.wire import FarDirectory, FarPlace, Start
+from slowtok.proxy.workers.wire import RemoteDirectory, RemoteEngine, Start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
 
@@ -30,7 +30,16 @@ class MainProcess:
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.ready, self.drained = asyncio.Event(), asyncio.Event()
-        every = ("begin", "sent", "printed", "arrived", "diagnose", "end", "pulse", "choose")
+        every = (
+            "begin",
+            "sent",
+            "fingerprinted",
+            "arrived",
+            "diagnose",
+            "end",
+            "heartbeat",
+            "choose",
+        )
         handlers: dict[str, Any] = {name: self._hear(name) for name in every}
         handlers |= {"ready": self.ready.set, "drained": lambda _: self.drained.set()}
         self.channel = Channel(handlers, self.heard.append)
@@ -43,11 +52,11 @@ class MainProcess:
 async def main_process(engine: Upstream, tmp_path: Path) -> AsyncIterator[tuple[MainProcess, int]]:
     """A worker that was told of one engine, in the order in which it is told; and its port."""
     settings = load({"state_dir": str(tmp_path)}, {})
-    place = FarPlace(name="engine", url=engine.url, kind="llama-server", sleeping=None)
+    place = RemoteEngine(name="engine", url=engine.url, kind="llama-server", sleeping=None)
     ours, theirs = socket.socketpair()
     main = MainProcess()
     await asyncio.get_running_loop().create_unix_connection(lambda: main.channel, sock=ours)
-    main.channel.tell("directory", FarDirectory(only=place))
+    main.channel.tell("directory", RemoteDirectory(only=place))
     main.channel.tell(
         "start",
         Start(settings=relay_settings(settings), pages_path=str(tmp_path / "own" / "pages")),

@@ -21,7 +21,7 @@ from fakes.wire import JSON, reply
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.cli import screen as screen_module
 from slowtok.proxy.cli.commands.serve import addresses, outward_address
-from slowtok.proxy.cli.screen import MOST_LINES, Screen
+from slowtok.proxy.cli.screen import MAX_LINES, Screen
 from slowtok.proxy.outputs.record import make_record
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
@@ -326,7 +326,7 @@ async def test_terminal_is_shown_no_more_than_can_be_read(
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     monkeypatch.setattr(screen_module, "PACE_S", 0.0)
     screen = Screen(json=False)
-    show(screen, slow=False, count=MOST_LINES + 7)
+    show(screen, slow=False, count=MAX_LINES + 7)
     show(screen, slow=True, count=2)
     later = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.001, later.set_result, None)
@@ -336,8 +336,8 @@ async def test_terminal_is_shown_no_more_than_can_be_read(
 
     lines = capfd.readouterr().out.splitlines()
     if not terminal:
-        assert len(lines) == MOST_LINES + 7 + 2 + 1
+        assert len(lines) == MAX_LINES + 7 + 2 + 1
         return
-    assert sum("normal" in line for line in lines) == MOST_LINES + 1
+    assert sum("normal" in line for line in lines) == MAX_LINES + 1
     assert sum("slow queue" in line for line in lines) == 2
     assert lines[-2] == "          +7 more: see /slowtok/requests"

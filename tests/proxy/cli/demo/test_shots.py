@@ -8,7 +8,7 @@ from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.cli.demo import shots
 from slowtok.proxy.cli.demo.shots import Outcome, Pace, Shot
 from slowtok.proxy.cli.demo.stage import CONTEXT_TOKENS, SLOTS
-from slowtok.proxy.stream.call import compare, print_prompt
+from slowtok.proxy.stream.call import compare, fingerprint_prompt
 
 LEARNING_CONTEXT_TOKENS = 1024  # the first bucket of the learned baseline
 
@@ -86,7 +86,7 @@ def test_every_request_can_be_repeated() -> None:
 
 def test_the_conversation_keeps_its_beginning_until_the_time_comes_first() -> None:
     first, second, late = (
-        print_prompt(turn.body) for turn in shots.conversation(30, "Fri Nov 20 07:00:00 2026")
+        fingerprint_prompt(turn.body) for turn in shots.conversation(30, "Fri Nov 20 07:00:00 2026")
     )
     assert first is not None
     assert second is not None

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from slowtok.proxy.cli.commands.fit import bounded_lines
-from slowtok.proxy.cli.fit.batch import MOST_LINE_BYTES, answer, answers
+from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answer, answers
 
 ROW: dict[str, Any] = {
     "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
@@ -70,7 +70,7 @@ def test_nothing_known_is_null_with_a_reason() -> None:
         (b'{"params_b": 8, "quant": "Q4_0", "context_depth": -1}', "context_depth is out of range"),
         (b'{"n_gpus": 1e8, "params_b": 8, "quant": "Q4_0"}', "n_gpus"),
         (b'{"params_b": 8, "quant": "Q4_0", "n_layers": 1e8}', "n_layers"),
-        (b" " * (MOST_LINE_BYTES + 1), "longer than"),
+        (b" " * (MAX_LINE_BYTES + 1), "longer than"),
     ],
 )
 def test_a_bad_line_is_named(line: bytes, said: str) -> None:
@@ -88,9 +88,9 @@ def test_the_rest_goes_on_and_blank_lines_are_no_setups() -> None:
 
 
 def test_a_huge_line_costs_its_beginning_only() -> None:
-    stream = io.BytesIO(b"{" + b" " * (3 * MOST_LINE_BYTES) + b"}\n" + orjson.dumps(ROW))
+    stream = io.BytesIO(b"{" + b" " * (3 * MAX_LINE_BYTES) + b"}\n" + orjson.dumps(ROW))
     first, second = bounded_lines(stream)
-    assert len(first) == MOST_LINE_BYTES + 1
+    assert len(first) == MAX_LINE_BYTES + 1
     assert answer(second, 2) == ask()
 
 

@@ -16,7 +16,7 @@ from slowtok.proxy.cli.commands.report import make_report
 from slowtok.proxy.cli.log_entries import Foreign
 from slowtok.proxy.cli.report import html, text
 from slowtok.proxy.cli.report.period import BadPeriod, period_of
-from slowtok.proxy.cli.report.tally import MOST_NAMES, OTHERS, Tally
+from slowtok.proxy.cli.report.tally import MAX_NAMES, OTHERS, Tally
 from slowtok.proxy.runtime import log_files
 from slowtok.proxy.runtime.log_files import log_paths, open_log
 
@@ -181,10 +181,10 @@ def test_tokens_that_were_computed_again_are_waste(tmp_path: Path) -> None:
 
 def test_models_are_counted_in_bounded_memory() -> None:
     tally = Tally(zone=UTC)
-    for n in range(MOST_NAMES + 50):
+    for n in range(MAX_NAMES + 50):
         tally.add(record(model=f"model {n}"), NOW)
 
-    assert len(tally.models) == MOST_NAMES + 1
+    assert len(tally.models) == MAX_NAMES + 1
     assert tally.models[OTHERS].requests == 50
 
 

@@ -124,9 +124,7 @@ async def test_request_soon_after_a_scrape_needs_no_other(scraper: Scraper, kept
     assert len(kept.scrapes) == 1
 
 
-@pytest.mark.parametrize(
-    ("tick_s", "most"), [(0.1, module.LEAST_PER_S), (0.001, module.MOST_PER_S)]
-)
+@pytest.mark.parametrize(("tick_s", "most"), [(0.1, module.LEAST_PER_S), (0.001, module.MAX_PER_S)])
 async def test_requests_in_plenty_are_not_scraped_each(
     scraper: Scraper, kept: Kept, monkeypatch: pytest.MonkeyPatch, tick_s: float, most: int
 ) -> None:

@@ -7,11 +7,11 @@ import pytest
 from fakes.learning import NOW_UNIX_S, rate
 from fakes.stores import Clock, Memory, peers_at
 from slowtok.proxy.history.peers import peers as module
-from slowtok.proxy.history.peers.alike import Alike
-from slowtok.proxy.history.peers.peers import MOST_PLACES, REFRESH_S, Told
-from slowtok.proxy.history.peers.rows import MOST_OF_A_CARD, pack, unpack
+from slowtok.proxy.history.peers.peer_key import PeerKey
+from slowtok.proxy.history.peers.peers import MAX_PLACES, REFRESH_S, Told
+from slowtok.proxy.history.peers.rows import MAX_OF_A_CARD, pack, unpack
 
-MINE, THEIRS = Alike(setup="s", card="mine"), Alike(setup="s", card="theirs")
+MINE, THEIRS = PeerKey(setup="s", card="mine"), PeerKey(setup="s", card="theirs")
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def store() -> Memory:
     return Memory(NOW_UNIX_S)
 
 
-def stored(store: Memory, place: Alike) -> list[float]:
+def stored(store: Memory, place: PeerKey) -> list[float]:
     row = store.rows[place.setup][place.card]
     return [rate.tps for rate in unpack(row, now_unix_s=store.time_unix_s)]
 
@@ -68,8 +68,8 @@ def test_a_card_that_begins_anew_keeps_what_it_had_told(store: Memory) -> None:
     peers.tell(MINE, [rate(150.0)])
     peers.sync()
 
-    assert stored(store, MINE) == [140.0] * (MOST_OF_A_CARD - 1) + [150.0]
-    assert len(peers.of(MINE).mine) == MOST_OF_A_CARD
+    assert stored(store, MINE) == [140.0] * (MAX_OF_A_CARD - 1) + [150.0]
+    assert len(peers.of(MINE).mine) == MAX_OF_A_CARD
 
 
 def test_a_store_that_is_away_costs_one_try_a_pause(store: Memory) -> None:
@@ -126,19 +126,19 @@ def test_a_setup_that_always_fails_does_not_hold_up_the_others(
     clock, read = Clock(), store.read
     peers = peers_at(store, clock)
 
-    def broken(place: Alike) -> dict[str, bytes]:
+    def broken(place: PeerKey) -> dict[str, bytes]:
         if place == MINE:
             raise TypeError("WRONGTYPE")
         return read(place)
 
     monkeypatch.setattr(store, "read", broken)
     peers.tell(MINE, [rate()])
-    peers.tell(Alike(setup="t", card="mine"), [rate(99.0)])
+    peers.tell(PeerKey(setup="t", card="mine"), [rate(99.0)])
     for _ in range(2):
         peers.sync()
         clock.now_s += 1
 
-    assert stored(store, Alike(setup="t", card="mine")) == [99.0]
+    assert stored(store, PeerKey(setup="t", card="mine")) == [99.0]
 
 
 @pytest.mark.parametrize("row", [b"nonsense", pack([rate(days_ago=40)]), b"[]"])
@@ -155,14 +155,14 @@ def test_rows_of_no_use_are_cleared_away(row: bytes, store: Memory) -> None:
 
 def test_memory_is_bounded(store: Memory) -> None:
     peers = peers_at(store)
-    for number in range(MOST_PLACES + 50):
-        place = Alike(setup=str(number), card="mine")
+    for number in range(MAX_PLACES + 50):
+        place = PeerKey(setup=str(number), card="mine")
         peers.of(place)
         peers.tell(place, [rate()])
-    assert peers.status()["rows_waiting"] == MOST_PLACES
+    assert peers.status()["rows_waiting"] == MAX_PLACES
 
     peers.sync()
-    assert len(store.rows) == MOST_PLACES
+    assert len(store.rows) == MAX_PLACES
 
 
 def test_its_thread_sends_what_waits_before_the_end(store: Memory) -> None:

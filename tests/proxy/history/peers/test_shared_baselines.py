@@ -14,7 +14,7 @@ from slowtok.detectors.case.case import Baseline, Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.kept import Kept
+from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peers.peers import Peers
 
 Machine = Callable[[], tuple[Baselines, Peers]]
@@ -28,7 +28,7 @@ def store() -> Memory:
 @pytest.fixture
 def machine(store: Memory, tmp_path: Path) -> Iterator[Machine]:
     """Makes a machine with nothing on its disk that shares through the store."""
-    kept: list[Kept] = []
+    kept: list[LearnedStore] = []
 
     def make() -> tuple[Baselines, Peers]:
         kept.append(kept_at(tmp_path / f"{len(kept)}.sqlite3"))

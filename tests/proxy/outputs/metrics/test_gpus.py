@@ -9,7 +9,7 @@ from fakes.cases import healthy, with_server
 from fakes.records import GIB, full_case, with_full_gpus
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
-from slowtok.proxy.outputs.metrics.gpus import MOST_OTHERS, REASONS, gpu_entries
+from slowtok.proxy.outputs.metrics.gpus import MAX_OTHERS, REASONS, gpu_entries
 
 
 def entries(*samples: GpuSample, case: Case | None = None) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_many_others_are_bounded_and_all_counted() -> None:
     held = at(0.0, total_bytes=24 * GIB, free_bytes=15 * GIB, reserved_bytes=0, processes=processes)
     vram = entries(held)[0]["vram"]
 
-    assert len(vram["others"]) == MOST_OTHERS
+    assert len(vram["others"]) == MAX_OTHERS
     assert len(vram["others"][0]["name"]) == 64
     assert vram["others_bytes"] == 9 * GIB
     assert vram["server_bytes"] == 0

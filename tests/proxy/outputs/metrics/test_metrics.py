@@ -15,7 +15,7 @@ from fakes.cases import FIRING, case, with_phases, with_server, with_timeline
 from fakes.records import full_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.outputs.labels import MOST_MODELS
+from slowtok.proxy.outputs.labels import MAX_MODELS
 from slowtok.proxy.outputs.metrics.metrics import Metrics
 from slowtok.proxy.outputs.metrics.snapshot import EngineNow, Now, gpus_now
 
@@ -143,9 +143,9 @@ def models(metrics: Metrics) -> set[str]:
 
 
 def test_models_are_bounded() -> None:
-    metrics = told(*(of_model(f"m{i}") for i in range(MOST_MODELS + 5)))
+    metrics = told(*(of_model(f"m{i}") for i in range(MAX_MODELS + 5)))
 
-    assert models(metrics) == {f"m{i}" for i in range(MOST_MODELS)} | {"other"}
+    assert models(metrics) == {f"m{i}" for i in range(MAX_MODELS)} | {"other"}
 
 
 def test_request_that_failed_brings_in_no_model() -> None:

@@ -17,7 +17,7 @@ from slowtok.config.settings import SettingsError, load
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.otel.export import PROTOCOL
-from slowtok.proxy.outputs.otel.metrics import MOST_GAPS, NAMES, gaps_s, server_values
+from slowtok.proxy.outputs.otel.metrics import MAX_GAPS, NAMES, gaps_s, server_values
 from slowtok.proxy.outputs.otel.otel import open_otel
 from slowtok.proxy.outputs.otel.sink import Otel
 from slowtok.proxy.outputs.otel.spans import phases_of
@@ -242,7 +242,7 @@ def test_server_metrics_need_the_engines_word(source: str) -> None:
 def test_gaps_are_bounded_and_never_made_of_thinned_times() -> None:
     every = tuple(float(i) for i in range(4000))
 
-    assert gaps_s(with_timeline(case(), token_at_s=every)) == [1.0] * MOST_GAPS
+    assert gaps_s(with_timeline(case(), token_at_s=every)) == [1.0] * MAX_GAPS
     assert gaps_s(with_timeline(case(), token_at_s=every * 3)) == []
     assert gaps_s(with_timeline(case(), token_at_s=(1.0,))) == []
 

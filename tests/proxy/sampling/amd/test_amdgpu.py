@@ -54,7 +54,7 @@ def test_the_reader_gives_what_the_cards_do(tree: Tree) -> None:
     assert gpus is not None
     lines: list[dict[str, Any]] = []
     while not lines:  # the thread may be slow to start
-        lines = gpus.sample(dear=True, servers=set())
+        lines = gpus.sample(slow_tier=True, servers=set())
     news = gpus.news()
 
     assert one(lines)["busy_ratio"] == 0.97
@@ -67,7 +67,7 @@ def test_every_field_has_its_value_and_unit(tree: Tree) -> None:
     tree.switched_card()
     tree.descriptor(7, 3, "/dev/dri/renderD128", fdinfo(vram_kib=19 << 20))
     cards = cards_on(tree.root)
-    line = one(cards.sample(dear=True, servers={7}))
+    line = one(cards.sample(slow_tier=True, servers={7}))
     process = line.pop("processes")[0]
     del line["kind"], line["at_s"]
 
@@ -94,8 +94,8 @@ def test_every_field_has_its_value_and_unit(tree: Tree) -> None:
 def test_between_the_dear_ones_a_sample_has_the_cheap_fields_and_the_limit(tree: Tree) -> None:
     tree.switched_card()
     cards = cards_on(tree.root)
-    cards.sample(dear=True, servers=set())
-    line = one(cards.sample(dear=False, servers=set()))
+    cards.sample(slow_tier=True, servers=set())
+    line = one(cards.sample(slow_tier=False, servers=set()))
 
     assert line["busy_ratio"] == 0.97
     assert line["power_limit_w"] == 303.0
@@ -106,7 +106,7 @@ def test_between_the_dear_ones_a_sample_has_the_cheap_fields_and_the_limit(tree:
 def test_lines_are_what_the_proxy_reads(tree: Tree) -> None:
     tree.switched_card()
     cards = cards_on(tree.root)
-    line = one(cards.sample(dear=True, servers=set())) | {"kind": "gpu"}
+    line = one(cards.sample(slow_tier=True, servers=set())) | {"kind": "gpu"}
     facts = one(cards.facts)
 
     assert isinstance(GpuFacts(**facts), GpuFacts)
@@ -121,7 +121,7 @@ def test_a_gpu_that_sleeps_is_left_asleep(tree: Tree, reads: list[str]) -> None:
     cards = cards_on(tree.root)
     asked_at_start = set(reads)
     reads.clear()
-    lines = cards.sample(dear=True, servers=set()) + cards.sample_idle(set())
+    lines = cards.sample(slow_tier=True, servers=set()) + cards.sample_idle(set())
 
     assert lines == []
     assert set(reads) == {"power/runtime_status"}
@@ -130,7 +130,7 @@ def test_a_gpu_that_sleeps_is_left_asleep(tree: Tree, reads: list[str]) -> None:
     assert "max_sm_clock_mhz" not in one(cards.facts)
 
     tree.write(f"{folder}/power/runtime_status", "active\n")
-    one(cards.sample(dear=False, servers=set()))
+    one(cards.sample(slow_tier=False, servers=set()))
 
     assert one(cards.facts)["max_sm_clock_mhz"] == 2482
 
@@ -153,7 +153,7 @@ def test_the_counter_that_takes_a_second_is_never_read(tree: Tree, reads: list[s
     folder = tree.switched_card()
     tree.write(f"{folder}/pcie_bw", "1 1 1\n")
     cards = cards_on(tree.root)
-    cards.sample(dear=True, servers=set())
+    cards.sample(slow_tier=True, servers=set())
     cards.sample_idle(set())
 
     assert "pcie_bw" not in reads
@@ -164,7 +164,7 @@ def test_a_processors_gpu(tree: Tree) -> None:
     text = fdinfo(vram_kib=100, gtt_kib=4000, evicted_kib=50, pdev="0000:c5:00.0")
     tree.descriptor(7, 3, "/dev/dri/renderD128", text)
     cards = cards_on(tree.root)
-    line = one(cards.sample(dear=True, servers={7}))
+    line = one(cards.sample(slow_tier=True, servers={7}))
     absent = one(cards.facts)["absent"]
 
     assert (line["power_w"], line["temperature_c"]) == (48.123, 55)
@@ -185,7 +185,7 @@ def test_a_gpu_that_tells_little_says_so(tree: Tree) -> None:
     files = {name: XTX[name] for name in ("vendor", "device", "revision", "mem_info_vram_total")}
     tree.card("card0", SWITCHED, files, None)
     cards = cards_on(tree.root)
-    line = one(cards.sample(dear=True, servers=set()))
+    line = one(cards.sample(slow_tier=True, servers=set()))
     absent = one(cards.facts)["absent"]
 
     assert {line[name] for name in ("busy_ratio", "power_w", "sm_clock_mhz", "free_bytes")} == {
@@ -204,11 +204,11 @@ def test_slow_readings_are_moved_or_left_out(
     tree.switched_card()
     monkeypatch.setattr(time, "perf_counter", _clock(SysFiles.watts, cost_s, monkeypatch))
     cards = cards_on(tree.root)
-    dear = one(cards.sample(dear=True, servers=set()))
-    cheap = one(cards.sample(dear=False, servers=set()))
+    slow_tier = one(cards.sample(slow_tier=True, servers=set()))
+    cheap = one(cards.sample(slow_tier=False, servers=set()))
 
     assert ("power_w" in cheap) is in_cheap
-    assert ("power_w" in dear) is in_dear
+    assert ("power_w" in slow_tier) is in_dear
     assert ("power_w" in one(cards.facts)["absent"]) is not in_dear
     assert "busy_ratio" in cheap
 
@@ -231,7 +231,7 @@ def test_two_cards_keep_their_order_and_their_processes_apart(tree: Tree) -> Non
     tree.descriptor(7, 3, "/dev/dri/renderD128", fdinfo(1, vram_kib=500))
     tree.descriptor(7, 4, "/dev/dri/renderD129", fdinfo(2, vram_kib=20, pdev="0000:0a:00.0"))
     cards = cards_on(tree.root)
-    lines = cards.sample(dear=True, servers={7})
+    lines = cards.sample(slow_tier=True, servers={7})
 
     assert [facts["pci_bus_id"] for facts in cards.facts] == ["0000:03:00.0", "0000:0a:00.0"]
     assert [line["index"] for line in lines] == [0, 1]
@@ -248,7 +248,9 @@ def test_other_users_processes_through_the_compute_driver(
     tree.descriptor(7, 3, "/dev/dri/renderD128", fdinfo(1, vram_kib=500))
     for pid in (7, 4711):
         tree.write(f"sys/class/kfd/kfd/proc/{pid}/vram_1001", "1048576\n")
-    line = one(cards_on(tree.root, private_pids=private_pids).sample(dear=True, servers={4711}))
+    line = one(
+        cards_on(tree.root, private_pids=private_pids).sample(slow_tier=True, servers={4711})
+    )
     processes = {process["pid"]: process for process in line["processes"]}
 
     assert list(processes) == seen
@@ -261,11 +263,11 @@ def test_other_users_processes_through_the_compute_driver(
 def test_a_reading_that_stops_working_is_counted(tree: Tree, monkeypatch: Any) -> None:
     tree.switched_card()
     cards = cards_on(tree.root)
-    cards.sample(dear=True, servers=set())
+    cards.sample(slow_tier=True, servers=set())
     assert cards.counts() == {"gpu_errors": 0, "gpu_samples_stalled": 0}
     monkeypatch.setattr("os.pread", _raise)
 
-    line = one(cards.sample(dear=False, servers=set()))
+    line = one(cards.sample(slow_tier=False, servers=set()))
 
     assert line["busy_ratio"] is None
     assert cards.counts()["gpu_errors"] > 0
@@ -278,9 +280,9 @@ def _raise(*_: object) -> bytes:
 def test_a_sample_of_no_one_moment_is_dropped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.switched_card()
     cards = cards_on(tree.root)
-    cards.sample(dear=True, servers=set())
+    cards.sample(slow_tier=True, servers=set())
     times = iter([10.0, 10.2])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
 
-    assert cards.sample(dear=False, servers=set()) == []
+    assert cards.sample(slow_tier=False, servers=set()) == []
     assert cards.counts()["gpu_samples_stalled"] == 1

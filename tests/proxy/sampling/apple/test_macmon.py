@@ -189,7 +189,7 @@ def test_another_program_is_told_and_ended(install: Callable[[str], Macmon], cod
 
     assert news == {"kind": "gpus", "gpus": None, "reason": macmon.ANOTHER}
     assert len(gpus) == 0
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
     assert gpus._run is None
 
 
@@ -209,7 +209,7 @@ def test_it_runs_only_while_requests_do(install: Callable[[str], Macmon]) -> Non
     assert [facts["name"] for facts in news["gpus"]] == ["Apple M3 Max (40-core)"]
     assert gpus._run is None
 
-    samples = until(lambda: gpus.sample(dear=False, servers=set()))
+    samples = until(lambda: gpus.sample(slow_tier=False, servers=set()))
     assert samples[0]["sm_clock_mhz"] == 503
     assert samples[0]["at_s"] <= time.monotonic()
     run = gpus._run
@@ -226,7 +226,7 @@ def test_garbage_between_the_lines_is_counted(install: Callable[[str], Macmon]) 
     looked(gpus)
 
     def errors() -> Any:
-        gpus.sample(dear=False, servers=set())
+        gpus.sample(slow_tier=False, servers=set())
         return gpus.counts()["gpu_errors"]
 
     until(errors)
@@ -241,16 +241,16 @@ def test_one_that_ends_is_told_and_started_again_later(
     looked(gpus)
 
     def followed() -> Any:
-        gpus.sample(dear=False, servers=set())
+        gpus.sample(slow_tier=False, servers=set())
         return gpus.news()
 
     news = until(followed)
     assert news["reason"] == macmon.STOPPED
     assert news["gpus"]
-    assert gpus.sample(dear=False, servers=set()) == []
+    assert gpus.sample(slow_tier=False, servers=set()) == []
     monkeypatch.setattr(gpus, "_start_at_s", 0.0)
 
-    assert until(lambda: gpus.sample(dear=False, servers=set()))
+    assert until(lambda: gpus.sample(slow_tier=False, servers=set()))
 
 
 def test_one_that_goes_silent_is_ended(
@@ -258,9 +258,9 @@ def test_one_that_goes_silent_is_ended(
 ) -> None:
     gpus = install(good())
     looked(gpus)
-    until(lambda: gpus.sample(dear=False, servers=set()))
+    until(lambda: gpus.sample(slow_tier=False, servers=set()))
     monkeypatch.setattr(macmon, "SILENCE_S", -1.0)
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
 
     assert gpus.counts()["gpu_hung"] == 1
     assert gpus._run is None

@@ -130,7 +130,7 @@ def test_a_quota_that_is_found_counts_though_not_all_groups_were_seen(tmp_path: 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are no cgroups here")
 def test_without_a_quota_throttling_is_a_measured_zero() -> None:
     reader = CgroupReader(ProcFiles(), os.getpid())
-    fields = reader.read(dear=True)
+    fields = reader.read(slow_tier=True)
     if "server_quota_cores" in fields:
         pytest.skip("this very process runs under a quota")
 
@@ -138,7 +138,7 @@ def test_without_a_quota_throttling_is_a_measured_zero() -> None:
 
 
 def test_an_ended_process_is_unknown_and_not_zero() -> None:
-    fields = CgroupReader(ProcFiles(), 2**22 + 1).read(dear=True)
+    fields = CgroupReader(ProcFiles(), 2**22 + 1).read(slow_tier=True)
 
     assert fields == {"server_throttled_ratio": None, "server_throttled_s_per_s": None}
 
@@ -170,11 +170,11 @@ def test_a_quota_that_begins_is_seen_and_throttles(fifth_of_a_core: Path) -> Non
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             reader = CgroupReader(ProcFiles(), child.pid)
-            free = reader.read(dear=True)
+            free = reader.read(slow_tier=True)
             (fifth_of_a_core / "cgroup.procs").write_text(str(child.pid))
-            first = reader.read(dear=True)
+            first = reader.read(slow_tier=True)
             time.sleep(0.7)  # real throttling takes real time: seven periods
-            second = reader.read(dear=False)
+            second = reader.read(slow_tier=False)
         finally:
             child.kill()
             child.wait()

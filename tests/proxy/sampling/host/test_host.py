@@ -58,8 +58,8 @@ def core(busy: int, total: int, steal: int = 0) -> CoreTicks:
 def test_machine_without_any_file_gives_no_values() -> None:
     reader = HostReader(RecordedFiles({}))
 
-    assert set(reader.read(dear=True).values()) == {None}
-    assert set(reader.read(dear=True).values()) == {None}
+    assert set(reader.read(slow_tier=True).values()) == {None}
+    assert set(reader.read(slow_tier=True).values()) == {None}
 
 
 def test_cpu_ticks_of_a_recorded_file() -> None:
@@ -186,10 +186,10 @@ def test_clock_is_that_of_the_busiest_core() -> None:
     texts = {clock.format(0): b"800000\n", clock.format(1): b"4712000\n"}
     files = RecordedFiles(texts | {"/proc/stat": STAT})
     reader = HostReader(files)
-    reader.read(dear=True)
+    reader.read(slow_tier=True)
     files.texts["/proc/stat"] = STAT.replace(b"cpu1 4956", b"cpu1 4976")
 
-    assert reader.read(dear=True)["cpu_mhz"] == 4712.0
+    assert reader.read(slow_tier=True)["cpu_mhz"] == 4712.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")

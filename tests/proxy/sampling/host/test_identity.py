@@ -6,7 +6,7 @@ import pytest
 
 from fakes.listening_process import running
 from slowtok.proxy.sampling.host.identity import (
-    MOST_CHARS,
+    MAX_CHARS,
     describe,
     parse_arguments,
     parse_environment,
@@ -53,7 +53,7 @@ def test_size_is_bounded() -> None:
     arguments = parse_arguments(b"\0".join([b"x" * 10_000] * 1000))
 
     assert len(arguments) == 300
-    assert max(map(len, arguments)) == MOST_CHARS
+    assert max(map(len, arguments)) == MAX_CHARS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")

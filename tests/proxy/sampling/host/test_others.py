@@ -84,8 +84,8 @@ def test_looks_hold_to_their_share(cost_s: float) -> None:
 
 
 def test_a_request_that_begins_is_looked_at_soon_but_no_oftener_than_the_share_allows() -> None:
-    cheap, dear = Stage(), Stage(cost_s=0.01)
-    for stage in (cheap, dear):
+    cheap, slow_tier = Stage(), Stage(cost_s=0.01)
+    for stage in (cheap, slow_tier):
         stage.run(6.0)
         looks = stage.looks
         for _ in range(10):
@@ -94,7 +94,7 @@ def test_a_request_that_begins_is_looked_at_soon_but_no_oftener_than_the_share_a
         stage.looks -= looks
 
     assert cheap.looks >= 8
-    assert dear.looks <= 2
+    assert slow_tier.looks <= 2
 
 
 def test_processes_of_one_name_count_together_and_the_busiest_is_named() -> None:
@@ -145,7 +145,7 @@ class Busy:
         self.pids = [8]
         self.is_known = True
 
-    def read(self, *, dear: bool) -> Fields:
+    def read(self, *, slow_tier: bool) -> Fields:
         return dict(self._fields)
 
     def news(self) -> None:
@@ -171,7 +171,7 @@ def test_only_beside_a_request_and_where_others_use_much(
     found = None
     for _ in range(4):
         stage.now_s += SHORTEST_S
-        for line in machine.sample(dear=True, others_s=period_s):
+        for line in machine.sample(slow_tier=True, others_s=period_s):
             found = line.get("others") or found
 
     assert (found and [program["name"] for program in found]) == named

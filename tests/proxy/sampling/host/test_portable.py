@@ -25,7 +25,7 @@ def test_a_port_without_a_listener_says_so() -> None:
         port = listener.getsockname()[1]
     reader = PortablePort(port)
 
-    assert reader.read(dear=True) == {}
+    assert reader.read(slow_tier=True) == {}
     assert reader.news() == {"kind": "process", "port": port, "unmapped": "no listener"}
     assert reader.news() is None
 
@@ -33,13 +33,13 @@ def test_a_port_without_a_listener_says_so() -> None:
 def test_a_busy_server_is_followed_until_it_ends(busy_server: Server) -> None:
     machine = Machine(PortableHostReader(), PortablePort)
     machine.watch([busy_server.port])
-    (process,) = machine.sample(dear=True)
+    (process,) = machine.sample(slow_tier=True)
     time.sleep(0.5)  # rates are measured over real time
-    (line,) = machine.sample(dear=False)
+    (line,) = machine.sample(slow_tier=False)
     os.kill(busy_server.pid, 9)
     os.waitpid(busy_server.pid, 0)
     time.sleep(0.06)  # a shorter span gives no sample
-    gone = machine.sample(dear=True)
+    gone = machine.sample(slow_tier=True)
 
     assert process["pid"] == busy_server.pid
     assert line["server_cpu_cores"] > 0.05  # of a machine that others may use too
@@ -49,7 +49,7 @@ def test_a_busy_server_is_followed_until_it_ends(busy_server: Server) -> None:
 
 def test_fields_are_those_of_the_contract() -> None:
     reader = PortableHostReader()
-    first, second = reader.read(dear=True), reader.read(dear=True)
+    first, second = reader.read(slow_tier=True), reader.read(slow_tier=True)
 
     HostSample(at_s=0.0, span_s=1.0, **(first | second))  # type: ignore[arg-type]
     assert DeviceFacts(**read_host_facts()).ram_bytes

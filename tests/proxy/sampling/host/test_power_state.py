@@ -116,8 +116,8 @@ class NoHost:
     def __init__(self, port: int = 0) -> None:
         self.port = port
 
-    def read(self, *, dear: bool) -> dict[str, float | int | None]:
-        return {"available_bytes": int(dear)}
+    def read(self, *, slow_tier: bool) -> dict[str, float | int | None]:
+        return {"available_bytes": int(slow_tier)}
 
     def news(self) -> None:
         return None

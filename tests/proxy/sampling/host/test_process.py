@@ -101,7 +101,7 @@ def tree_of(server: Server) -> TreeReader:
 
 @needs_proc
 def test_the_first_reading_knows_sizes_but_no_rates(quiet_server: Server) -> None:
-    fields = tree_of(quiet_server).read(dear=True)
+    fields = tree_of(quiet_server).read(slow_tier=True)
 
     assert fields is not None
     assert fields["server_cpu_cores"] is None
@@ -115,9 +115,9 @@ def test_the_first_reading_knows_sizes_but_no_rates(quiet_server: Server) -> Non
 @needs_proc
 def test_a_quiet_server_uses_nothing(quiet_server: Server) -> None:
     tree = tree_of(quiet_server)
-    tree.read(dear=True)
+    tree.read(slow_tier=True)
     time.sleep(0.2)  # rates are measured over real time
-    fields = tree.read(dear=False)
+    fields = tree.read(slow_tier=False)
 
     assert fields is not None
     assert fields["server_cpu_cores"] == pytest.approx(0.0, abs=0.1)
@@ -127,9 +127,9 @@ def test_a_quiet_server_uses_nothing(quiet_server: Server) -> None:
 @needs_proc
 def test_a_spinning_thread_is_seen_as_one_busy_thread(busy_server: Server) -> None:
     tree = tree_of(busy_server)
-    tree.read(dear=True)
+    tree.read(slow_tier=True)
     time.sleep(0.5)  # rates are measured over real time
-    fields = tree.read(dear=False)
+    fields = tree.read(slow_tier=False)
 
     assert fields is not None
     ran_and_waited = (fields["server_cpu_cores"] or 0) + (fields["server_run_delay_cores"] or 0)
@@ -141,12 +141,12 @@ def test_a_spinning_thread_is_seen_as_one_busy_thread(busy_server: Server) -> No
 def test_the_end_of_the_server_is_none_and_closes_its_files(busy_server: Server) -> None:
     tree = tree_of(busy_server)
     before = open_descriptors()
-    tree.read(dear=True)
+    tree.read(slow_tier=True)
     assert open_descriptors() > before
     os.kill(busy_server.pid, 9)
     os.waitid(os.P_PID, busy_server.pid, os.WEXITED | os.WNOWAIT)  # a zombie is left, not reaped
 
-    assert tree.read(dear=True) is None
+    assert tree.read(slow_tier=True) is None
     assert open_descriptors() == before
 
 
@@ -154,7 +154,7 @@ def test_the_end_of_the_server_is_none_and_closes_its_files(busy_server: Server)
 def test_children_belong_to_the_server() -> None:
     with running("0", "parent") as server:
         tree = tree_of(server)
-        fields = tree.read(dear=True)
+        fields = tree.read(slow_tier=True)
         members = list(tree.members)
 
     assert fields is not None
@@ -191,13 +191,13 @@ def test_a_child_that_comes_later_belongs_to_the_server_too(
     own = read_stat(os.getpid())
     assert own is not None
     tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
-    tree.read(dear=True)
+    tree.read(slow_tier=True)
     before = set(tree.members)
     with running("0", "parent") as server:
-        cheap = tree.read(dear=False)
-        tree.read(dear=True)
+        cheap = tree.read(slow_tier=False)
+        tree.read(slow_tier=True)
         during = set(tree.members)
-    after = tree.read(dear=True)
+    after = tree.read(slow_tier=True)
 
     assert cheap is not None
     assert cheap["server_processes"] == len(before)
@@ -212,9 +212,9 @@ def test_the_cpu_of_the_listening_process_and_of_the_busiest_one(busy_server: Se
     own = read_stat(os.getpid())
     assert own is not None
     tree = TreeReader(ProcFiles(), os.getpid(), own.started_ticks)
-    first = tree.read(dear=True)
+    first = tree.read(slow_tier=True)
     time.sleep(0.5)  # rates are measured over real time
-    fields = tree.read(dear=False)
+    fields = tree.read(slow_tier=False)
 
     assert first is not None
     assert first["server_busiest_process_cores"] is None
@@ -232,4 +232,4 @@ def test_a_pid_that_is_used_again_is_another_process(quiet_server: Server) -> No
     assert stat is not None
     tree = TreeReader(ProcFiles(), quiet_server.pid, stat.started_ticks - 1)
 
-    assert tree.read(dear=True) is None
+    assert tree.read(slow_tier=True) is None

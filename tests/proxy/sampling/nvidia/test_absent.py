@@ -67,10 +67,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def look(clock: Clock, gpus: Devices) -> tuple[set[str], dict[str, str]]:
     """Return the fields that have a value once all had the time for one, and those absent."""
     for _ in range(4):
-        gpus.sample(dear=True, servers=set())
+        gpus.sample(slow_tier=True, servers=set())
         clock.now_s += 15.1
     for _ in range(3):
-        (line,) = gpus.sample(dear=True, servers=set())
+        (line,) = gpus.sample(slow_tier=True, servers=set())
         clock.now_s += 0.13
     assert gpus.facts is not None
     return {name for name in FIELDS if line.get(name) is not None}, gpus.facts[0]["absent"]
@@ -206,10 +206,10 @@ def test_under_wsl_processes_are_not_asked_for(script: Script, clock: Clock) -> 
 
 def test_what_is_lost_later_is_told_anew_and_what_was_told_stays(script: Script) -> None:
     gpus = devices()
-    gpus.sample(dear=True, servers=set())
+    gpus.sample(slow_tier=True, servers=set())
     before = gpus.facts
     script.gpu(0, {"EnforcedPowerLimit": "!4"})
-    gpus.sample(dear=True, servers=set())
+    gpus.sample(slow_tier=True, servers=set())
 
     assert before is not None
     assert gpus.facts is not None
@@ -220,7 +220,7 @@ def test_what_is_lost_later_is_told_anew_and_what_was_told_stays(script: Script)
 
 def test_all_is_known_with_the_first_sample(script: Script, clock: Clock) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
     first = gpus.facts
     look(clock, gpus)
 

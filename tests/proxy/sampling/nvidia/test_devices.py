@@ -35,8 +35,8 @@ def devices(*defines: str) -> Devices:
     return Devices(stand_in.binding(*defines), process_name=NAMES.get)
 
 
-def sample(gpus: Devices, *, dear: bool = False) -> dict[str, Any]:
-    (line,) = gpus.sample(dear=dear, servers={7})
+def sample(gpus: Devices, *, slow_tier: bool = False) -> dict[str, Any]:
+    (line,) = gpus.sample(slow_tier=slow_tier, servers={7})
     return line
 
 
@@ -54,7 +54,7 @@ FAST = {
     "total_bytes": 24564 * MIB,
     "reserved_bytes": 460 * MIB,
 }
-DEAR = {
+SLOW_TIER = {
     "power_limit_w": 400.0,
     "pcie_generation": 4,
     "pcie_width": 8,
@@ -85,23 +85,23 @@ CALLS = {
 
 
 def test_every_value_and_unit(script: Script) -> None:
-    line = sample(devices(), dear=True)
+    line = sample(devices(), slow_tier=True)
 
-    assert {name: line[name] for name in FAST | DEAR} == FAST | DEAR
+    assert {name: line[name] for name in FAST | SLOW_TIER} == FAST | SLOW_TIER
 
 
 @pytest.mark.parametrize("error", ["!13", "!4", "!999"])
 def test_a_driver_that_reads_no_fields(script: Script, error: str) -> None:
     script.gpu(0, {"FieldValues": error})
-    line = sample(devices(), dear=True)
+    line = sample(devices(), slow_tier=True)
 
-    lacking = {name for name in FAST | DEAR if line.get(name) is None}
-    assert lacking == {name for name in DEAR if name.startswith("throttled")}
+    lacking = {name for name in FAST | SLOW_TIER if line.get(name) is None}
+    assert lacking == {name for name in SLOW_TIER if name.startswith("throttled")}
     assert line["power_w"] == 300.0
 
 
 def test_processes_are_named_once_with_memory_and_share(script: Script) -> None:
-    assert sample(devices(), dear=True)["processes"] == [
+    assert sample(devices(), slow_tier=True)["processes"] == [
         {
             "pid": 7,
             "memory_bytes": 120 * MIB,
@@ -123,7 +123,7 @@ def test_processes_are_named_once_with_memory_and_share(script: Script) -> None:
 
 
 def test_in_a_container_no_process_is_matched_or_named(script: Script) -> None:
-    (line,) = devices().sample(dear=True, servers=None)
+    (line,) = devices().sample(slow_tier=True, servers=None)
 
     assert [(p["pid"], p["name"], p["is_server"]) for p in line["processes"]] == [
         (7, None, None),
@@ -142,52 +142,54 @@ def test_a_share_that_cannot_be_is_left_out(script: Script, samples: str | None)
     script.gpu(0, {"ProcessUtilization": samples})
     gpus = devices()
 
-    assert "busy_ratio" not in sample(gpus, dear=True)["processes"][0]
+    assert "busy_ratio" not in sample(gpus, slow_tier=True)["processes"][0]
     assert gpus.counts()["gpu_errors"] == 0
 
 
 def test_the_newest_share_counts(script: Script) -> None:
     script.gpu(0, {"ProcessUtilization": "7:20:1:50 7:90:1:500 7:10:1:300"})
 
-    assert sample(devices(), dear=True)["processes"][0]["busy_ratio"] == 0.2
+    assert sample(devices(), slow_tier=True)["processes"][0]["busy_ratio"] == 0.2
 
 
 @pytest.mark.parametrize("error", [None, "!13", "!4", "!6"])
 def test_processes_that_are_not_shown_are_unknown(script: Script, error: str | None) -> None:
     script.gpu(0, {"ComputeRunningProcesses": error, "GraphicsRunningProcesses": error})
 
-    assert sample(devices(), dear=True)["processes"] is None
+    assert sample(devices(), slow_tier=True)["processes"] is None
 
 
 def test_no_processes_is_known(script: Script) -> None:
     script.gpu(0, {"ComputeRunningProcesses": "none", "GraphicsRunningProcesses": "none"})
 
-    assert sample(devices(), dear=True)["processes"] == []
+    assert sample(devices(), slow_tier=True)["processes"] == []
 
 
 def test_cheap_samples_have_the_fast_tier_and_the_last_levels(script: Script) -> None:
     gpus = devices()
-    sample(gpus, dear=True)
+    sample(gpus, slow_tier=True)
     line = sample(gpus)
 
     assert FAST.items() <= line.items()
-    assert set(line) & set(DEAR) == {"power_limit_w"}
+    assert set(line) & set(SLOW_TIER) == {"power_limit_w"}
     assert "processes" not in line
 
 
 def test_idle_looks_at_memory_and_processes_alone(script: Script) -> None:
     gpus = devices()
-    sample(gpus, dear=True)
+    sample(gpus, slow_tier=True)
     (line,) = gpus.sample_idle(servers=set())
 
     memory = {"free_bytes", "total_bytes", "reserved_bytes"}
     assert set(line) == {"kind", "at_s", "index", "processes"} | memory
-    assert not any("busy_ratio" in process for process in line["processes"])  # that call is dear
+    assert not any(
+        "busy_ratio" in process for process in line["processes"]
+    )  # that call is expensive
 
 
 def test_pcie_rates_come_with_the_second_sample(script: Script, clock: Clock) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
     clock.now_s += 0.1
     script.gpu(0, {"Field197": 1_500_000, "Field198": 1_002_000_000})
     line = sample(gpus)
@@ -198,7 +200,7 @@ def test_pcie_rates_come_with_the_second_sample(script: Script, clock: Clock) ->
 
 def test_a_burst_of_traffic_is_told_once_with_the_next_sample(script: Script, clock: Clock) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set(), extras=Extras(traffic="burst"))
+    gpus.sample(slow_tier=False, servers=set(), extras=Extras(traffic="burst"))
     assert gpus.look_s() == LOOK_S
     clock.now_s += LOOK_S
     script.gpu(0, {"Field197": 1_500_000, "Field198": 502_000_000})
@@ -207,7 +209,8 @@ def test_a_burst_of_traffic_is_told_once_with_the_next_sample(script: Script, cl
     clock.now_s += 0.35  # much longer than the counters may wrap in
     script.gpu(0, {"Field197": 7, "Field198": 8})
     first, second = (
-        gpus.sample(dear=False, servers=set(), extras=Extras(traffic=None))[0] for _ in range(2)
+        gpus.sample(slow_tier=False, servers=set(), extras=Extras(traffic=None))[0]
+        for _ in range(2)
     )
 
     assert first["pcie_tx_bytes_per_s"] == pytest.approx(10e6)
@@ -217,9 +220,9 @@ def test_a_burst_of_traffic_is_told_once_with_the_next_sample(script: Script, cl
 
 def test_a_burst_that_was_not_looked_at_yet_tells_nothing(script: Script, clock: Clock) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set(), extras=Extras(traffic="burst"))
+    gpus.sample(slow_tier=False, servers=set(), extras=Extras(traffic="burst"))
     clock.now_s += 0.01
-    (line,) = gpus.sample(dear=True, servers=set(), extras=Extras(traffic=None))
+    (line,) = gpus.sample(slow_tier=True, servers=set(), extras=Extras(traffic=None))
 
     assert line.get("pcie_rx_bytes_per_s") is None
 
@@ -227,8 +230,8 @@ def test_a_burst_that_was_not_looked_at_yet_tells_nothing(script: Script, clock:
 def test_what_is_not_due_is_not_asked(script: Script) -> None:
     gpus = devices()
     nothing = Extras(energy=False, lists=False, shares=False, traffic=None)
-    (line,) = gpus.sample(dear=True, servers={7}, extras=nothing)
-    (listed,) = gpus.sample(dear=True, servers={7}, extras=nothing._replace(lists=True))
+    (line,) = gpus.sample(slow_tier=True, servers={7}, extras=nothing)
+    (listed,) = gpus.sample(slow_tier=True, servers={7}, extras=nothing._replace(lists=True))
 
     assert not {"energy_j", "processes", "pcie_rx_bytes_per_s"} & set(line)
     assert line["throttled_power_ns"] == 7_000_000_000
@@ -240,7 +243,7 @@ def test_unified_memory_has_no_link_and_no_traffic(script: Script, clock: Clock)
     gpus = devices()
     sample(gpus)
     clock.now_s += 0.1
-    line = sample(gpus, dear=True)
+    line = sample(gpus, slow_tier=True)
 
     unknown = ("pcie_generation", "pcie_width", "pcie_rx_bytes_per_s", "total_bytes", "free_bytes")
     assert [line.get(name) for name in unknown] == [None] * 5
@@ -253,9 +256,9 @@ def test_what_one_call_does_not_say_is_missing_alone(
     script: Script, call: str, fields: set[str], error: str | None
 ) -> None:
     script.gpu(0, {call: error, "PowerUsage": 310_500})
-    line = sample(devices(), dear=True)
+    line = sample(devices(), slow_tier=True)
 
-    assert {name for name in FAST | DEAR if line.get(name) is None} == fields
+    assert {name for name in FAST | SLOW_TIER if line.get(name) is None} == fields
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_an_old_driver_lacks_functions(script: Script) -> None:
 
 
 def test_an_old_driver_lists_processes_the_older_way(script: Script) -> None:
-    line = sample(devices("OLD_DRIVER"), dear=True)
+    line = sample(devices("OLD_DRIVER"), slow_tier=True)
 
     assert [process["pid"] for process in line["processes"]] == [7, 8, 9]
 
@@ -327,9 +330,9 @@ def test_unknown_errors_apart_are_forgiven(script: Script, call: str, name: str)
     sample(gpus)
     for _ in range(4):
         script.gpu(0, {call: "!999"})
-        sample(gpus, dear=True)
+        sample(gpus, slow_tier=True)
         script.gpu(0, {call: 2000})
-        assert sample(gpus, dear=True)[name] == 2000
+        assert sample(gpus, slow_tier=True)[name] == 2000
 
 
 def test_a_dear_call_is_left_to_the_slow_tier(script: Script) -> None:
@@ -338,7 +341,7 @@ def test_a_dear_call_is_left_to_the_slow_tier(script: Script) -> None:
 
     assert "pstate" not in sample(gpus)
     assert sample(gpus)["temperature_c"] == 64
-    assert sample(gpus, dear=True)["pstate"] == 2
+    assert sample(gpus, slow_tier=True)["pstate"] == 2
 
 
 def test_dear_pcie_counters_are_left_to_the_slow_tier(script: Script, clock: Clock) -> None:
@@ -348,7 +351,7 @@ def test_dear_pcie_counters_are_left_to_the_slow_tier(script: Script, clock: Clo
     assert "pcie_tx_bytes_per_s" not in sample(gpus)
     assert gpus.look_s() is None
     clock.now_s += 1.0
-    assert "pcie_tx_bytes_per_s" in sample(gpus, dear=True)
+    assert "pcie_tx_bytes_per_s" in sample(gpus, slow_tier=True)
 
 
 def test_a_call_costs_what_it_costs_at_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,5 +385,5 @@ def test_a_loss_between_samples_is_found_by_the_next(script: Script) -> None:
     gpus.look()
 
     assert gpus.reason is None
-    assert gpus.sample(dear=False, servers=set()) == []
+    assert gpus.sample(slow_tier=False, servers=set()) == []
     assert gpus.reason == "GPU 0: GPU is lost"

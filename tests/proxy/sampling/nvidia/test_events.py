@@ -34,7 +34,7 @@ def devices() -> Devices:
 
 
 def xids(gpus: Devices) -> dict[int, tuple[int | None, int | None]]:
-    lines = gpus.sample(dear=True, servers=set())
+    lines = gpus.sample(slow_tier=True, servers=set())
     return {line["index"]: (line.get("xid"), line.get("xids")) for line in lines}
 
 
@@ -67,7 +67,7 @@ def test_errors_are_counted_each_at_its_gpu(script: Script) -> None:
 def test_only_dear_samples_tell(script: Script) -> None:
     gpus = devices()
 
-    assert all("xids" not in line for line in gpus.sample(dear=False, servers=set()))
+    assert all("xids" not in line for line in gpus.sample(slow_tier=False, servers=set()))
 
 
 def test_counts_go_on_over_a_loss(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,17 +86,17 @@ def test_a_gpu_may_be_lost_here_too(device: Device, script: Script, call: str, e
 def test_it_is_asked_seldom_and_told_always(script: Script, clock: Clock) -> None:
     gpus = Devices(stand_in.binding(), lambda _: None)
 
-    def dear() -> dict[str, Any]:
-        (line,) = gpus.sample(dear=True, servers=set())
+    def slow_tier() -> dict[str, Any]:
+        (line,) = gpus.sample(slow_tier=True, servers=set())
         return line
 
-    assert dear().items() >= HEALTH.items()
+    assert slow_tier().items() >= HEALTH.items()
     script.gpu(0, {"TotalEccErrors.1.1": 4})
     clock.now_s += 14.0
-    assert dear()["ecc_errors"] == 3
+    assert slow_tier()["ecc_errors"] == 3
     clock.now_s += 1.5
-    assert dear()["ecc_errors"] == 4
-    (fast,) = gpus.sample(dear=False, servers=set())
+    assert slow_tier()["ecc_errors"] == 4
+    (fast,) = gpus.sample(slow_tier=False, servers=set())
     assert not fast.keys() & HEALTH.keys()
 
 

@@ -20,7 +20,7 @@ from slowtok.proxy.sampling.nvidia import library, nvml
 library.WSL_LIBRARY = Path({path!r})
 gpus = nvml.open_gpus(lambda _: None)
 gpus._patience_s = 10.0
-line, = gpus.sample(dear=True, servers=set())
+line, = gpus.sample(slow_tier=True, servers=set())
 print(line["busy_ratio"], line["processes"], gpus.news()["gpus"][0]["absent"]["processes"])
 """
 

@@ -46,7 +46,7 @@ def opened(patience_s: float = 10.0) -> PatientGpus:
 
 
 def sample(gpus: PatientGpus) -> list[dict[str, Any]]:
-    return gpus.sample(dear=False, servers=set())
+    return gpus.sample(slow_tier=False, servers=set())
 
 
 def until(true: Callable[[], Any], timeout_s: float = 10.0) -> None:
@@ -193,8 +193,8 @@ def test_a_fault_of_ours_reaches_the_loop_and_ends_nothing(script: Script) -> No
 
     gpus = PatientGpus(Devices(stand_in.binding(), name_of), HUNG, patience_s=10.0)
     with pytest.raises(ZeroDivisionError):
-        gpus.sample(dear=True, servers=set())
-    assert len(gpus.sample(dear=True, servers=set())) == 1
+        gpus.sample(slow_tier=True, servers=set())
+    assert len(gpus.sample(slow_tier=True, servers=set())) == 1
 
 
 def test_what_went_wrong_is_counted(script: Script) -> None:
@@ -237,7 +237,7 @@ def test_whatever_call_blocks_nothing_is_delayed(script: Script, call: str) -> N
     gpus = opened(patience_s=0.02)
     begun_s = time.monotonic()
     for _ in range(5):
-        gpus.sample(dear=True, servers=set())
+        gpus.sample(slow_tier=True, servers=set())
 
     assert time.monotonic() - begun_s < 0.3
 

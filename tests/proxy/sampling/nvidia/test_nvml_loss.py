@@ -35,8 +35,8 @@ def devices() -> Devices:
     return Devices(stand_in.binding(), process_name=nobody)
 
 
-def sample(gpus: Devices, *, dear: bool = False) -> dict[str, Any]:
-    (line,) = gpus.sample(dear=dear, servers={7})
+def sample(gpus: Devices, *, slow_tier: bool = False) -> dict[str, Any]:
+    (line,) = gpus.sample(slow_tier=slow_tier, servers={7})
     return line
 
 
@@ -54,12 +54,12 @@ def uuids(gpus: Devices) -> dict[int, str]:
 def test_no_library_is_not_tried_again(script: Script, clock: Clock) -> None:
     gpus = devices()
     script.set(Init="!12")
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
     assert (gpus.facts, gpus.reason) == (None, "NVML library not found")
 
     script.set(Init=None)
     clock.now_s += 1000
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_a_driver_that_does_not_start_is_tried_again(
 ) -> None:
     gpus = devices()
     script.set(Init=error)
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
     assert (gpus.facts, gpus.reason) == (None, reason)
 
     script.set(Init=None)
-    assert gpus.sample(dear=False, servers=set()) == []
+    assert gpus.sample(slow_tier=False, servers=set()) == []
     clock.now_s += 5.0
     assert sample(gpus)["busy_ratio"] == 0.97
     assert gpus.reason is None
@@ -89,7 +89,7 @@ def test_a_machine_without_gpus_has_none_which_is_known(script: Script) -> None:
     script.set(Count=0)
     gpus = devices()
 
-    assert gpus.sample(dear=True, servers=set()) == []
+    assert gpus.sample(slow_tier=True, servers=set()) == []
     assert (gpus.facts, gpus.reason, len(gpus)) == ([], None, 0)
 
 
@@ -98,7 +98,7 @@ def test_a_lost_gpu_is_reported_and_comes_back(script: Script, clock: Clock, err
     gpus = devices()
     sample(gpus)
     script.set(gpu0=error)
-    assert gpus.sample(dear=False, servers=set()) == []
+    assert gpus.sample(slow_tier=False, servers=set()) == []
     assert gpus.reason is not None
     assert gpus.reason.startswith("GPU 0: ")
     assert len(gpus) == 0
@@ -123,7 +123,7 @@ def test_pauses_grow_while_a_gpu_stays_lost(script: Script, clock: Clock) -> Non
     sample(gpus)
     script.gpu(0, {"UtilizationRates": "!15"})  # it opens again, but does not work
     for _ in range(200):
-        assert gpus.sample(dear=False, servers=set()) == []
+        assert gpus.sample(slow_tier=False, servers=set()) == []
         clock.now_s += 1.0
 
     assert inits_s == [0.0, 5.0, 15.0, 35.0, 75.0, 135.0, 195.0]
@@ -131,15 +131,15 @@ def test_pauses_grow_while_a_gpu_stays_lost(script: Script, clock: Clock) -> Non
 
 def test_a_gpu_is_known_by_its_uuid_wherever_it_is_listed(two: Script, clock: Clock) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
     assert uuids(gpus) == {0: RTX_4090["UUID"], 1: "GPU-2"}
 
     two.set(gpu0="!15")
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
     two.set(gpu0=None, Count=1)  # the first fell off the bus: the second is listed first now
     two.gpu(0, SECOND | {"PerformanceState": 5})
     clock.now_s += 5.0
-    (line,) = gpus.sample(dear=False, servers=set())
+    (line,) = gpus.sample(slow_tier=False, servers=set())
 
     assert (line["index"], line["pstate"]) == (1, 5)
     assert uuids(gpus) == {1: "GPU-2"}
@@ -148,7 +148,7 @@ def test_a_gpu_is_known_by_its_uuid_wherever_it_is_listed(two: Script, clock: Cl
     two.set(Count=2)
     two.gpu(1, RTX_4090)
     clock.now_s += 10.0
-    lines = gpus.sample(dear=False, servers=set())
+    lines = gpus.sample(slow_tier=False, servers=set())
     assert {line["index"]: line["pstate"] for line in lines} == {0: 2, 1: 5}
     assert gpus.reason is None
 
@@ -163,8 +163,8 @@ def test_one_gpu_that_does_not_open_does_not_hide_the_other(two: Script) -> None
 
 def test_a_gpu_that_is_lost_on_the_way_leaves_the_samples_before_it(two: Script) -> None:
     gpus = devices()
-    gpus.sample(dear=False, servers=set())
+    gpus.sample(slow_tier=False, servers=set())
     two.set(gpu1="!15")
 
-    assert [line["index"] for line in gpus.sample(dear=False, servers=set())] == [0]
+    assert [line["index"] for line in gpus.sample(slow_tier=False, servers=set())] == [0]
     assert gpus.reason == "GPU 1: GPU is lost"

@@ -33,8 +33,8 @@ def devices() -> Devices:
     return Devices(stand_in.binding(), {7: "vllm"}.get)
 
 
-def lines(gpus: Devices, *, dear: bool = True) -> dict[int, dict[str, Any]]:
-    return {line["index"]: line for line in gpus.sample(dear=dear, servers={7})}
+def lines(gpus: Devices, *, slow_tier: bool = True) -> dict[int, dict[str, Any]]:
+    return {line["index"]: line for line in gpus.sample(slow_tier=slow_tier, servers={7})}
 
 
 def facts(gpus: Devices) -> dict[int, GpuFacts]:

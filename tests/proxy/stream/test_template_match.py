@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fakes import recordings
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.repeats import MAX_MISSES, Repeats
 from slowtok.proxy.stream.sse import SseReader
+from slowtok.proxy.stream.template_match import MAX_MISSES, RepeatMatcher
 
 FRAME = SseReader.frame
 SSE, NDJSON = "text/event-stream", "application/x-ndjson"
@@ -25,7 +25,7 @@ def api(path: str) -> Api:
     return found
 
 
-class Nothing(Repeats):
+class Nothing(RepeatMatcher):
     """Finds no repetition, so that every event is read in full."""
 
     def count(self, chunk: bytes) -> int:
@@ -76,7 +76,7 @@ def test_recorded_streams_count_the_same(name: str, size: int | None) -> None:
 )
 def test_most_of_a_recorded_stream_is_repetition(name: str) -> None:
     response = recordings.unframe(recordings.load(name))
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     found = 0
     for _, piece in response.pieces:
         if n := repeats.count(piece):
@@ -243,7 +243,7 @@ def event(inside: bytes) -> bytes:
     ],
 )
 def test_what_is_no_plain_text_is_not_taken_for_it(inside: bytes) -> None:
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     repeats.learn(data_of(event(b"word")))
     assert repeats.count(event(b"another")) == 1
 
@@ -261,7 +261,7 @@ def test_what_is_no_plain_text_is_not_taken_for_it(inside: bytes) -> None:
     ],
 )
 def test_what_is_text_only_together_is_not_taken_for_it(insides: list[bytes]) -> None:
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     repeats.learn(data_of(event(b"word")))
 
     assert repeats.count(b"".join(map(event, insides))) == 0
@@ -278,7 +278,7 @@ def test_events_of_a_read_count_though_it_begins_and_ends_within_one() -> None:
 
 
 def test_escapes_and_other_scripts_are_text() -> None:
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     repeats.learn(data_of(event(b"word")))
 
     for text in (b"\\n", b'a\\"b', b"\\\\", "né".encode(), "雨".encode(), b"\\/"):
@@ -299,14 +299,14 @@ def test_escapes_and_other_scripts_are_text() -> None:
     ],
 )
 def test_what_differs_elsewhere_is_no_repetition(chunk: bytes) -> None:
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     repeats.learn(data_of(event(b"word")))
 
     assert repeats.count(chunk) == 0
 
 
 def test_stream_whose_events_all_differ_is_left_alone() -> None:
-    repeats = Repeats(FRAME)
+    repeats = RepeatMatcher(FRAME)
     for i in range(MAX_MISSES):
         repeats.learn(data_of(event(b"word").replace(b"index", b"%d" % i)))
     repeats.learn(data_of(event(b"word")))

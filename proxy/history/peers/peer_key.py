@@ -20,20 +20,20 @@ from slowtok.detectors.analysis.placement.where import off_gpu, serving_gpus
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuFacts
-from slowtok.proxy.history.setup import Setup
+from slowtok.proxy.history.keys import BaselineKey
 
 FORMAT = 1  # raise when a row or a setup means something else: the old ones are then not found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class PeerKey:
     """Where a card's rates have their place: `setup` with all cards that do the same, `card`."""
 
     setup: str
     card: str
 
 
-def alike(case: Case, setup: Setup) -> Alike | None:
+def alike(case: Case, setup: BaselineKey) -> PeerKey | None:
     """Return the place of this case's rates; None where nothing would compare."""
     gpus = serving_gpus(case)
     kinds = [_kind(gpu) for gpu in gpus]
@@ -46,7 +46,7 @@ def alike(case: Case, setup: Setup) -> Alike | None:
         return None
     device = "; ".join(sorted(kind for kind in kinds if kind is not None))
     same = replace(setup, device=device, model=_model(setup.model))
-    return Alike(
+    return PeerKey(
         setup=_hash(FORMAT, *_host(case), case.server.version, *astuple(same)),
         card=_hash(*uuids),
     )

@@ -16,11 +16,11 @@ import pytest
 from fakes.cases import healthy
 from fakes.learning import DAY_S, NOW_UNIX_S, kept_at, rate
 from slowtok.proxy.history import tables
-from slowtok.proxy.history.bests import Best
 from slowtok.proxy.history.database import open_database, run
-from slowtok.proxy.history.kept import Kept
-from slowtok.proxy.history.rates import MOST_OF_A_DAY, MOST_RATES, Rate
-from slowtok.proxy.history.setup import decode_setup
+from slowtok.proxy.history.keys import decode_setup
+from slowtok.proxy.history.learned_store import LearnedStore
+from slowtok.proxy.history.peak_readings import Best
+from slowtok.proxy.history.rates import MAX_OF_A_DAY, MAX_RATES, Rate
 
 SETUP = decode_setup(healthy())
 RATE_COLUMNS = [field.name for field in fields(Rate)]
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> Iterator[Kept]:
+def opened(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> Iterator[LearnedStore]:
     kept = kept_at(path, now_unix_s=now_unix_s)
     try:
         yield kept
@@ -42,7 +42,7 @@ def opened(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> Iterator[Kept]:
         kept.close()
 
 
-def write(path: Path, *rates: Rate) -> Kept:
+def write(path: Path, *rates: Rate) -> LearnedStore:
     with opened(path) as kept:
         for each in rates:
             kept.add_rate(SETUP, each)
@@ -268,7 +268,7 @@ def test_many_rows_are_pruned(path: Path) -> None:
     write(path, rate(42.0))
 
     kept = read(path)
-    assert count(path, "rates") == len(kept) == MOST_RATES
+    assert count(path, "rates") == len(kept) == MAX_RATES
     assert kept[-1] == rate(42.0)
     assert {r.day for r in kept} == {rate().day}
 
@@ -277,7 +277,7 @@ def test_a_busy_day_keeps_its_newest(path: Path) -> None:
     fill(path, [rate(float(i + 1), days_ago=1.0) for i in range(1000)])
     write(path, rate(42.0))
 
-    assert [r.tps for r in read(path)] == [*map(float, range(1001 - MOST_OF_A_DAY, 1001)), 42.0]
+    assert [r.tps for r in read(path)] == [*map(float, range(1001 - MAX_OF_A_DAY, 1001)), 42.0]
 
 
 def test_a_setup_without_rates_is_forgotten(path: Path) -> None:

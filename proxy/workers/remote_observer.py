@@ -15,8 +15,8 @@ from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
 from slowtok.proxy.observe.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.outputs.headers import server_timing
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.runtime.turns import Turns
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.runtime.work_queue import WorkQueue
+from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, packed, progress_of
 
@@ -26,7 +26,7 @@ RECORD_S = 0.5  # that the end of a stream may wait for its record
 # None of them has a published source.
 
 
-class FarObserver:
+class RemoteObserver:
     """A `Watch` over the requests of one worker."""
 
     def __init__(self, channel: Channel, loop_lag: Callable[[float], float | None]) -> None:
@@ -37,7 +37,7 @@ class FarObserver:
         self._previous: OrderedDict[str, str] = OrderedDict()  # as last told, by model
         self._diagnosed: set[str] = set()  # whole replies of which all has been told
         self.failures: Counter[str] = Counter()
-        self._meanwhile = Turns(self.failures, "prompt print", after_s=PRINT_AFTER_S)
+        self._meanwhile = WorkQueue(self.failures, "prompt fingerprint", after_s=PRINT_AFTER_S)
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come; while nobody reads what is told, nothing is told of it."""
@@ -59,10 +59,10 @@ class FarObserver:
             self._channel.tell("sent", packed(exchange))
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
-        """Take the prompt's print here: the prompt itself never leaves this process."""
+        """Take the prompt's fingerprint here: the prompt itself never leaves this process."""
         loop = asyncio.get_running_loop()
         if self._knows(exchange):
-            soon(self._meanwhile, size_bytes, partial(self._print, exchange, said, loop))
+            soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -141,14 +141,14 @@ class FarObserver:
     def _knows(self, exchange: Exchange) -> bool:
         return exchange.request_id in self._live
 
-    def _print(
+    def _fingerprint(
         self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Tell of the print; perhaps in a thread, which must not write to the channel itself."""
+        """Tell of the fingerprint; in a thread perhaps, which must not write to the channel."""
         try:
-            if (printed := print_prompt(said)) is not None:
+            if (fingerprint := fingerprint_prompt(said)) is not None:
                 loop.call_soon_threadsafe(
-                    self._channel.tell, "printed", exchange.request_id, printed
+                    self._channel.tell, "fingerprinted", exchange.request_id, fingerprint
                 )
         except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
-            self.failures["prompt print"] += 1
+            self.failures["prompt fingerprint"] += 1

@@ -3,7 +3,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.proxy.outputs.store import Store
+from slowtok.proxy.outputs.record_ring import RecordRing
 
 
 def record(name: str) -> dict[str, Any]:
@@ -16,11 +16,11 @@ def kept(name: str) -> bytes:
 
 async def test_unknown_record_is_not_waited_for() -> None:
     async with asyncio.timeout(5):
-        assert await Store(2).get("a", timeout_s=60) is None
+        assert await RecordRing(2).get("a", timeout_s=60) is None
 
 
 async def test_announced_record_is_waited_for() -> None:
-    store = Store(2)
+    store = RecordRing(2)
     store.expect("a")
     readers = [asyncio.create_task(store.get("a", timeout_s=60)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -32,14 +32,14 @@ async def test_announced_record_is_waited_for() -> None:
 
 
 async def test_waiting_ends() -> None:
-    store = Store(2)
+    store = RecordRing(2)
     store.expect("a")
 
     assert await store.get("a", timeout_s=0) is None
 
 
 async def test_record_that_will_not_come_is_not_waited_for() -> None:
-    store = Store(2)
+    store = RecordRing(2)
     store.expect("a")
     reader = asyncio.create_task(store.get("a", timeout_s=60))
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_record_that_will_not_come_is_not_waited_for() -> None:
 
 
 async def test_oldest_records_go() -> None:
-    store = Store(2)
+    store = RecordRing(2)
     for name in ("a", "b", "c"):
         store.add(record(name))
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 
-class Store:
+class RecordRing:
     """Keeps the newest records by id, and lets a reader wait for one that is about to come."""
 
     def __init__(self, keep: int) -> None:

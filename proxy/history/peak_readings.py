@@ -11,17 +11,17 @@ from functools import lru_cache
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuSample
+from slowtok.proxy.history.keys import gpus_of
 from slowtok.proxy.history.rates import DAY_S, KEEP_S
-from slowtok.proxy.history.setup import gpus_of
 
 LOADED_RATIO = 0.8
 """Busy for at least this share of a sample is "under load". No published source."""
 
 MIN_SAMPLES = 5
-MOST_DAYS = 1000
+MAX_DAYS = 1000
 """Of all GPUs together: thirty days of more than thirty GPUs."""
 
-MOST_KEPT = 64  # answers at hand, for requests of the same GPUs
+MAX_KEPT = 64  # answers at hand, for requests of the same GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,19 @@ class Best:
     power_w: float | None = None
 
 
-class Bests:
+class PeakReadings:
     """Best readings by GPU and day."""
 
     def __init__(self) -> None:
         self._days: dict[tuple[str, int], Best] = {}
-        self._best_of = lru_cache(maxsize=MOST_KEPT)(self._best_of_days)
+        self._best_of = lru_cache(maxsize=MAX_KEPT)(self._best_of_days)
 
     def add(self, best: Best) -> bool:
         """Take readings in; True where one of them is better than that day's so far."""
         key = (best.gpu, best.day)
         before = self._days.get(key, Best(gpu=best.gpu, day=best.day))
         self._days[key] = highest([before, best], gpu=best.gpu, day=best.day)
-        while len(self._days) > MOST_DAYS:
+        while len(self._days) > MAX_DAYS:
             self._days.pop(next(iter(self._days)))
         self._best_of.cache_clear()
         return self._days.get(key) != before

@@ -21,7 +21,7 @@ ALONE_SEQUENCES = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class BaselineKey:
     """Requests of one setup are alike.
 
     `device` are the GPUs' uuids, "cpu", or the address of an engine elsewhere. `tokens` is the
@@ -44,7 +44,7 @@ class Setup:
         return " | ".join((self.kind, *parts, f"{where} {self.tokens}", self.sequences, *drafts))
 
 
-class Place(NamedTuple):
+class EngineKey(NamedTuple):
     """What all setups of one engine and model have in common."""
 
     device: str
@@ -54,13 +54,13 @@ class Place(NamedTuple):
     speculative: bool
 
 
-def decode_setup(case: Case) -> Setup:
+def decode_setup(case: Case) -> BaselineKey:
     """Return the setup of a decode."""
     sequences = sequences_of(others_at_decode(case))
     return setup_at("decode", place_of(case), octave_of(case.envelope.context_tokens), sequences)
 
 
-def prefill_setup(case: Case) -> Setup:
+def prefill_setup(case: Case) -> BaselineKey:
     """Return the setup of a prefill."""
     sequences = sequences_of(_others_at_prefill(case))
     tokens = octave_of(case.timeline.tokens.processed)
@@ -94,7 +94,7 @@ def _others_around(case: Case) -> float:
     return max((activity.running_max or 1) - 1, 0)
 
 
-def is_alone(setup: Setup) -> bool:
+def is_alone(setup: BaselineKey) -> bool:
     """Say whether its requests had the engine to themselves."""
     return setup.sequences == ALONE
 
@@ -120,17 +120,17 @@ def _uuids(case: Case) -> Mapping[int, str]:
     return {gpu.index: gpu.uuid or str(gpu.index) for gpu in serving_gpus(case)}
 
 
-def setup_at(kind: Kind, place: Place, tokens: str, sequences: str) -> Setup:
+def setup_at(kind: Kind, place: EngineKey, tokens: str, sequences: str) -> BaselineKey:
     """Return the setup of a place with so many tokens and sequences, as octaves name them."""
-    return Setup(kind=kind, **place._asdict(), tokens=tokens, sequences=sequences)
+    return BaselineKey(kind=kind, **place._asdict(), tokens=tokens, sequences=sequences)
 
 
-def place_of(case: Case) -> Place:
+def place_of(case: Case) -> EngineKey:
     """Return what all setups of a case's engine and model have in common."""
     server = case.server
     key_type, value_type = server.kv_type_k or "f16", server.kv_type_v or "f16"
     kv_type = key_type if key_type == value_type else f"{key_type}/{value_type}"
-    return Place(_device(case), model_of(case), server.kind, kv_type, bool(server.speculative))
+    return EngineKey(_device(case), model_of(case), server.kind, kv_type, bool(server.speculative))
 
 
 def _device(case: Case) -> str:

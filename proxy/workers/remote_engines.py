@@ -7,23 +7,23 @@ from typing import Any
 
 from slowtok.proxy.engines.routing import MODEL_LISTS
 from slowtok.proxy.workers.channel import Channel
-from slowtok.proxy.workers.wire import FarDirectory, FarPlace
+from slowtok.proxy.workers.wire import RemoteDirectory, RemoteEngine
 
 CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; no published source
 KEEP_CHOSEN = 64
 LIST_S = 30.0  # as long as it may wait for the engines' own lists
 
 
-class FarEngines:
-    """A `Directory`. Where one engine answers nobody is asked; else the observing process is.
+class RemoteEngines:
+    """A `EngineDirectory`. Where one engine answers nobody is asked; else the observing process is.
 
     What it chose last stands where it does not answer.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.known = FarDirectory()  # until it is told
-        self._chosen: OrderedDict[tuple[str | None, str], FarPlace] = OrderedDict()
+        self.known = RemoteDirectory()  # until it is told
+        self._chosen: OrderedDict[tuple[str | None, str], RemoteEngine] = OrderedDict()
 
     @property
     def several(self) -> bool:
@@ -37,7 +37,7 @@ class FarEngines:
 
     async def choose(
         self, model: str | None, path: str, keys: Mapping[str, str]
-    ) -> FarPlace | None:
+    ) -> RemoteEngine | None:
         """Return the engine for a request, None where there is none."""
         if self.known.only is not None:
             return self.known.only
@@ -45,7 +45,7 @@ class FarEngines:
         if before is not None and self._channel.is_silent:
             return before
         asked = self._channel.ask("choose", model, path, dict(keys))
-        chosen: FarPlace | None = await self._channel.answer(asked, CHOOSE_S)
+        chosen: RemoteEngine | None = await self._channel.answer(asked, CHOOSE_S)
         if chosen is None:
             return before
         self._chosen[model, path] = chosen

@@ -9,13 +9,13 @@ from fakes.cases import healthy, with_device, with_server
 from fakes.sharing import card, on
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuFacts
-from slowtok.proxy.history.peers.alike import Alike, alike, is_on_gpu
-from slowtok.proxy.history.setup import decode_setup
+from slowtok.proxy.history.keys import decode_setup
+from slowtok.proxy.history.peers.peer_key import PeerKey, alike, is_on_gpu
 
 GIB = 2**30
 
 
-def place(case: Case) -> Alike | None:
+def place(case: Case) -> PeerKey | None:
     return alike(case, decode_setup(case))
 
 

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*\w{0,2}")
 _NAMED_CHARS = 24
 
 
-class Mark(NamedTuple):
+class VolatileSpan(NamedTuple):
     """Something that may change, from `begin` to `end`, and the hash of its text."""
 
     begin: int
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
     whole: int
 
 
-def find_marks(text: str) -> tuple[Mark, ...]:
+def find_marks(text: str) -> tuple[VolatileSpan, ...]:
     """Return the first marks of a text, in order."""
     header = _attribution(text)
     marks = [] if header is None else [header]
@@ -55,7 +55,7 @@ def find_marks(text: str) -> tuple[Mark, ...]:
 
 
 def kind_at(
-    new: Iterable[Mark], old: Iterable[Mark], begin: int, end: int
+    new: Iterable[VolatileSpan], old: Iterable[VolatileSpan], begin: int, end: int
 ) -> DifferenceKind | None:
     """Return the kind of what differs between two places; None where no mark does."""
     pairs = zip(_within(new, begin, end), _within(old, begin, end), strict=False)
@@ -63,11 +63,11 @@ def kind_at(
     return changed[0].kind if changed and changed[0].kind == changed[1].kind else None
 
 
-def _within(marks: Iterable[Mark], begin: int, end: int) -> list[Mark]:
+def _within(marks: Iterable[VolatileSpan], begin: int, end: int) -> list[VolatileSpan]:
     return [mark for mark in marks if mark.begin < end and begin < mark.end]
 
 
-def _attribution(text: str) -> Mark | None:
+def _attribution(text: str) -> VolatileSpan | None:
     begin = text.find(_ATTRIBUTION, 0, MARKED_CHARS)
     if begin < 0:
         return None
@@ -75,8 +75,8 @@ def _attribution(text: str) -> Mark | None:
     return _made(text, begin, len(text) if end < 0 else end, "attribution-header")
 
 
-def _mark(text: str, begin: int, end: int, after: int) -> Mark:
-    """Mark the word around the digits at `begin`."""
+def _mark(text: str, begin: int, end: int, after: int) -> VolatileSpan:
+    """VolatileSpan the word around the digits at `begin`."""
     while begin > after and (text[begin - 1].isalnum() or text[begin - 1] in "_-"):
         begin -= 1
     word = text[begin:end].rstrip(".:/+-")
@@ -89,8 +89,8 @@ def _mark(text: str, begin: int, end: int, after: int) -> Mark:
     return _made(text, named, end, "time" if is_date else "number")
 
 
-def _made(text: str, begin: int, end: int, kind: DifferenceKind) -> Mark:
-    return Mark(begin, end, kind, hash(text[begin:end]))
+def _made(text: str, begin: int, end: int, kind: DifferenceKind) -> VolatileSpan:
+    return VolatileSpan(begin, end, kind, hash(text[begin:end]))
 
 
 def _with_names(text: str, begin: int) -> int:

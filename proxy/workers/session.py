@@ -7,21 +7,21 @@ from typing import Any
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.stream.call import PromptPrint
+from slowtok.proxy.stream.call import PromptFingerprint
 from slowtok.proxy.workers.channel import Handlers
 from slowtok.proxy.workers.wire import (
-    FarDirectory,
-    FarMeter,
-    FarPlace,
+    Heartbeat,
     Packed,
-    Pulse,
+    RemoteDirectory,
+    RemoteEngine,
+    RemoteMeter,
     place_of,
     unpacked,
     update,
 )
 
 
-class Desk:
+class WorkerSession:
     """Answers one worker. The copies live as long as their exchanges do, or the worker."""
 
     def __init__(self, observer: Observer, engines: Engines, tell: Callable[..., None]) -> None:
@@ -29,8 +29,8 @@ class Desk:
         self._engines = engines
         self._tell = tell
         self._copies: dict[str, Exchange] = {}
-        self._told: FarDirectory | None = None
-        self.pulses = 0
+        self._told: RemoteDirectory | None = None
+        self.heartbeats = 0
         self.requests = 0
         self.refused = 0
         self.loop_lag: Mapping[str, float | None] = {}
@@ -47,13 +47,13 @@ class Desk:
             "begin": self._begin,
             "sent": self._sent,
             "sent_stream": self._sent_stream,
-            "printed": self._printed,
+            "fingerprinted": self._fingerprinted,
             "arrived": self._arrived,
             "diagnose": self._diagnose,
             "record_so_far": self._record_so_far,
             "end": self._end,
             "end_diagnosed": self._end_diagnosed,
-            "pulse": self._pulse,
+            "heartbeat": self._heartbeat,
             "choose": self._choose,
             "merged_list": self._engines.merged_list,
             "lose": self._lose,
@@ -71,11 +71,11 @@ class Desk:
                 self._observer.failures["end"] += 1
         return len(lost)
 
-    def news(self) -> FarDirectory | None:
+    def news(self) -> RemoteDirectory | None:
         """Return what the worker shall know of the engines; None where it was told already."""
         every = self._engines.all
         is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()
-        known = FarDirectory(
+        known = RemoteDirectory(
             several=self._engines.several,
             looked_at=self._engines.looked_at,
             only=place_of(every[0]) if is_only else None,
@@ -106,9 +106,9 @@ class Desk:
     async def _previous(self, exchange: Exchange) -> str | None:
         return (await self._observer.stream_headers(exchange)).get("slowtok-previous")
 
-    def _printed(self, request_id: str, printed: PromptPrint) -> None:
+    def _fingerprinted(self, request_id: str, fingerprint: PromptFingerprint) -> None:
         if exchange := self._copies.get(request_id):
-            self._observer.note_print(exchange, printed)
+            self._observer.note_fingerprint(exchange, fingerprint)
 
     def _arrived(self, request_id: str, at_s: float) -> None:
         exchange = self._copies[request_id]
@@ -138,25 +138,29 @@ class Desk:
         update(exchange, values)
         return exchange
 
-    def _pulse(self, pulse: Pulse) -> None:
-        self.pulses += 1
+    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+        self.heartbeats += 1
         now_s = time.monotonic()
-        for progress in pulse.progress:
+        for progress in heartbeat.progress:
             exchange = self._copies.get(progress.request_id)
             if exchange is None or exchange.api is None:
                 continue
             exchange.status, exchange.stream = progress.status, progress.stream
             exchange.headers_at_s = progress.headers_at_s
             if exchange.meter is None:
-                exchange.meter = FarMeter(exchange.api)
-            if isinstance(exchange.meter, FarMeter):
+                exchange.meter = RemoteMeter(exchange.api)
+            if isinstance(exchange.meter, RemoteMeter):
                 exchange.meter.note(progress, now_s)
-        self._observer.failures.update(pulse.failures)
-        self.refused, self.loop_lag, self.held = pulse.refused, pulse.loop_lag, pulse.held
+        self._observer.failures.update(heartbeat.failures)
+        self.refused, self.loop_lag, self.held = (
+            heartbeat.refused,
+            heartbeat.loop_lag,
+            heartbeat.held,
+        )
 
     async def _choose(
         self, model: str | None, path: str, keys: Mapping[str, str]
-    ) -> FarPlace | None:
+    ) -> RemoteEngine | None:
         engine = await self._engines.choose(model, path, keys)
         return None if engine is None else place_of(engine)
 

@@ -7,7 +7,7 @@ import pytest
 from fakes.cases import healthy, with_envelope, with_server, with_tokens
 from slowtok.detectors.case.case import Crowd, Neighbours
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.proxy.history.setup import decode_setup, is_alone, model_of, prefill_setup
+from slowtok.proxy.history.keys import decode_setup, is_alone, model_of, prefill_setup
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,19 @@ class _Text(list[str]):
     """A text that grows: joined once, at the end."""
 
 
-def put(into: dict[str, Any], said: Mapping[str, Any]) -> None:
+def merge_fields(into: dict[str, Any], said: Mapping[str, Any]) -> None:
     """Let the last word stand; lists are joined, objects merged, and null says nothing new."""
     for name, value in said.items():
         before = into.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
-            put(before, value)
+            merge_fields(before, value)
         elif isinstance(value, list) and isinstance(before, list):
             before.extend(value)
         elif value is not None or name not in into:
             into[name] = value
 
 
-def grow(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
+def merge_delta(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
     """Add what a delta says to what was said so far."""
     for name, value in delta.items():
         before = into.get(name)
@@ -35,7 +35,7 @@ def grow(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
         elif isinstance(value, str) and name not in _NAMES:
             _grow_text(into, name, value)
         elif isinstance(value, dict):
-            grow(into.setdefault(name, {}) if before is None else before, value)
+            merge_delta(into.setdefault(name, {}) if before is None else before, value)
         elif isinstance(value, list) and isinstance(before, list):
             before.extend(value)
         elif value is not None or name not in into:
@@ -59,18 +59,18 @@ def _grow_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> No
         if call is None:
             call = {"index": index}
             calls.append(call)
-        grow(call, {name: value for name, value in delta.items() if name != "index"})
+        merge_delta(call, {name: value for name, value in delta.items() if name != "index"})
 
 
-def finished(value: Any) -> Any:
+def finalize(value: Any) -> Any:
     """Return the plain value: texts joined, and calls without the index that only a stream has."""
     if isinstance(value, _Text):
         return "".join(value)
     if isinstance(value, list):
-        return [finished(one) for one in value]
+        return [finalize(one) for one in value]
     if not isinstance(value, dict):
         return value
-    plain = {name: finished(one) for name, one in value.items()}
+    plain = {name: finalize(one) for name, one in value.items()}
     for call in plain.get("tool_calls") or ():
         call.pop("index", None)
     return plain

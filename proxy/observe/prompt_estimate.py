@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import PromptGuess
+from slowtok.proxy.relay.progress import PromptEstimate
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ MIN_TOKENS = 256
 give no rate, and are mostly the chat template, which has no characters here."""
 
 
-class PromptGuesses:
+class PromptEstimates:
     """Learns from finished requests."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class PromptGuesses:
         if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
             _keep(self._tps, served_by, case.phases.prefill_tps)
 
-    def guess(self, served_by: str, exchange: Exchange) -> PromptGuess | None:
+    def guess(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
         sizes = tuple(self._sizes.get(served_by, ()))  # of a long one in a thread
         if not sizes or exchange.prompt is None:
@@ -47,7 +47,7 @@ class PromptGuesses:
         per_char = sum(tokens for _, tokens in sizes) / sum(chars for chars, _ in sizes)
         tokens = round(exchange.prompt.chars * per_char)
         same = exchange.prefix.common_prefix_chars if exchange.prefix else 0
-        return PromptGuess(
+        return PromptEstimate(
             tokens=tokens,
             new_tokens=max(tokens - round(same * per_char), 0),
             tps=self._tps.get(served_by),

@@ -7,9 +7,9 @@ from typing import Any
 from fakes.proxy import Served
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import print_prompt
+from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.workers.desk import Desk
+from slowtok.proxy.workers.session import WorkerSession
 from slowtok.proxy.workers.wire import packed
 
 PATH = "/v1/chat/completions"
@@ -32,13 +32,13 @@ def begun(proxy: Served, *, stream: bool, request_id: str = "a") -> Exchange:
     )
 
 
-def desk_of(proxy: Served) -> tuple[Desk, dict[str, Any]]:
-    desk = Desk(proxy.proxy.observer, proxy.proxy.engines, lambda event, **facts: None)
-    return desk, dict(desk.handlers())
+def session_of(proxy: Served) -> tuple[WorkerSession, dict[str, Any]]:
+    session = WorkerSession(proxy.proxy.observer, proxy.proxy.engines, lambda event, **facts: None)
+    return session, dict(session.handlers())
 
 
 async def test_note_is_taken_in_the_order_in_which_it_was_told(proxy: Served) -> None:
-    _, tell = desk_of(proxy)
+    _, tell = session_of(proxy)
     exchange = begun(proxy, stream=True)
     tell["begin"](packed(exchange))
 
@@ -54,7 +54,7 @@ async def test_note_is_taken_in_the_order_in_which_it_was_told(proxy: Served) ->
 
 
 async def test_diagnosis_that_nobody_waits_for_any_more_is_not_kept(proxy: Served) -> None:
-    _, tell = desk_of(proxy)
+    _, tell = session_of(proxy)
     exchange = begun(proxy, stream=False)
     tell["begin"](packed(exchange))
 
@@ -67,38 +67,38 @@ async def test_diagnosis_that_nobody_waits_for_any_more_is_not_kept(proxy: Serve
     assert proxy.proxy.observer.diagnosed == 1
 
 
-async def test_print_that_comes_at_once_is_compared_with_streams_that_just_ended(
+async def test_fingerprint_that_comes_at_once_is_compared_with_streams_that_just_ended(
     proxy: Served,
 ) -> None:
-    desk, tell = desk_of(proxy)
-    printed = print_prompt({"messages": [{"role": "user", "content": "x" * 640}]})
+    session, tell = session_of(proxy)
+    printed = fingerprint_prompt({"messages": [{"role": "user", "content": "x" * 640}]})
     for request_id in ("a", "b"):
         before = begun(proxy, stream=True, request_id=request_id)
         tell["begin"](packed(before))
-        tell["printed"](request_id, printed)
+        tell["fingerprinted"](request_id, printed)
         before.meter = Meter(before.api, "text/event-stream") if before.api else None
         before.observe(TOKEN, before.accepted_at_s)
         tell["end"](packed(before))
     exchange = begun(proxy, stream=False, request_id="c")
     tell["begin"](packed(exchange))
     tell["sent"](packed(exchange))
-    tell["printed"]("c", printed)
+    tell["fingerprinted"]("c", printed)
 
-    found = desk._copies["c"].prefix
+    found = session._copies["c"].prefix
     assert found is not None
     assert found.common_prefix_chars == 640
     tell["end"](packed(exchange))
 
 
 async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:
-    desk, tell = desk_of(proxy)
-    known = desk.news()
+    session, tell = session_of(proxy)
+    known = session.news()
     assert known is not None
     assert known.only is not None
-    assert desk.news() is None
+    assert session.news() is None
 
     tell["lose"](known.only.name)
     await proxy.proxy.engines.choose(None)  # it is back before the worker was told
     await asyncio.sleep(0)
 
-    assert desk.news() == known
+    assert session.news() == known

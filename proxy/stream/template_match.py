@@ -20,7 +20,7 @@ _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])++')
 MAX_MISSES = 16  # in a row, after which a stream whose events all differ is left alone
 
 
-class Repeats:
+class RepeatMatcher:
     """Knows the event before, and finds those that only repeat it.
 
     `frame` is what stands before and after an event on the wire.

@@ -11,21 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slowtok.proxy.history import database, tables
-from slowtok.proxy.history.bests import Best, Bests
 from slowtok.proxy.history.database import Statement
+from slowtok.proxy.history.keys import BaselineKey
+from slowtok.proxy.history.peak_readings import Best, PeakReadings
 from slowtok.proxy.history.rates import Rate, Rates
-from slowtok.proxy.history.setup import Setup
-from slowtok.proxy.runtime.background_writer import Writer
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
 
 PRUNE_EVERY = 500  # rows written
 
 
-class Kept:
+class LearnedStore:
     """Rates and best readings, in memory and on disk."""
 
     def __init__(self, path: Path, *, now_unix_s: Callable[[], float] = time.time) -> None:
         self.rates = Rates()
-        self.bests = Bests()
+        self.bests = PeakReadings()
         self.failure: str | None = None
         """Why the disk is behind the memory; None while it is not."""
         self._path = path
@@ -35,14 +35,14 @@ class Kept:
         self._written = 0
         self._unread = 0
         self._read()
-        self._writer = Writer[tuple[Statement, ...]](self._write, close=self._close)
+        self._writer = BackgroundWriter[tuple[Statement, ...]](self._write, close=self._close)
 
     @property
     def errors(self) -> int:
         """How often reading or writing failed."""
         return self._unread + self._writer.failed + self._writer.dropped
 
-    def add_rate(self, setup: Setup, rate: Rate) -> None:
+    def add_rate(self, setup: BaselineKey, rate: Rate) -> None:
         """Keep a rate; never waits."""
         self.rates.add(setup, rate)
         self._writer.write(tables.adding_rate(setup, rate))

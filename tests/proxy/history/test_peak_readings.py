@@ -5,7 +5,7 @@ from dataclasses import replace
 from fakes.cases import healthy, with_server
 from fakes.gpu_cases import DEVICE, RTX_3090, gpu_case, with_readings
 from slowtok.detectors.case.case import Case
-from slowtok.proxy.history.bests import Best, Bests, seen_in
+from slowtok.proxy.history.peak_readings import Best, PeakReadings, seen_in
 
 DAY = int(1.8e9 // 86_400)
 
@@ -17,7 +17,7 @@ def on_two_cards(second: str) -> Case:
 
 def test_nothing_is_seen_without_a_gpu() -> None:
     assert seen_in(healthy()) == []
-    assert Bests().of(healthy()) is None
+    assert PeakReadings().of(healthy()) is None
 
 
 def test_an_idle_gpu_shows_nothing() -> None:
@@ -48,7 +48,7 @@ def test_what_is_not_read_is_not_known() -> None:
 
 
 def test_a_better_one_counts_from_then_on() -> None:
-    bests = Bests()
+    bests = PeakReadings()
     bests.add(Best(gpu="GPU-3090", day=DAY, power_w=300.0))
     assert bests.of(gpu_case()) == Best(gpu="", day=DAY, power_w=300.0)
 
@@ -58,7 +58,7 @@ def test_a_better_one_counts_from_then_on() -> None:
 
 
 def test_the_highest_of_each_reading_counts() -> None:
-    bests = Bests()
+    bests = PeakReadings()
     assert bests.add(Best(gpu="GPU-3090", day=DAY, sm_clock_mhz=1900, power_w=300.0))
     assert bests.add(Best(gpu="GPU-3090", day=DAY - 9, sm_clock_mhz=1800, power_w=320.0))
     assert not bests.add(Best(gpu="GPU-3090", day=DAY, sm_clock_mhz=1850))
@@ -69,7 +69,7 @@ def test_the_highest_of_each_reading_counts() -> None:
 
 
 def test_cards_that_are_not_alike_have_no_common_best() -> None:
-    bests = Bests()
+    bests = PeakReadings()
     bests.add(Best(gpu="GPU-2", day=DAY, sm_clock_mhz=1900))
 
     assert bests.of(on_two_cards("another")) is None
@@ -79,7 +79,7 @@ def test_cards_that_are_not_alike_have_no_common_best() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    bests = Bests()
+    bests = PeakReadings()
     for i in range(1001):
         bests.add(Best(gpu=str(i), day=DAY, power_w=1.0))
 

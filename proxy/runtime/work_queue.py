@@ -10,7 +10,7 @@ from collections.abc import Callable
 Work = Callable[[], object]
 
 
-class Turns:
+class WorkQueue:
     """Does what was added, in its order, `after_s` later.
 
     Work that raises costs only itself; it is counted in `failures` under `place`.

@@ -20,14 +20,14 @@ from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.server.drain import Stop
 from slowtok.proxy.server.listener import most_connections
-from slowtok.proxy.workers.desk import Desk
 from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.process import END_S, First, WorkerProcess
+from slowtok.proxy.workers.session import WorkerSession
 
 START_S = 20.0  # until the greeting comes all the same; a machine that swaps takes long
 
 
-class Crew:
+class WorkerPool:
     """A `Front` of several processes. `runner` serves the own pages, to the workers only.
 
     `first` relays at the first of the `listeners`; without it all ends, as when `stop` is asked.
@@ -56,7 +56,7 @@ class Crew:
                 pages_path=str(self._folder / "pages"),
                 environment=first.environment,
                 launcher=launcher,
-                make_desk=self._make_desk,
+                make_worker_session=self._make_desk,
                 tell=tell,
                 failed=self._count_failure,
                 first=first if listener is listeners[0] else None,
@@ -123,8 +123,8 @@ class Crew:
         shutil.rmtree(self._folder, ignore_errors=True)
         return sum(worker.cut_off for worker in self._workers)
 
-    def _make_desk(self) -> Desk:
-        return Desk(self._observer, self._engines, self._tell)
+    def _make_desk(self) -> WorkerSession:
+        return WorkerSession(self._observer, self._engines, self._tell)
 
     def _count_failure(self, name: str) -> None:
         self._observer.failures[name.replace("_", " ")] += 1
