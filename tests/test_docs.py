@@ -186,11 +186,18 @@ def test_every_cause_that_can_be_named_is_in_the_readme() -> None:
 def test_map_has_every_room_and_no_other() -> None:
     rooms = {
         path.parent.relative_to(ROOT).as_posix()
-        for folder in ("proxy", "detectors", "config")
-        for path in (ROOT / folder).rglob("*.py")
+        for folder in ("proxy", "detectors")
+        for path in (ROOT / folder).glob("*/__init__.py")
     }
 
-    assert set(first_columns(MAP, "The rooms")) == rooms - {"detectors"}
+    assert set(first_columns(MAP, "The rooms")) == rooms | {"config"}
+
+
+def test_the_way_of_a_request_is_short() -> None:
+    way = list(first_columns(MAP, "The way of a streamed request"))
+
+    assert len(way) <= 12
+    assert [name for name in way if not (ROOT / name).is_file()] == []
 
 
 def test_other_files_that_the_map_names_exist() -> None:
