@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test fuzz clients check docs accuracy reports bench fit lock clean
+.PHONY: help install demo run test pictures fuzz clients check docs accuracy reports bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ ifeq ($(strip $(ARGS)),)
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+pictures: .venv/dev.stamp ## the pictures of the documentation, with a real engine and Chromium
+	PYTHONPATH=tests $(BIN)/python -m pictures
 
 fuzz: .venv/dev.stamp ## bytes of any kind against the relay and its readers, minutes of it; FUZZ=1200 tries
 	FUZZ=$(or $(FUZZ),1200) $(BIN)/python -m pytest tests/security/test_fuzz_relay.py tests/security/test_fuzz_edge.py tests/security/test_fuzz_readers.py $(ARGS)

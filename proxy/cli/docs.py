@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
-from rich.console import Console
+from rich.console import Console, RenderableType
 from typer.main import get_command
 
 from slowtok.config.settings import ENVIRONMENT_PREFIX, Settings
@@ -27,7 +27,7 @@ from slowtok.proxy.cli.render.explanation import explanation
 
 SETTINGS = Path("docs", "settings.md")
 EXPLAINED = (Path("docs", "reading-a-diagnosis.md"), Path("README.md"))
-"""Pages with the explained request; the first one holds its record."""
+"""Pages with the explained request, or its finding alone; the first one holds its record."""
 
 COLUMNS = 80
 _BLOCK = r"(<!-- {}: begin -->\n```\n).*?(```\n<!-- {}: end -->)"
@@ -140,13 +140,21 @@ def _options() -> Mapping[str, str]:
 
 def with_request(page: str, record: Mapping[str, Any]) -> str:
     """Return a page with what slowtok prints of a record between the marks that it has."""
-    for name, shown in (("line", request_line(record)), ("explained", explanation(record))):
-        out = StringIO()
-        Console(file=out, width=COLUMNS, highlight=False).print(shown)
-        lines = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+    explained = _printed(explanation(record))
+    first = record["findings"][0]["cause"]
+    finding = next(part for part in explained.split("\n\n") if part.startswith(first)) + "\n"
+    line = _printed(request_line(record))
+    for name, lines in (("line", line), ("explained", explained), ("finding", finding)):
         marks = re.compile(_BLOCK.format(name, name), flags=re.DOTALL)
         page = marks.sub(lambda found, text=lines: f"{found[1]}{text}{found[2]}", page)  # type: ignore[misc]
     return page
+
+
+def _printed(shown: RenderableType) -> str:
+    """Return what a terminal of `COLUMNS` shows."""
+    out = StringIO()
+    Console(file=out, width=COLUMNS, highlight=False).print(shown)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def record_in(page: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import { clock, count, millis } from "./format.js";
 const PARTS = {
   queue: "waiting for the engine", load: "loading the model", prefill: "reading the prompt, needed",
   prefill_again: "reading known prompt again", decode: "generating", delivery: "waiting for the client to take it",
-  slowtok: "slowtok itself", client: "outside the model: tools, the client",
+  slowtok: "slowtok itself", client: "tools and the client",
 };
 const POLL_MS = 2000;
 
@@ -45,7 +45,7 @@ function one(run) {
     el("h1", {}, `Run ${run.name ?? run.id}: ${run.verdict}`),
     el("p", {}, `${count(run.requests)} requests in ${millis(run.wall_ms)}: ${run.went_into}.`),
     first ? el("p", {}, el("strong", {}, `Fix first: ${first.cause}`), ` (lost ${millis(first.lost_ms)}); the run would then take about ${millis(first.wall_then_ms)}. ${first.hint}`) : null,
-    facts(Object.entries(PARTS).map(([part, what]) => [what, run.split_ms[part] >= 1 ? millis(run.split_ms[part]) : null])),
+    facts(Object.entries(PARTS).map(([part, what]) => [[el("span", { class: "swatch", dataset: { part } }), what], run.split_ms[part] >= 1 ? millis(run.split_ms[part]) : null])),
     table("Requests of the run", ["Turn", "After", "Tools", "Prompt", "Cached", "Again", "Out", "Took", "When"], run.turns.map((turn) => row(turn, run)), { stacks: true }),
   ];
 }
