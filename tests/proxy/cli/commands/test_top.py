@@ -86,6 +86,8 @@ def _in_a_terminal(listen: str) -> tuple[bytes, int]:
     import subprocess  # noqa: PLC0415
 
     ours, theirs = pty.openpty()
+    waiting = select.poll()  # unlike select, for descriptors of any number
+    waiting.register(ours, select.POLLIN)
     process = subprocess.Popen(
         [*SLOWTOK, "top", "--listen", listen, "--interval", "0.2"],
         stdin=theirs,
@@ -95,7 +97,7 @@ def _in_a_terminal(listen: str) -> tuple[bytes, int]:
     os.close(theirs)
     said, pressed = b"", False
     try:
-        while select.select([ours], [], [], WAIT_S)[0]:
+        while waiting.poll(WAIT_S * 1000):
             try:
                 said += os.read(ours, 65536)
             except OSError:  # the other side is closed
