@@ -1,4 +1,4 @@
-"""What exists and how it hangs together: a table of parts, and the routes.
+"""The composition root: makes all parts from the settings and connects them.
 
 Everything outside `/slowtok` goes to the relay. Read relay.py next.
 """

@@ -1,4 +1,4 @@
-"""How much of a prompt the engine took from its cache: by its word, by counters, or by the clock.
+"""Estimates the cached part of a prompt: by the engine's word, by counters, or by the clock.
 
 An engine that does not tell had at most the time that it took: prompt tokens that it could not have
 computed at the rate expected came from the cache. That says little of a few tokens and much of a

@@ -1,4 +1,4 @@
-"""What changed between a prompt and the earlier one, in words, and what to do about it."""
+"""Describes what changed between a prompt and the earlier one, and what to do about it."""
 
 from collections.abc import Mapping
 

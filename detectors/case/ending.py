@@ -1,4 +1,4 @@
-"""How a request is cut short: each way, why there is no verdict then, and what to look at.
+"""Endings that cut a request short: each with why there is no verdict, and what to look at.
 
 A request that was not cut short ended with the engine's own finish reason, with `http-error`, or
 with `complete` where the reply was not looked into (`case.Ending`).

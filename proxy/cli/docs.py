@@ -1,4 +1,4 @@
-"""What is generated in the documentation beside docs/causes.md, by `make docs`.
+"""Generates the documentation that `make docs` writes beside docs/causes.md.
 
 docs/settings.md: meanings are the comments of `config/defaults.toml`, kinds and limits the fields
 of `Settings`, options those of `slowtok serve`. And wherever a page explains the real request whose

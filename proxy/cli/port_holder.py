@@ -1,4 +1,4 @@
-"""Who listens at a port that cannot be had, as far as this user may see."""
+"""Finds who listens at a port that is taken, as far as this user may see."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a terminal shows of a running proxy: one line for each request, and what else happens."""
+"""The terminal of a running proxy: one line for each request, and what else happens."""
 
 import asyncio
 import sys

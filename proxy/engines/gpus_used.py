@@ -1,4 +1,4 @@
-"""Which GPUs a server uses. Pure: samples, facts and its environment in, indices out.
+"""Finds the GPUs that a server uses. Pure: samples, facts and its environment in, indices out.
 
 Strategy: what counts is where its process tree holds memory, by the driver's word. Where the driver
 does not say, the variables that hide GPUs from a process may. Numbers in them are CUDA's, which

@@ -1,4 +1,4 @@
-"""Which engine a request is for, where there are several: by its path and its model. Pure."""
+"""Chooses the engine for a request by its path and its model, where there are several. Pure."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""What earlier requests gave: kept in memory for the next one, and on disk for the next start."""
+"""The past of requests: kept in memory for the next one, and on disk for the next start."""

@@ -1,4 +1,4 @@
-"""What each setup gave: the learned side of the expectation, and what drift is held against.
+"""Learned rates of each setup: they narrow the expectation, and drift is held against them.
 
 Strategy: healthy rates of requests that had the engine to themselves make the baseline of this
 version of the engine: of those that were judged normal, and of those that nothing could be expected

@@ -1,4 +1,4 @@
-"""What went before at an engine, for the case of the request that comes now.
+"""The past of one engine, for the case of the request that comes now.
 
 Loads and verdicts are of this run of the proxy; rates and best readings outlive it (`past.kept`).
 """

@@ -1,4 +1,4 @@
-"""What a rate depends on: the key that rates are kept under.
+"""The keys that rates are kept under: all that a rate depends on.
 
 The engine's version is not in it: what is compared across versions is what drift shows.
 """

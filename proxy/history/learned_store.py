@@ -1,4 +1,4 @@
-"""What is kept on disk: read once at the start, written by a thread, and never waited for.
+"""The database of what was learned: read once at the start, written by a thread, never waited for.
 
 Whatever breaks costs only what the next start would have known: it is counted, and said in the
 status; the proxy goes on with what is in memory.

@@ -1,4 +1,4 @@
-"""What each engine process has served before: the first request of a shape may wait for code.
+"""Shapes of requests that each engine process has served: the first of a shape may wait for code.
 
 Nothing of it outlives this process of slowtok, or the engine's.
 """

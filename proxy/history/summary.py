@@ -1,4 +1,4 @@
-"""What was learned, as plain rows for the status."""
+"""Learned rates as plain rows for the status."""
 
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What slowtok uses of aiohttp beyond what aiohttp documents: all of it is here.
+"""All names of aiohttp that slowtok uses and aiohttp does not document.
 
 The names are looked at once, at start (`missing`). What only makes streams fast is left unused
 where it is gone; without the rest slowtok cannot serve, and says which name it misses.

@@ -1,4 +1,4 @@
-"""What happens to header fields on their way through, both ways. Pure."""
+"""Header fields on their way through, in both directions. Pure."""
 
 import re
 from functools import lru_cache

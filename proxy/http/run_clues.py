@@ -1,4 +1,4 @@
-"""What one request says about the run that it belongs to: its headers, base URL and body. Pure.
+"""Reads what a request says of its run: in its headers, its base URL and its body. Pure.
 
 The ids are foreign ones. They go no further than the process that groups requests, where a keyed
 hash takes their place. docs/agents.md has the table of clients, with sources.

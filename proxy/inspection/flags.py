@@ -1,4 +1,4 @@
-"""How the engine was started: settings that cost speed, each with why and what to do.
+"""Checks an engine's options: settings that cost speed, each with why and what to do.
 
 A default that is fine is never named, and a setting only where it matters: a layer split where
 there is a GPU to put layers on, threads where cores compute.

@@ -1,4 +1,4 @@
-"""What could not be inspected, and how to make it visible."""
+"""Lists what could not be inspected, and how to make it visible."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What fits where: weights, KV cache and free memory, on the GPUs or in RAM."""
+"""Checks what fits where: weights, KV cache and free memory, on the GPUs or in RAM."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

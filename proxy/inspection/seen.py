@@ -1,4 +1,4 @@
-"""What one look saw: plain values, all that the checks may know."""
+"""The result of one look, as plain values: all that the checks may know."""
 
 from dataclasses import dataclass, field
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""Everything that is known about one exchange, put together as a case."""
+"""Builds the case of a request from all that is known about it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

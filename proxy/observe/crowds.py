@@ -1,4 +1,4 @@
-"""Who was at an engine while a request waited for it, and while its prompt was read. Pure.
+"""Others at an engine while a request waited, and while its prompt was read. Pure.
 
 Two witnesses: the proxy's own requests, whose times are known, and the engine's slots or gauges,
 which show those that went past the proxy, too.

@@ -1,4 +1,4 @@
-"""Who else was at the engine: other requests beside one, and how many decoded with it."""
+"""Others at an engine while a request decoded, and how many of them decoded, too."""
 
 import statistics
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What happens beside the relay: from a finished exchange to a case, a diagnosis and the sinks.
+"""The observer: takes a finished exchange to its case, its diagnosis and the sinks.
 
 Nothing here may harm a request: whatever breaks is counted in `failures` by its place.
 """

@@ -1,4 +1,4 @@
-"""Which slot of a llama-server works for which request: how far prefills and whole replies are.
+"""Finds the slot of a llama-server that works for a request, and so how far the request is.
 
 A slot names its task by a number that no reply carries. So a slot is taken for a request's only
 where nothing else is possible: one request waits for its first token, one slot that was not there

@@ -102,7 +102,9 @@ class Events:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Serve one listener until it goes away."""
         if self._is_closed or len(self._listeners) >= self._max_listeners:
-            message = f"{self._max_listeners} listen already: close a page, or come back later"
+            message = (
+                f"too many listeners (limit {self._max_listeners}): close a page, or retry later"
+            )
             return error_page(503, message, "overloaded")
         listener = Listener()
         self._greet(listener)

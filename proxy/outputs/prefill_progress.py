@@ -1,4 +1,4 @@
-"""How far a prefill is: what its slot tells against a guess of the prompt's length. Pure."""
+"""Estimates how far a prefill is: its slot's count against a guess of the prompt's length. Pure."""
 
 from typing import Any
 

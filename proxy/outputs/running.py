@@ -1,4 +1,4 @@
-"""What runs now: one request on its way, as `/slowtok/status` shows it. Pure.
+"""One request on its way, as `/slowtok/status` shows it. Pure.
 
 The engine's own timings come at the end of a reply. Until then there are arrivals, and what slots
 tell where an engine has them. Where it has none, queue, load and prefill are one phase: waiting.

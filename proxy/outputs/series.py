@@ -1,4 +1,4 @@
-"""How one request went, over time: the lanes of `/slowtok/requests/ID/samples`. Pure.
+"""One request over time: the lanes of `/slowtok/requests/ID/samples`. Pure.
 
 A record has medians; a picture needs the way there. Each point is a sample as it was measured: of
 many, every n-th is taken, never a mean. Times are seconds since the request came.

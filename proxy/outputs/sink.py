@@ -1,4 +1,4 @@
-"""What takes finished requests: a sink, and one that also watches them on their way."""
+"""The two kinds of output: a sink of finished requests, and one that also follows them."""
 
 from typing import Any, Literal, Protocol, runtime_checkable
 

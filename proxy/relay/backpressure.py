@@ -1,4 +1,4 @@
-"""How much a client has not taken yet: in the transport's buffer, and in the kernel's.
+"""Back-pressure: bytes that a client has not taken yet, in the transport and in the kernel.
 
 The kernel takes a megabyte or more in a client's stead, so the transport's own buffer alone would
 show a slow reader only when it is far behind. Linux tells the bytes that it could not send yet

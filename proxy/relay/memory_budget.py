@@ -1,4 +1,4 @@
-"""What bodies, whole replies and slow readers hold in memory now, and the most they may together.
+"""Admission control: bounds the bytes that bodies, whole replies and slow readers hold together.
 
 Each process that relays has one count, which only its event loop touches. What a client or an
 engine sent is counted, by its size on the wire: what is read from it comes on top.
@@ -59,8 +59,9 @@ class MemoryBudget:
         return UpstreamError(
             status=503,
             ended="overloaded",
-            failed=f"slowtok has as many bytes in memory as it may have, and {what} is more",
-            check="come back in a moment, or raise max_held_bytes",
+            failed=f"memory limit reached: {what} needs more than is left of max_held_bytes"
+            f" ({self.limit_bytes / 2**20:,.0f} MiB)",
+            check="retry shortly, or raise max_held_bytes",
         )
 
     def let_go(self, exchange: Exchange, _written: asyncio.Task[object]) -> None:

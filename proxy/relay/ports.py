@@ -1,4 +1,4 @@
-"""What the relay needs of others: an engine to ask, and somebody to watch. Two narrow interfaces.
+"""The relay's two interfaces: engines to ask, and an observer to tell.
 
 In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
 observing process (workers/remote_engines.py, workers/remote_observer.py).

@@ -1,4 +1,4 @@
-"""What is known of how far a request is, beside its arrivals: for the live views alone.
+"""Progress of a request beside its arrivals, for the live views alone.
 
 Times are on the monotonic clock.
 """

@@ -1,4 +1,4 @@
-"""What a client sends: its body, whole where it has to be read, piece by piece otherwise."""
+"""A client's body: whole where it has to be read, piece by piece otherwise."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What breaks in observing costs the request nothing: it is counted, and the relay goes on."""
+"""A barrier for exceptions of the observer: they are counted, and the relay goes on."""
 
 from collections.abc import Mapping
 from typing import Any

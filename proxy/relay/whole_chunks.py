@@ -1,4 +1,4 @@
-"""Bytes of a chunked body that are nothing but whole chunks, as nearly every read of a stream is.
+"""Recognises reads that are nothing but whole chunks, as nearly every read of a stream is.
 
 Only what no two readers could take for different things passes for such: a size is plain, written
 without a sign, a zero before it or an extension, and the chunk is exactly as long.

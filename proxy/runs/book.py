@@ -1,4 +1,4 @@
-"""Which run each request belongs to, and the number and parent of its turn: bounded, in memory.
+"""The register of runs: which run a request belongs to, its turn and parent; bounded, in memory.
 
 Ids that clients sent are kept as keyed hashes only. The key lies in the state directory, so that a
 run that a client names goes on under the same id after a restart; what is known of its turns then

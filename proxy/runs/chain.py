@@ -1,4 +1,4 @@
-"""Which earlier request a prompt goes on from, by the hashes of its messages. Pure.
+"""Finds the earlier request that a prompt goes on from, by the hashes of its messages. Pure.
 
 A client without ids sends its whole conversation with each request. So a request whose messages
 begin with all messages of an earlier one continues it. Two that continue the same one are branches.

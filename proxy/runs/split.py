@@ -1,4 +1,4 @@
-"""Where the wall time of a run went: each moment is counted once. Pure.
+"""Splits the wall time of a run into parts; each moment is counted once. Pure.
 
 Where several requests run at the same time they share the moment equally. Where none does, the
 moment is the client's own: its tools, its thinking.

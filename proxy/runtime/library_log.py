@@ -1,4 +1,4 @@
-"""What libraries log, told as events: an error's kind and place; its text may hold a key."""
+"""Turns libraries' log messages into events: an error's kind and place; its text may hold a key."""
 
 import logging
 import traceback

@@ -1,4 +1,4 @@
-"""How late the event loop wakes: the proxy's own share in a delay."""
+"""Measures how late the event loop wakes: the proxy's own share in a delay."""
 
 import asyncio
 import sys

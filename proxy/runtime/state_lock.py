@@ -1,4 +1,4 @@
-"""Whether another slowtok uses the same state directory: told, and not forbidden.
+"""Detects another slowtok with the same state directory, which is told and not forbidden.
 
 Both can run: the database takes several writers. But two processes that rotate one log lose lines,
 and what one learns the other knows only when it starts again.

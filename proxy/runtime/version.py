@@ -1,4 +1,4 @@
-"""Which slowtok this is."""
+"""The version of this slowtok."""
 
 from importlib.metadata import PackageNotFoundError, version
 

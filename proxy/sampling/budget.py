@@ -1,4 +1,4 @@
-"""How often things are sampled so that sampling stays below its share of a core. Pure.
+"""Paces sampling so that it stays below its share of a core. Pure.
 
 Strategy: a leaky bucket. CPU time spent beyond the share allowed fills it; when it is full, the
 next level of `PACES` holds, which leaves out the dearest first and the fast tier last. A long

@@ -1,4 +1,4 @@
-"""Everything that the sampling process has said, kept for whoever asks about a window of time."""
+"""The readings of the sampling process, kept for whoever asks about a window of time."""
 
 import re
 from dataclasses import replace

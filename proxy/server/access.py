@@ -1,4 +1,4 @@
-"""What stands before everything that is answered: who is refused, and what cannot be relayed."""
+"""Access control before everything that is answered: who is refused, and what cannot be relayed."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING

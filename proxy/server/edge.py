@@ -161,6 +161,8 @@ def _is_own(message: "RawRequestMessage") -> bool:
 
 
 def _broken() -> ClientReply:
-    reply = error_response(500, "slowtok broke: its own log says more", "internal-error")
+    reply = error_response(
+        500, "internal error in slowtok; its own log says more", "internal-error"
+    )
     reply.force_close()
     return reply

@@ -1,4 +1,4 @@
-"""Where connections come in: the port, how many there may be, and a polite no beyond that.
+"""The listening socket and the connection limit; connections beyond it get a 503.
 
 A proxy that ran out of file descriptors would neither accept a client nor reach an engine. So it
 takes no more clients than it can serve, and tells the others at once to come back later.
@@ -27,18 +27,22 @@ SILENT_KEPT = 64  # connections that may be gone by now, beside as many as are h
 REFUSAL_S = 2.0  # at most, until a refused client has read why
 KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client that is long gone
 
-_WHY = {
-    "message": "slowtok has as many connections as it may have: come back in a moment, or raise"
-    " max_connections and the limit of open files (ulimit -n)",
-    "type": "slowtok_error",
-    "param": None,
-    "code": "overloaded",
-}
-_BODY = orjson.dumps({"error": _WHY})
-REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
-    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" % len(_BODY)
-) + _BODY
+
+def refusal_of(limit: int) -> bytes:
+    """Return the whole reply to a connection beyond the limit."""
+    why = {
+        "message": f"too many connections (limit {limit}): retry shortly, or raise max_connections"
+        " and the limit of open files (ulimit -n)",
+        "type": "slowtok_error",
+        "param": None,
+        "code": "overloaded",
+    }
+    body = orjson.dumps({"error": why})
+    head = (
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
+        b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    return head % len(body) + body
 
 
 class ConnectionLimiter:
@@ -51,6 +55,7 @@ class ConnectionLimiter:
         self._is_full = False
         self._server = server
         self._most = most
+        self._refusal = refusal_of(most)
         self._head_timeout_s = head_timeout_s
         self._tell = tell
         self._silent_since_s: dict[object, float] = {}  # connections that asked for nothing yet
@@ -69,7 +74,7 @@ class ConnectionLimiter:
             self._tell("connections-refused", most=self._most)
         self._is_full = True
         self.refused += 1
-        return _Refusal(self._refusing)
+        return _Refusal(self._refusing, self._refusal)
 
     def heard_of(self, protocol: object) -> None:
         """Take note that a connection has sent the head of a request."""
@@ -98,8 +103,8 @@ class _Refusal(asyncio.Protocol):
     what still comes is read and thrown away.
     """
 
-    def __init__(self, refusing: "set[_Refusal]") -> None:
-        self._refusing = refusing
+    def __init__(self, refusing: "set[_Refusal]", reply: bytes) -> None:
+        self._refusing, self._reply = refusing, reply
         self._said = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,7 +118,7 @@ class _Refusal(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._said and not self._transport.is_closing():
             self._said = True
-            self._transport.write(REFUSAL)
+            self._transport.write(self._reply)
             self._transport.write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:

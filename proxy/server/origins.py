@@ -1,4 +1,4 @@
-"""Who may talk to the proxy: the Host, Origin and Sec-Fetch rules. Pure.
+"""Rules for Host, Origin and Sec-Fetch: who may talk to the proxy. Pure.
 
 A page from anywhere can make a browser send requests to 127.0.0.1, and DNS rebinding can make a
 foreign name point there. So a request that names another host than this machine, or that a foreign

@@ -1,4 +1,4 @@
-"""Whether slowtok works with the aiohttp and the event loop that it finds, seen once at start.
+"""Tries slowtok on the aiohttp and the event loop that it finds, once at start.
 
 The names that it relies on are looked for, and one stream is relayed by the real parts, on loopback
 and a socket pair: what comes out has to be what went in, byte by byte.

@@ -1,4 +1,4 @@
-"""Where clients come in, as the command sees it: this process itself, or its workers."""
+"""The serving side as commands see it: this process itself, or its workers."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Which paths make the engine compute, and in which dialect they answer: one table."""
+"""The table of paths that make an engine compute, and of the dialect in which each answers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

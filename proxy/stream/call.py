@@ -1,4 +1,4 @@
-"""What a request asks for, read from its JSON body: model, streaming, and the prompt's fingerprint.
+"""Reads a request's JSON body: model, streaming, and the prompt's fingerprint.
 
 The prompt itself is never kept: a `PromptFingerprint` holds hashes of its blocks and pieces. They
 are Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.

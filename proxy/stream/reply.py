@@ -1,4 +1,4 @@
-"""What one reply has said of itself so far: counts, timings, how it ended.
+"""One reply as far as it was read: counts, timings, how it ended.
 
 Dialects write into a `Reply`; the meter reads it once at the end. Values are the engine's own,
 in the units of our records (seconds, tokens).

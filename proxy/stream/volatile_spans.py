@@ -1,4 +1,4 @@
-"""What in a prompt looks as if it changes from call to call: times, numbers, identifiers.
+"""Finds places of a prompt that seem to change from call to call: times, numbers, identifiers.
 
 Found by the digits in them. A mark says where one stands and of what kind it is; of its text there
 is a hash only, as of all of a prompt.

@@ -1,4 +1,4 @@
-"""Whether the loaded models fit, as /slowtok/status shows it: the doctor's words and numbers. Pure.
+"""Whether loaded models fit, for /slowtok/status: the doctor's words and numbers. Pure.
 
 Without traffic there is no case that a detector could judge; the doctor's check needs none.
 """

@@ -1,4 +1,4 @@
-"""What the observing process does for one worker: shows copies of its exchanges to the observer."""
+"""The observing process's side of one worker: shows copies of its exchanges to the observer."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

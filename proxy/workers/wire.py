@@ -1,4 +1,4 @@
-"""What goes between the processes, as plain values: an exchange, how far it is, and an engine."""
+"""Messages between the processes as plain values: an exchange, its progress, an engine."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""What to try next: the causes of the runs first, then what `slowtok doctor` would say. Pure."""
+"""Advice after a benchmark: causes of its runs first, then what `slowtok doctor` says. Pure."""
 
 import shlex
 from collections.abc import Iterable, Sequence

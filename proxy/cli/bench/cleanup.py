@@ -1,4 +1,4 @@
-"""What a slowtok that was brought up for a benchmark leaves behind where nothing came of it."""
+"""Removes the empty log and state directory that a failed benchmark leaves behind."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether one result is better than another, beyond noise. Pure.
+"""Compares two results: better, same or worse, beyond noise. Pure.
 
 The rule: two medians differ when the difference is more than the larger of 3 % of the first and
 twice the pooled spread of both. The median of three runs scatters by 0.67 of one run's standard

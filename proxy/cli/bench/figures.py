@@ -1,4 +1,4 @@
-"""What came out of a benchmark's runs: for each rate the median with its spread. Pure."""
+"""The figures of a benchmark: for each rate the median with its spread. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a benchmark sends. Pure.
+"""The requests that a benchmark sends. Pure.
 
 Strategy: decode and prefill are measured by different requests. A decode run has the short prompt
 of the guides and a long answer; a prefill run has a long prompt and a few words of answer. A

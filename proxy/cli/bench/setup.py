@@ -1,4 +1,4 @@
-"""What a result depends on: build, flags, model, context, machine; out of the status. Pure."""
+"""The setup of a result, out of the status: build, flags, model, context, machine. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a benchmark is sent: the slowtok that runs, or one of its own for the time."""
+"""The slowtok that a benchmark is sent to: the one that runs, or one of its own for the time."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""What the demo shows at its end: the table, the worst request in full, what to do next. Pure."""
+"""The end of the demo: the table, the worst request in full, what to do next. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the demo sends: each request with the outcome that it should have. Pure.
+"""The requests of the demo, each with the outcome that it should have. Pure.
 
 Strategy: the lengths are chosen from rates measured on the machine at hand, so that a healthy
 decode lasts about `DECODE_S` on a slow machine and on a fast one; the engine is told not to stop

@@ -1,4 +1,4 @@
-"""What was asked on the command line, as facts: the model, the machine, the context.
+"""The arguments of `slowtok fit` as facts: the model, the machine, the context.
 
 The numbers are read as a row of published measurements is, by
 `slowtok.detectors.expectation.published`; a model that is there, a file or a folder, is read

@@ -1,4 +1,4 @@
-"""Which records are meant: of a run, a model, a cause, or only slow ones. Pure."""
+"""Chooses records: of a run, a model, a cause, or only slow ones. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which time a report is about, and the time before that it is compared with. Pure."""
+"""The time that a report is about, and the time before it to compare with. Pure."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a report looks: light and dark by the reader's own choice, and on paper."""
+"""The style sheet of HTML reports: light and dark by the reader's choice, and on paper."""
 
 STYLE = """
 :root { color-scheme: light dark; --bg: #fff; --fg: #1c2024; --soft: #5d666f; --line: #d5dade;

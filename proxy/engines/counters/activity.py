@@ -1,4 +1,4 @@
-"""What an engine's counters gained around a request. Pure: the scrapes come from elsewhere."""
+"""The gain of an engine's counters around a request. Pure: the scrapes come from elsewhere."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque

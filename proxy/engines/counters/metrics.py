@@ -1,4 +1,4 @@
-"""What an engine's `/metrics` page counts, as one value, and what it gained between two. Pure.
+"""Reads an engine's `/metrics` page into one value, and the gain between two. Pure.
 
 Strategy: only the lines that are wanted go through the parser. The page of a vLLM is 58 KiB for one
 engine, nearly all of it histogram buckets: 7 to 13 ms as a whole, 0.3 to 0.5 ms so.

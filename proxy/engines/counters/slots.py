@@ -1,4 +1,4 @@
-"""What a llama-server's slots are at: shows also what does not come through the proxy.
+"""Reads a llama-server's slots, which also show requests that pass slowtok by.
 
 `/slots` wakes a sleeping model and keeps one awake, so it is asked only while a request of ours is
 at the engine anyway. How far a slot is has been told since b9276; the prompt's length is not told.

@@ -1,4 +1,4 @@
-"""What a llama-server was asked to do: its command line, its environment, its own defaults."""
+"""Reads a llama-server's options: command line, environment, its own defaults."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which child of Ollama runs a model, and what that child was asked to do.
+"""Finds the child of Ollama that runs a model, and reads its options.
 
 Since 0.30 (2026-05) a model in a GGUF file runs in a llama-server of its own, with its own port on
 loopback; before, and for models in other files, in an `ollama runner` (llm/llama_server.go,

@@ -1,1 +1,1 @@
-"""What model files and an engine's own words say of a model: shape, size, KV cache."""
+"""Facts about models, from their files and from engines: shape, size, KV cache."""

@@ -1,4 +1,4 @@
-"""Where the folder of a model lies on this machine: a path, or a name in the Hugging Face cache."""
+"""Finds a model's folder on this machine: a path, or a name in the Hugging Face cache."""
 
 from collections.abc import Mapping
 from pathlib import Path

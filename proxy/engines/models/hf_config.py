@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` says of a model: layers, experts, KV cache, quantisation. Pure.
+"""Reads a Hugging Face `config.json`: layers, experts, KV cache, quantisation. Pure.
 
 Names differ between architectures; those that mean the same are listed together. Where a config
 describes several networks the one that writes text counts.

@@ -1,4 +1,4 @@
-"""How many bytes of keys and values one token adds: added up over layers; a GGUF's own layers.
+"""Bytes of keys and values that one token adds, summed over layers; a GGUF's own layers.
 
 Counted is what decode reads at 16 bits: layers that share another's cache read it again. Layers
 without attention (`head_count_kv` 0, or recurrent) add nothing; what they keep is the same at any

@@ -1,4 +1,4 @@
-"""How an engine's options change the weights of a model's files when it loads them.
+"""The effect of an engine's options on a model's weights when it loads them.
 
 Sources: vLLM 0.32 and SGLang 0.5.23 (read as sources). Both cast plain weights to one type: their
 `auto` takes the config's, and 16 bits for 32-bit checkpoints (`_resolve_auto_dtype` of

@@ -1,4 +1,4 @@
-"""What a chat template does to earlier turns, told by the words of its text. Pure.
+"""Reads from a chat template's text how it treats earlier turns. Pure.
 
 The text of a template is the model's, not a user's; still only the habits found in it are kept.
 

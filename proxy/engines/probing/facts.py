@@ -1,4 +1,4 @@
-"""What the engines' probes and command lines say, before it is merged into `ServerFacts`."""
+"""Facts from engines' probes and command lines, before they become `ServerFacts`."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Which engine answers at an address: told by its replies, never by its port.
+"""Recognises the engine at an address by its replies, never by its port.
 
 Nothing asked here loads a model or wakes one: all are GETs that the engines answer from memory.
 """

@@ -1,4 +1,4 @@
-"""Whether an upstream runs on this machine: only then do its samples and hardware count.
+"""Tells whether an upstream runs on this machine: only then its samples and hardware count.
 
 An address of this machine is not enough: what listens there may only pass bytes on. Behind a tunnel
 the engine is on another machine; behind a reverse proxy or a gateway it is wherever that says, so

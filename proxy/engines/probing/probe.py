@@ -1,4 +1,4 @@
-"""Which questions to ask which engine: all of what it says of itself, and where its slots are."""
+"""The questions for each engine: all that it says of itself, and where its slots are."""
 
 import aiohttp
 

@@ -1,4 +1,4 @@
-"""When to ask a store again that has just failed: after a pause that doubles."""
+"""A circuit breaker: a store that has just failed is asked again after a pause that doubles."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which machines may learn from each other: those with the same card, for the same work. Pure.
+"""The key of machines that may learn from each other: same card, same work. Pure.
 
 Strategy: a setup as it is kept on this machine has the GPU's uuid in it. Here the uuid is taken
 out and the kind of card put in. Both leave this machine as hashes only: no store has a place for

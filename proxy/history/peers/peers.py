@@ -1,4 +1,4 @@
-"""What other machines with the same card gave, and what this one tells them.
+"""Rates of other machines with the same card, and the rates that this one tells them.
 
 Strategy: this machine's own rates stay where they always were (`past.kept`). The store holds one
 small row for each card and setup, which only that card's machine writes, so that nobody waits for

@@ -1,4 +1,4 @@
-"""What is so now, as Prometheus metrics; what is not known has no sample. Pure."""
+"""Prometheus metrics of the present state; what is not known has no sample. Pure."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""What is so at this moment, for outputs that show more than finished requests. Pure."""
+"""The present state, for outputs that show more than finished requests. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""What does not change about one AMD GPU, as `GpuFacts`.
+"""Constant facts of one AMD GPU, as `GpuFacts`.
 
 Strategy: what the driver keeps in memory is always asked; what it must ask the GPU for only while
 that is awake. The name is in a table that comes with Mesa and ROCm (libdrm's `amdgpu.ids`).

@@ -1,4 +1,4 @@
-"""What the amdgpu driver writes into sysfs, read and turned into numbers.
+"""Reads the numbers that the amdgpu driver writes into sysfs.
 
 Sources: the kernel's amdgpu documentation (thermal.rst, driver-misc.rst) and amdgpu_pm.c. Of the
 files there, `pcie_bw` is never read: it sleeps a second in the kernel (nvtop issue 208).

@@ -1,4 +1,4 @@
-"""Which processes hold memory on an AMD GPU, how much of it was moved out, how busy each keeps it.
+"""Processes on an AMD GPU: the memory that each holds, how much was moved out, how busy it is.
 
 Strategy: the kernel tells it in the fdinfo of every descriptor of /dev/dri, and finding those costs
 a readlink for each descriptor of each process. So a watched server is searched whole every 2 s, all

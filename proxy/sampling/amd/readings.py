@@ -1,4 +1,4 @@
-"""What an AMD GPU is asked again and again, one reading for each thing.
+"""Readings of an AMD GPU that are taken again and again, one for each thing.
 
 A reading names each of its fields, with None for what could not be read.
 """

@@ -1,4 +1,4 @@
-"""What macmon prints, as the facts and samples of an Apple GPU. Pure.
+"""Reads macmon's lines as facts and samples of an Apple GPU. Pure.
 
 Source of the fields: macmon 0.8.2, `src_lib/metrics.rs` and `src_app/main.rs`; up to 0.7 there was
 only `gpu_usage`, clock and load together.

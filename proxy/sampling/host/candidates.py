@@ -1,4 +1,4 @@
-"""Who may be behind a socket whose owner's open files may not be read.
+"""Finds possible owners of a socket where processes' open files may not be read.
 
 A service runs as a user of its own (Ollama's installer makes one), slowtok as a person. What is
 readable of everybody's processes then: name, command line, parent, user, and the sockets of the

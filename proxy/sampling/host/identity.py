@@ -1,4 +1,4 @@
-"""What a server's process says of itself: command line, environment, children.
+"""Reads a server process's identity: command line, environment, children.
 
 Only what tells how the server is set up leaves this module, and nothing secret.
 """

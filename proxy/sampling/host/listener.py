@@ -1,4 +1,4 @@
-"""Which process listens on a port: /proc/net/tcp names the socket, a process's files its owner.
+"""Finds the process that listens on a port: /proc/net/tcp names the socket, its files the owner.
 
 Strategy: reading the socket table costs milliseconds, looking through the open files of all
 processes tens of them, so that is done only for a socket that was not seen before. Where another

@@ -1,4 +1,4 @@
-"""Which other programs use the CPU: the few largest, looked at seldom.
+"""Samples other programs that use the CPU: the few largest, looked at seldom.
 
 Strategy: two looks at every process, a second or more apart, and what each has used in between.
 A look at some hundred processes takes milliseconds, so looks hold to a share of their own; and

@@ -1,4 +1,4 @@
-"""What listens on one port of a Linux machine, followed over restarts, and how it fares."""
+"""Follows the server that listens on one port of a Linux machine, over its restarts."""
 
 import time
 from typing import Any

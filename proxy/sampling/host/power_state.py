@@ -1,4 +1,4 @@
-"""What the operating system says of power and of process numbers: facts that may change in use."""
+"""Facts of the operating system that may change in use: power, and process numbers."""
 
 from pathlib import Path
 

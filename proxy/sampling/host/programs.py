@@ -1,4 +1,4 @@
-"""Which program a process is, by its command line: an engine, or one that only passes bytes on.
+"""Recognises a program by its command line: an engine, or one that only passes bytes on.
 
 Pure. A program that passes bytes on is never taken for the engine: its CPU and memory say nothing,
 and the engine behind it may be on another machine.

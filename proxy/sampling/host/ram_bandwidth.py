@@ -1,4 +1,4 @@
-"""How fast this machine reads its memory: what bounds decoding on a CPU.
+"""Measures how fast this machine reads its memory, which bounds decoding on a CPU.
 
 Strategy: libc's memchr looks for a byte that is not there, in buffers that together are far larger
 than the caches, one per core. It only reads, is vectorised in most libraries, and ctypes lets the

@@ -1,4 +1,4 @@
-"""Which fields of its samples a GPU cannot give, and why, in words for people."""
+"""Fields that a GPU cannot give, with the reason in words for people."""
 
 import sys
 from collections.abc import Mapping

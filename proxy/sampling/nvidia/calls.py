@@ -1,4 +1,4 @@
-"""How one GPU is asked: each call's failures are sorted once, and each value gets its unit.
+"""Calls to one GPU: failures are sorted once, and each value gets its unit.
 
 `nvml` is the module `pynvml`, or anything that has the same functions: nothing here imports it.
 Sources: nvml.h of CUDA 13.4 for meanings and units, and the error values of nvidia-ml-py 13.615.

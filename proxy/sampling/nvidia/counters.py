@@ -1,4 +1,4 @@
-"""What a GPU counts up: bytes over PCIe, time throttled, energy.
+"""Counters of a GPU: bytes over PCIe, time throttled, energy.
 
 Field ids and meanings are from nvml.h of CUDA 12.9 and 13.4.
 """

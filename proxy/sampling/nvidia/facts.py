@@ -1,4 +1,4 @@
-"""What does not change about one NVIDIA GPU, asked when it is opened.
+"""Constant facts of one NVIDIA GPU, read when it is opened.
 
 What failed then in a way that may pass is asked again; limits that software may move, too.
 """

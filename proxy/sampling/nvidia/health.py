@@ -1,4 +1,4 @@
-"""What changes seldom about one NVIDIA GPU and costs much to ask: heat of the memory, faults, feed.
+"""Slow and expensive readings of one NVIDIA GPU: heat of the memory, faults, power feed.
 
 Field ids and meanings are from nvml.h of CUDA 13.4.
 """

@@ -1,4 +1,4 @@
-"""What has memory and processes of its own: a whole GPU, or one of the slices (MIG) it is cut into.
+"""A GPU's parts with memory and processes of their own: the whole GPU, or its MIG slices.
 
 A slice is asked by a handle of its own; everything else is known of the whole GPU alone.
 """

@@ -1,4 +1,4 @@
-"""Which processes hold memory on a GPU, and how busy each keeps it."""
+"""Processes that hold memory on a GPU, and how busy each keeps it."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What vLLM adds to replies with `--enable-per-request-metrics`, whatever the API."""
+"""Fields that vLLM adds with `--enable-per-request-metrics`, whatever the API."""
 
 from collections.abc import Mapping
 from typing import Any
