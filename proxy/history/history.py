@@ -3,7 +3,7 @@
 Loads and verdicts are of this run of the proxy; rates and best readings outlive it (`past.kept`).
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.loads import Loads
 from slowtok.proxy.history.peak_readings import Best, seen_in
 from slowtok.proxy.history.served import Served
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 RECENT = 5  # judged requests
 RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
@@ -40,7 +41,7 @@ class EngineHistory:
         self._baselines = baselines
         self._loads = Loads()
         self._served = Served()
-        self._judged: OrderedDict[_Configuration, deque[_Judged]] = OrderedDict()
+        self._judged: BoundedMap[_Configuration, deque[_Judged]] = BoundedMap(MAX_CONFIGURATIONS)
 
     def of(self, case: Case, idle: Sequence[GpuSample] = ()) -> History:
         """Return what went before; for a case that has its expectation and its samples.
@@ -89,10 +90,9 @@ class EngineHistory:
         causes = tuple([cause for cause, finding in named if not finding.informational])
         judged = _Judged(case.timeline.accepted_at_s, causes)
         key = _configuration(case)
-        self._judged.setdefault(key, deque(maxlen=RECENT)).appendleft(judged)
-        self._judged.move_to_end(key)
-        while len(self._judged) > MAX_CONFIGURATIONS:
-            self._judged.popitem(last=False)
+        recent = self._judged.get(key) or deque(maxlen=RECENT)
+        recent.appendleft(judged)
+        self._judged[key] = recent
 
     def _recent(self, case: Case) -> list[_Judged]:
         """Return the newest judged requests of this configuration, the newest first."""

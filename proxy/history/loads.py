@@ -5,7 +5,7 @@ in the GPU memory that its processes took. What was there before the first reque
 too, to compare later loads with, but is no load that was noticed: nobody knows when it was.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from slowtok.detectors.case.case import Case, ModelLoad
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.history.gpu_memory import Held, held_over_time, last_rise, lowest
 from slowtok.proxy.history.keys import gpus_of, model_of
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 MAX_LOADS = 20
 MAX_ENGINES = 64
@@ -74,7 +75,7 @@ class Loads:
     """The loads of all engines; nothing of it outlives the process."""
 
     def __init__(self) -> None:
-        self._engines: OrderedDict[str, _Engine] = OrderedDict()
+        self._engines: BoundedMap[str, _Engine] = BoundedMap(MAX_ENGINES)
 
     def of(self, case: Case, idle: Sequence[GpuSample] = ()) -> tuple[ModelLoad, ...]:
         """Take note of what the case shows, and return the engine's loads, the newest first.
@@ -105,12 +106,7 @@ class Loads:
 
     def _engine(self, case: Case) -> _Engine:
         name = case.server.url or case.server.name or case.server.kind
-        engine = self._engines.get(name)
-        if engine is None:
-            engine = self._engines[name] = _Engine()
-        self._engines.move_to_end(name)
-        while len(self._engines) > MAX_ENGINES:
-            self._engines.popitem(last=False)
+        engine = self._engines[name] = self._engines.get(name) or _Engine()
         return engine
 
 

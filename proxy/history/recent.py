@@ -5,11 +5,12 @@ from the load of the model on was there then, too. Nothing of it outlives this p
 """
 
 import statistics
-from collections import OrderedDict, deque
+from collections import deque
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.history.keys import BaselineKey
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 MAX_KEPT = 8
 """The median of so many is the usual rate: what is new is told before it has become usual."""
@@ -44,7 +45,7 @@ class Recent:
     """Rates by setup, process and load."""
 
     def __init__(self) -> None:
-        self._rates: OrderedDict[tuple[BaselineKey, _Process], deque[_Rate]] = OrderedDict()
+        self._rates: BoundedMap[tuple[BaselineKey, _Process], deque[_Rate]] = BoundedMap(MAX_SETUPS)
 
     def add(self, case: Case, setup: BaselineKey, *, healthy: bool) -> None:
         """Take note of a rate, where it is known which process gave it."""
@@ -52,11 +53,9 @@ class Recent:
         if process is None or tps is None:
             return
         key = (setup, process)
-        rates = self._rates.setdefault(key, deque(maxlen=MAX_KEPT))
+        rates = self._rates.get(key) or deque(maxlen=MAX_KEPT)
         rates.append(_Rate(tps, case.envelope.roofline_tps, healthy))
-        self._rates.move_to_end(key)
-        while len(self._rates) > MAX_SETUPS:
-            self._rates.popitem(last=False)
+        self._rates[key] = rates
 
     def of(self, case: Case, setup: BaselineKey) -> Usual:
         """Return what this setup gave just before on the very process and load of the case.

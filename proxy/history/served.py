@@ -3,13 +3,14 @@
 Nothing of it outlives this process of slowtok, or the engine's.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slowtok.detectors.analysis.phase_loss import is_error
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.history.keys import model_of, octave_of
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 MAX_PROCESSES = 64
 
@@ -35,7 +36,7 @@ class Served:
     """Counts by process and by the length of the prompt that was computed."""
 
     def __init__(self) -> None:
-        self._lives: OrderedDict[_Process, _Life] = OrderedDict()
+        self._lives: BoundedMap[_Process, _Life] = BoundedMap(MAX_PROCESSES)
 
     def before(self, case: Case) -> Before | None:
         """Return what the process of a case had served; None of one never seen at work."""
@@ -52,11 +53,7 @@ class Served:
         life = self._life(case) or _Life(case.timeline.accepted_at_s)
         life.at_s = case.timeline.accepted_at_s
         life.by_octave[octave_of(case.timeline.tokens.processed)] += 1
-        key = _process(case)
-        self._lives[key] = life
-        self._lives.move_to_end(key)
-        while len(self._lives) > MAX_PROCESSES:
-            self._lives.popitem(last=False)
+        self._lives[_process(case)] = life
 
     def _life(self, case: Case) -> _Life | None:
         """Return a process's life; None where it was found anew since it was last seen at work."""

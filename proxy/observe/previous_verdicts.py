@@ -1,10 +1,9 @@
 """The last verdict on each model, which the next reply of that model tells."""
 
-from collections import OrderedDict
-
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 KEEP_MODELS = 256
 
@@ -13,7 +12,7 @@ class PreviousVerdicts:
     """Keeps the verdict on the request that ended last, whichever was concluded last."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._last: BoundedMap[str, tuple[float, str]] = BoundedMap(KEEP_MODELS)
 
     def note(self, exchange: Exchange, diagnosis: Diagnosis) -> None:
         """Take note of a verdict; one that is known already, or an older one, changes nothing."""
@@ -22,9 +21,6 @@ class PreviousVerdicts:
         if known is not None and known[0] >= ended_at_s:
             return
         self._last[model] = (ended_at_s, headers.previous(exchange.request_id, diagnosis))
-        self._last.move_to_end(model)
-        if len(self._last) > KEEP_MODELS:
-            self._last.popitem(last=False)
 
     def header(self, model: str | None) -> dict[str, str]:
         """Return the header that tells of it; none before the first."""

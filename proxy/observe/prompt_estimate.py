@@ -4,14 +4,12 @@ No engine tells a prompt's length while it reads it. What is known at once are i
 many of them made a token, and how many tokens a second were read, earlier requests have shown.
 """
 
-from collections import OrderedDict, deque
-from typing import TypeVar
+from collections import deque
 
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.progress import PromptEstimate
-
-T = TypeVar("T")
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 KEEP_PER_MODEL = 8  # the newest: what a client sends changes. No published source.
 KEEP_MODELS = 64
@@ -24,8 +22,8 @@ class PromptEstimates:
     """Learns from finished requests."""
 
     def __init__(self) -> None:
-        self._sizes: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
-        self._tps: OrderedDict[str, float] = OrderedDict()
+        self._sizes: BoundedMap[str, deque[tuple[int, int]]] = BoundedMap(KEEP_MODELS)
+        self._tps: BoundedMap[str, float] = BoundedMap(KEEP_MODELS)
 
     def learn(self, served_by: str, exchange: Exchange, case: Case) -> None:
         """Keep what a finished request showed of its model."""
@@ -35,9 +33,9 @@ class PromptEstimates:
         if exchange.prompt is not None:
             sizes = self._sizes.get(served_by) or deque(maxlen=KEEP_PER_MODEL)
             sizes.append((exchange.prompt.chars, tokens.prompt or 0))
-            _keep(self._sizes, served_by, sizes)
+            self._sizes[served_by] = sizes
         if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
-            _keep(self._tps, served_by, case.phases.prefill_tps)
+            self._tps[served_by] = case.phases.prefill_tps
 
     def guess(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
@@ -52,11 +50,3 @@ class PromptEstimates:
             new_tokens=max(tokens - round(same * per_char), 0),
             tps=self._tps.get(served_by),
         )
-
-
-def _keep(kept: OrderedDict[str, T], served_by: str, value: T) -> None:
-    """Put it in, at the end; the oldest make room."""
-    kept[served_by] = value
-    kept.move_to_end(served_by)
-    while len(kept) > KEEP_MODELS:
-        kept.popitem(last=False)

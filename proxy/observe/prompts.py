@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import PromptPrefix, Repeat
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.stream.call import PromptFingerprint, common_chars, compare
 
@@ -44,7 +45,7 @@ class Prompts:
     def __init__(self) -> None:
         self._fingerprints: OrderedDict[str, deque[tuple[float, PromptFingerprint]]] = OrderedDict()
         self._chars = 0  # of all of them
-        self._tries: OrderedDict[tuple[str, int], _Tries] = OrderedDict()
+        self._tries: BoundedMap[tuple[str, int], _Tries] = BoundedMap(KEEP_TRIES)
 
     def compare(self, served_by: str, new: PromptFingerprint, at_s: float) -> PromptPrefix | None:
         """Compare a prompt with the earlier one of its conversation; None for the first."""
@@ -97,9 +98,6 @@ class Prompts:
         count, earlier_s = (0, 0.0) if before is None else (before.count, before.spent_s)
         repeat = Repeat(count=count + 1, spent_s=earlier_s + spent_s, ended=ended)
         self._tries[key] = _Tries(at_s, repeat)
-        self._tries.move_to_end(key)
-        while len(self._tries) > KEEP_TRIES:
-            self._tries.popitem(last=False)
 
     def remember(self, served_by: str, new: PromptFingerprint, at_s: float) -> None:
         """Keep the fingerprint of a prompt that an engine has served."""

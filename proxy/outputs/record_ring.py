@@ -5,18 +5,18 @@ A record as bytes takes a quarter of the memory that its objects take.
 
 import asyncio
 import itertools
-from collections import OrderedDict
 from typing import Any
 
 import orjson
+
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 
 class RecordRing:
     """Keeps the newest records by id, and lets a reader wait for one that is about to come."""
 
     def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._records: OrderedDict[str, bytes] = OrderedDict()
+        self._records: BoundedMap[str, bytes] = BoundedMap(keep)
         self._pending: dict[str, asyncio.Event | None] = {}  # an event where somebody waits
 
     def expect(self, request_id: str) -> None:
@@ -27,8 +27,6 @@ class RecordRing:
         """Keep a record; the oldest goes when there are too many."""
         written = memoryview(orjson.dumps(record, default=str))
         self._records[record["id"]] = bytes(written)  # orjson's own holds up to twice as much
-        while len(self._records) > self._keep:
-            self._records.popitem(last=False)
         if event := self._pending.pop(record["id"], None):
             event.set()
 

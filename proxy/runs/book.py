@@ -6,19 +6,19 @@ is what the log tells.
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from slowtok.proxy.http.run_clues import By, Clues, shown_name
 from slowtok.proxy.runs.chain import Chain, Found, How, Link, Messages
-
-T = TypeVar("T")
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 KEEP_RUNS = 1024
 KEEP_ALIASES = 8192  # foreign ids, as hashes, that lead to a run
+KEEP_AGENTS = 256  # of one run
 KEEP_OPEN = 4096  # requests that are on their way, or ended just now
 MAX_IDLE_S = 3600.0
 """After so long the same name begins another run: an agent that is started every night has the same
@@ -63,7 +63,7 @@ class _Run:
     seen_s: float
     turns: int = 0
     last_ended: _Turn | None = None
-    last_of: OrderedDict[str, _Turn] = field(default_factory=OrderedDict)
+    last_of: BoundedMap[str, _Turn] = field(default_factory=partial(BoundedMap, KEEP_AGENTS))
 
 
 @dataclass(slots=True, eq=False)
@@ -91,10 +91,12 @@ class Book:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
-        self._aliases: OrderedDict[str, str] = OrderedDict()  # hash of a foreign id -> run
-        self._open: OrderedDict[str, _Open] = OrderedDict()
-        self._traces: OrderedDict[str, int] = OrderedDict()  # requests of each trace
+        self._runs: BoundedMap[str, _Run] = BoundedMap(KEEP_RUNS)
+        self._aliases: BoundedMap[str, str] = BoundedMap(
+            KEEP_ALIASES
+        )  # hash of a foreign id -> run
+        self._open: BoundedMap[str, _Open] = BoundedMap(KEEP_OPEN)
+        self._traces: BoundedMap[str, int] = BoundedMap(KEEP_ALIASES)  # requests of each trace
         self._chain = Chain()
 
     def place(self, request: str, clues: Clues | None, at_s: float, unix_s: float) -> Place | None:
@@ -148,7 +150,7 @@ class Book:
             known.turn.ended_s = at_s
             known.run.seen_s = max(known.run.seen_s, at_s)
             known.run.last_ended = known.turn
-        _keep(known.run.last_of, known.turn.agent, known.turn, 256)
+        known.run.last_of[known.turn.agent] = known.turn
         if known.link is not None:
             known.link.ended, known.link.failed, known.link.seen_s = True, failed, at_s
         if response:
@@ -235,24 +237,24 @@ class Book:
 
     def _new(self, run_id: str, by: By, name: str | None, at_s: float) -> _Run:
         run = _Run(run_id, by, name, at_s)
-        _keep(self._runs, run_id, run, KEEP_RUNS)
+        self._runs[run_id] = run
         return run
 
     def _alias(self, name: str, run: _Run) -> None:
-        _keep(self._aliases, name, run.id, KEEP_ALIASES)
+        self._aliases[name] = run.id
 
     def _enter(
         self, request: str, run: _Run, by: By, clues: Clues, found: Found | None, at_s: float
     ) -> _Open:
         run.turns += 1
         run.seen_s = max(run.seen_s, at_s)
-        _keep(self._runs, run.id, run, KEEP_RUNS)
+        self._runs[run.id] = run
         turn = _Turn(run.turns, self._agent(clues), at_s)
         trace = _trace_of(clues)
         if trace is not None:
-            _keep(self._traces, trace, self._traces.get(trace, 0) + 1, KEEP_ALIASES)
+            self._traces[trace] = self._traces.get(trace, 0) + 1
         known = _Open(run, turn, by, trace, self._parent(run, turn, clues, found))
-        _keep(self._open, request, known, KEEP_OPEN)
+        self._open[request] = known
         return known
 
     def _parent(self, run: _Run, turn: _Turn, clues: Clues, found: Found | None) -> _Turn | None:
@@ -287,11 +289,3 @@ class Book:
 
 def _trace_of(clues: Clues) -> str | None:
     return next((said for by, said in clues.ids if by == "trace"), None)
-
-
-def _keep(kept: OrderedDict[str, T], name: str, value: T, most: int) -> None:
-    """Put it in, at the end; the oldest make room."""
-    kept[name] = value
-    kept.move_to_end(name)
-    while len(kept) > most:
-        kept.popitem(last=False)

@@ -1,11 +1,11 @@
 """The engines, as a worker sees them: another process looks at them, and chooses among several."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from slowtok.proxy.engines.routing import MODEL_LISTS
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import RemoteDirectory, RemoteEngine
 
@@ -23,7 +23,7 @@ class RemoteEngines:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.known = RemoteDirectory()  # until it is told
-        self._chosen: OrderedDict[tuple[str | None, str], RemoteEngine] = OrderedDict()
+        self._chosen: BoundedMap[tuple[str | None, str], RemoteEngine] = BoundedMap(KEEP_CHOSEN)
 
     @property
     def several(self) -> bool:
@@ -49,9 +49,6 @@ class RemoteEngines:
         if chosen is None:
             return before
         self._chosen[model, path] = chosen
-        self._chosen.move_to_end((model, path))
-        while len(self._chosen) > KEEP_CHOSEN:
-            self._chosen.popitem(last=False)
         return chosen
 
     async def merged_list(

@@ -6,7 +6,7 @@ without it. Tokens are counted here: only four times a second is told how far ea
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
 from slowtok.proxy.observe.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.outputs.headers import server_timing
 from slowtok.proxy.relay.exchange import Exchange
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.workers.channel import Channel
@@ -34,7 +35,7 @@ class RemoteObserver:
         self._loop_lag = loop_lag
         self._live: dict[str, Exchange] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
-        self._previous: OrderedDict[str, str] = OrderedDict()  # as last told, by model
+        self._previous: BoundedMap[str, str] = BoundedMap(KEEP_MODELS)  # as last told, by model
         self._diagnosed: set[str] = set()  # whole replies of which all has been told
         self.failures: Counter[str] = Counter()
         self._meanwhile = WorkQueue(self.failures, "prompt fingerprint", after_s=PRINT_AFTER_S)
@@ -130,9 +131,6 @@ class RemoteObserver:
         if asked.cancelled() or not (previous := asked.result()):
             return
         self._previous[model] = previous
-        self._previous.move_to_end(model)
-        if len(self._previous) > KEEP_MODELS:
-            self._previous.popitem(last=False)
 
     def _whole(self, exchange: Exchange) -> tuple[Any, ...]:
         exchange.loop_lag_s = self._loop_lag(exchange.accepted_at_s)

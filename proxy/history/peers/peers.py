@@ -10,7 +10,6 @@ was learned waits, the newest of each setup; nothing is lost, since the next row
 import contextlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from slowtok.proxy.history.peers.breaker import Breaker
 from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.store import Store, extra_of, in_words, open_store, shown
 from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 REFRESH_S = 60.0
 SHORTEST_WAIT_S = 0.05
@@ -54,9 +54,9 @@ class Peers:
         self._now_s = now_s
         self._breaker = Breaker(now_s)
         self._lock = threading.Lock()  # held for single steps in memory only
-        self._told: OrderedDict[PeerKey, Told] = OrderedDict()
-        self._wanted: OrderedDict[PeerKey, None] = OrderedDict()
-        self._unsent: OrderedDict[PeerKey, tuple[Rate, ...]] = OrderedDict()
+        self._told: BoundedMap[PeerKey, Told] = BoundedMap(MAX_PLACES)
+        self._wanted: BoundedMap[PeerKey, None] = BoundedMap(MAX_PLACES)
+        self._unsent: BoundedMap[PeerKey, tuple[Rate, ...]] = BoundedMap(MAX_PLACES)
         self._state = _NOT_ASKED
         self._reads = self._writes = self._unreadable = 0
         self.failures = 0
@@ -79,14 +79,14 @@ class Peers:
         with self._lock:
             told = self._told.get(place, Told())
             if told.at_s is None or self._now_s() - told.at_s >= REFRESH_S:
-                _keep(self._wanted, place, None)
+                self._wanted[place] = None
                 self._nudged.set()
         return told
 
     def tell(self, place: PeerKey, rates: Sequence[Rate]) -> None:
         """Let the others know this card's newest healthy rates of a setup."""
         with self._lock:
-            _keep(self._unsent, place, tuple(rates[-rows.MAX_OF_A_CARD :]))
+            self._unsent[place] = tuple(rates[-rows.MAX_OF_A_CARD :])
             self._nudged.set()
 
     def status(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Peers:
         others = tuple(rates for rates in read.values() if rates)
         told = Told(mine=mine, others=others, at_s=self._now_s())
         with self._lock:
-            _keep(self._told, place, told)
+            self._told[place] = told
             self._wanted.pop(place, None)
         return told
 
@@ -214,11 +214,3 @@ def open_peers(settings: Settings) -> Peers | None:
     except ValueError:
         raise settings.fault("baselines_url", "cannot be used as a URL") from None
     return Peers(store, named=shown(url))
-
-
-def _keep(kept: OrderedDict[PeerKey, Any], place: PeerKey, value: object) -> None:
-    """Put it in, at the end; the oldest make room."""
-    kept[place] = value
-    kept.move_to_end(place)
-    while len(kept) > MAX_PLACES:
-        kept.popitem(last=False)

@@ -4,7 +4,6 @@ Whatever breaks there costs traces and metrics, never a request: what comes too 
 made and what cannot be sent is counted.
 """
 
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from slowtok.detectors.case.case import Case
@@ -14,6 +13,7 @@ from slowtok.proxy.outputs.otel.metrics import Instruments
 from slowtok.proxy.outputs.otel.spans import Spans, Trace
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.background_writer import BackgroundWriter
+from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.runtime.version import own_version
 
 MAX_QUEUED = 1000  # requests that wait to be told
@@ -30,7 +30,7 @@ class Otel:
     """Tells an OTLP receiver at `endpoint` of each generation."""
 
     def __init__(self, endpoint: str) -> None:
-        self._traces: OrderedDict[str, Trace] = OrderedDict()
+        self._traces: BoundedMap[str, Trace] = BoundedMap(MAX_TRACES)
         self._providers = open_providers(endpoint, self._count_lost)
         version = own_version()
         self._spans = Spans(self._providers.tracer("slowtok", version), self._providers.ids)
@@ -50,8 +50,6 @@ class Otel:
         if step != "sent" or exchange.api is None or exchange.traceparent is None:
             return
         self._traces[exchange.request_id] = Trace(exchange.traceparent, exchange.began_trace)
-        while len(self._traces) > MAX_TRACES:
-            self._traces.popitem(last=False)
 
     def _write(self, item: _Item) -> None:
         context = self._spans.tell(item.case, item.diagnosis, item.trace)
