@@ -89,22 +89,19 @@ class WorkerProcess:
 
     async def keep_running(self) -> None:
         """Run it until it is told to stop."""
+        if self.first is not None:
+            await self._see_through(self.first)
+            return
         pause_s = PAUSE_S[0]
         while not self.stopping.is_set():
             began_s = time.monotonic()
-            code = await (self._run_once() if self.first is None else self._run_first(self.first))
+            code = await self._run_once()
             self._note_ready(is_ready=False)
             lost = self._abandon()
-            if self.first is not None and self._has_drained:  # told to end at once, before we were
-                self.stopping.set()
-                self.gone()
             if self.stopping.is_set():
                 self.cut_off += lost  # what it had no time to cut off itself
                 return
             self.tell("worker-died", code=code, requests=lost)
-            if self.first is not None:  # whoever started it sees it end, and begins again or not
-                self.gone()
-                return
             self.restarts += 1
             if time.monotonic() - began_s >= HEALTHY_S:
                 pause_s = PAUSE_S[0]
@@ -162,19 +159,28 @@ class WorkerProcess:
             **(self._cost(process.pid) if process else {}),
         }
 
-    async def _run_first(self, first: First) -> None:
-        """As `_run_once`; it ends after this process, so that nobody waits for that here."""
-        self._began_s, self._process, self._session = (
-            time.monotonic(),
-            first,
-            self.make_worker_session(),
-        )
+    async def _see_through(self, first: First) -> None:
+        """Answer the one that runs already to its end; it ends after this process.
+
+        It is not started again: whoever started it sees it end, and begins again or not.
+        """
+        self._began_s, self._process = time.monotonic(), first
+        self._session = self.make_worker_session()
         try:
             await self._speak(first.channel, self._session)
         finally:
-            if not (self.stopping.is_set() or self._has_drained):
+            is_lost = not (self.stopping.is_set() or self._has_drained)
+            if is_lost:
                 first.kill()
             self._process = self._channel = None
+        self._note_ready(is_ready=False)
+        requests = self._abandon()
+        if is_lost:
+            self.tell("worker-died", code=None, requests=requests)
+        else:  # perhaps it was told to end at once, before we were
+            self.stopping.set()
+            self.cut_off += requests
+        self.gone()
 
     async def _run_once(self) -> int | None:
         ours, theirs = socket.socketpair()
