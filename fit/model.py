@@ -26,7 +26,7 @@ PRIOR_WEIGHT = 0.5
 MAX_EFFICIENCY = 0.92  # just under the share of peak that no run passes
 
 # Where a constant lies without data, and how far data may move it (in logarithms). Efficiencies by
-# kind of memory have no published source; a fit is repeated with each kind left out, and then falls
+# kind of memory are heuristic; a fit is repeated with each kind left out, and then falls
 # back to them.
 FAMILY_PRIOR = {"unified": (0.80, 0.15), "gddr": (0.80, 0.15)}
 # Kinds with few rows here or none: from an earlier fit of the same form to 583 collapsed rows of 74

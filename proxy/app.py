@@ -54,7 +54,7 @@ from slowtok.proxy.web.api import Api, OwnCost
 from slowtok.proxy.web.fit_status import fit_status
 from slowtok.proxy.web.host_status import host_now
 
-IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; no published source
+IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; heuristic
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds
 OF_GPU = ("index", "name", "power_limit_w", "vram", "now")  # what changes, for /slowtok/events
 STATUS_WINDOW_S = 30.0  # an older look at a GPU's memory is not what is so now

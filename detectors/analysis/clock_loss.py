@@ -61,11 +61,11 @@ MIN_CERTAIN = math.log(1.1)
 
 MIN_SLOWER = 1.1
 """A change of rate is the throttle's where samples that it made slower by a tenth are this much
-more frequent after than before. None of the four has a published source."""
+more frequent after than before. All four are heuristic."""
 
 STARVED_BUSY_RATIO = 0.6
 MAX_IDLE_RATIO = 0.1
-"""Proposed, no published source: beside layers on the CPU a GPU is 15 to 40 % busy
+"""Heuristic: beside layers on the CPU a GPU is 15 to 40 % busy
 (ollama/ollama#3301, ggml-org/llama.cpp#17880)."""
 
 _LAPTOP = re.compile(r"\b(laptop|max-q|mobile)\b", re.IGNORECASE)

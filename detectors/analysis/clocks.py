@@ -53,7 +53,7 @@ MEMORY_OF_MAX_RATIO = 0.95
 HIGH_QUANTILE = 0.9
 
 IDLE_BUSY_RATIO = 0.05
-"""A GPU that is less busy takes no part; no published source: a desktop alone keeps one so busy."""
+"""A GPU that is less busy takes no part; heuristic: a desktop alone keeps one so busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from slowtok.detectors.case.finding import Evidence, need
 from slowtok.detectors.case.machine import CpuUser, DeviceFacts
 
 LEAST_CORES = 0.1
-"""No published source. Less is a desktop's background noise."""
+"""Heuristic. Less is a desktop's background noise."""
 
 MAX_NAMED = 3
 

@@ -15,7 +15,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 MIN_OTHERS_RATIO = 0.1
-"""Proposed, no published source: desktops that draw take up to a twentieth."""
+"""Heuristic: desktops that draw take up to a twentieth."""
 
 FULL_RATIO = 0.9
 APART_S = 0.9

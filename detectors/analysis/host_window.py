@@ -19,7 +19,7 @@ from slowtok.detectors.case.memo import once, once_each
 CACHED_BYTES = 512 * 1024 * 1024
 """No last-level cache in common use holds a model of this size."""
 
-MIN_TOKENS = 16  # fewer are few reads, and the first may come from a cache. No published source
+MIN_TOKENS = 16  # fewer are few reads, and the first may come from a cache. Heuristic
 
 
 def mean(samples: Iterable[HostSample], read: Callable[[HostSample], float | None]) -> float | None:
@@ -48,10 +48,10 @@ def seconds(samples: Iterable[HostSample]) -> float:
 
 CPU_DECODES_CORES = 1.5
 """An engine that wants more of the CPU than this computes on it: waiting for a GPU keeps one thread
-busy at most (vllm-project/vllm#3384). No published source for the half."""
+busy at most (vllm-project/vllm#3384). The half is heuristic."""
 
 GPU_DECODES_CORES = 0.5
-"""Decoding on a CPU keeps at least one thread busy. No published source for the half."""
+"""Decoding on a CPU keeps at least one thread busy. The half is heuristic."""
 
 
 @once

@@ -23,10 +23,10 @@ Samples = dict[int, tuple[GpuSample, ...]]
 IDLE_TOGETHER_RATIO = 0.8
 MIN_GAIN = 1.15
 MIN_READ_BYTES_PER_S = 10e6
-"""None has a published source."""
+"""All are heuristic."""
 
 HELD_BYTES = 512 * 2**20
-"""A GPU with less of the server than this only has its context. No published source."""
+"""A GPU with less of the server than this only has its context. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,24 +13,24 @@ from slowtok.detectors.case.finding import need
 from slowtok.detectors.case.machine import HostSample
 
 MIN_READ_BYTES_PER_S = 50e6
-"""Proposed, no published source; reported cases read 140 and 160 MB/s."""
+"""Heuristic; reported cases read 140 and 160 MB/s."""
 
 MIN_FAULTS_PER_S = 10
-"""No published source. Reading ahead brings megabytes per fault: measured 68/s at 714 MB/s."""
+"""Heuristic. Reading ahead brings megabytes per fault: measured 68/s at 714 MB/s."""
 
 MIN_PAGING_S = 3.0
-"""Proposed, no published source: shorter is a cold page cache."""
+"""Heuristic: shorter is a cold page cache."""
 
 MIN_PAGING_RATIO = 0.5
-"""No published source: paging that lasts covers the decode, a cold start does not."""
+"""Heuristic: paging that lasts covers the decode, a cold start does not."""
 
 MIN_WEIGHTS_RATIO = 0.10
 """Above this share of the weights per token the disk decides: RAM is ten and more times faster."""
 
 LEAST_WEIGHTS_RATIO, MOSTLY_STALLED_RATIO = 0.01, 0.5
 """From a hundredth on, the disk decides where all of the machine's work stood still for it most of
-the time: a thread that spins for the GPU hides a part of that from the kernel's count. Proposed, no
-published source."""
+the time: a thread that spins for the GPU hides a part of that from the kernel's count.
+Heuristic."""
 
 MAX_LOST_RATIO = 0.97
 """Something of the decode did happen."""

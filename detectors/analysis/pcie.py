@@ -28,7 +28,7 @@ PRACTICAL_RATIO = 0.82
 
 FAULTED_RATIO = 0.3
 """What the GPU reaches of that where it asks for pages or cache lines while it computes, at the
-worst. No published source for language models."""
+worst. Heuristic: language models."""
 
 FULL_LANES = 16
 WORKING_PSTATE = 2
@@ -36,7 +36,7 @@ WORKING_S = 1.0
 """A GPU at work is in P0 to P2 and busy for a second: then its link is up."""
 
 MIN_LOOK_S = 1.0
-"""It is looked at for a second more. No published source."""
+"""It is looked at for a second more. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,12 +40,12 @@ RECENT_LEAD_RATIO = 1.25
 
 MIN_PREFILL_TOKENS = 256  # fewer are few passes over the weights, and say little about a rate
 MIN_PREFILL_S = 2.0
-OWN_PREFILL_RATIO = 0.5  # of the best of its own past; proposed, no published source ...
+OWN_PREFILL_RATIO = 0.5  # of the best of its own past; heuristic ...
 OWN_PREFILL_TOKENS = 4096  # ... where attention to a longer context has not halved the rate yet
 FRESH_LOAD_S = 10.0  # after a load the first request warms caches and kernels up; no source
 MIN_LOAD_S = 1.0  # a warm Ollama reports tens of milliseconds (ollama/ollama#12443)
-MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; no published source
-MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; no published source
+MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; heuristic
+MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; heuristic
 
 _TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
 _DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"

@@ -16,7 +16,7 @@ from slowtok.detectors.analysis.phase_loss import is_telling_prefill, judge_deco
 from slowtok.detectors.case.case import Case
 
 IMPOSSIBLE_RATIO = 2.0
-"""Proposed, no published source: nobody reads a prompt at twice the highest rate expected, or at
+"""Heuristic: nobody reads a prompt at twice the highest rate expected, or at
 twice what nine in ten healthy requests of the last month stayed below."""
 
 

@@ -18,7 +18,7 @@ from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
 
 MIN_LOST_TOKENS = 64
-"""No published source: above the blocks that engines cache by (16 in vLLM) and chat templates."""
+"""Heuristic: above the blocks that engines cache by (16 in vLLM) and chat templates."""
 
 MIN_PREFIX_RATIO = 0.5
 """Of this prompt or of the earlier one; less in common is another conversation. Heuristic."""

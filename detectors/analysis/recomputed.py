@@ -7,7 +7,7 @@ early in the prompt, what follows it and is known counts, too: without the chang
 from slowtok.detectors.case.case import Case, PromptPrefix
 
 MIN_SHARED_RATIO = 0.5
-"""Proposed, no published source: less in common is another conversation."""
+"""Heuristic: less in common is another conversation."""
 
 BLOCK_TOKENS = 16
 """What prompt caches keep whole (vLLM's block): less is no loss."""

@@ -54,10 +54,10 @@ ROOM_BYTES, ROOM_RATIO = 2**30, 0.1
 and does not spill."""
 
 MIN_EVICTED_BYTES, MIN_EVICTED_RATIO = 64 * 2**20, 0.02
-"""As a share of the weights; less costs nothing. No published source."""
+"""As a share of the weights; less costs nothing. Heuristic."""
 
 PINNED_BYTES = 512 * 2**20
-"""RAM that a GPU uses for a healthy process, too: buffers to copy from and to. No published source
+"""RAM that a GPU uses for a healthy process, too: buffers to copy from and to. Heuristic
 for the amount."""
 
 OWN_RUNTIME = frozenset({"llama-server", "ollama", "lm-studio", "llamafile", "unknown"})

@@ -44,23 +44,23 @@ MAX_LAYER_S = 400e-6
 at 314 us."""
 
 MIN_LOPSIDED_RATIO = 0.2
-"""Between the busiest and the idlest GPU. Reports show 31 and 57 points; no published source for a
+"""Between the busiest and the idlest GPU. Reports show 31 and 57 points; heuristic: a
 fifth."""
 
 WORKING_RATIO, LOW_POWER_RATIO = 0.8, 0.9
 """A GPU this busy and still below this share of its power limit waits within its kernels. Reports
-show 84 and 67 %; no published source."""
+show 84 and 67 %; heuristic."""
 
 BUSIER_RATIO = 1.2
 """GPUs that are busy for so many times what the work needs, by the low edge of what is expected,
-wait within their kernels as well; those that wait for the CPU are busy for just what it needs. No
-published source for a fifth."""
+wait within their kernels as well; those that wait for the CPU are busy for just what it needs.
+Heuristic: a fifth."""
 
 MAX_OF_IT = 0.5
-"""Share of the samples with a bit that says why a GPU is slower. No published source."""
+"""Share of the samples with a bit that says why a GPU is slower. Heuristic."""
 
 EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
-"""So much each way, or a tenth of what the link carries. No published source. Whole layers exchange
+"""So much each way, or a tenth of what the link carries. Heuristic. Whole layers exchange
 kilobytes per token."""
 
 

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 MODEL_BYTES = 512 * 2**20
-"""If more than this is hidden, it may be a model. No published source: small desktops and a CUDA
+"""If more than this is hidden, it may be a model. Heuristic: small desktops and a CUDA
 context hide less; WSL2 hides 1.3 GiB when idle, and all of its processes."""
 
 SKEW_RATIO = 0.02
 """Memory and processes are asked milliseconds apart: what they disagree by, as a share of all.
-No published source; beyond it the numbers contradict each other."""
+Heuristic; beyond it the numbers contradict each other."""
 
 
 class Holder(NamedTuple):

@@ -10,10 +10,10 @@ from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
 
 MIN_TURN_WAIT_S = 0.2
-"""No published source: a shorter wait is not felt, and is within the error of the phases."""
+"""Heuristic: a shorter wait is not felt, and is within the error of the phases."""
 
 MOSTLY = 0.5
-"""A wait is for what was so in at least half of it. No published source."""
+"""A wait is for what was so in at least half of it. Heuristic."""
 
 
 @value(frozen=True, slots=True, kw_only=True)

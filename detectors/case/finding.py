@@ -102,12 +102,12 @@ CHANNEL_WEIGHT: Mapping[Channel, float] = {
     "gauge": 0.5,
     "inference": 0.3,
 }
-"""How far one piece of evidence alone is believed. No published source: proposed, and held against
+"""How far one piece of evidence alone is believed. Heuristic: proposed, and held against
 labelled cases in docs/accuracy.md."""
 
 MAX_CONFIDENCE = 0.97
 AGAINST_RATIO = 0.6
-"""What each contradicting piece of evidence leaves of the confidence. No published source."""
+"""What each contradicting piece of evidence leaves of the confidence. Heuristic."""
 
 
 def weigh(*independent: Channel, against: int = 0) -> float:

@@ -18,7 +18,7 @@ WORST_FIT_RATIO = 0.5
 FEW = 2
 FIRST_TIME_RATIO = 0.85
 AGAIN_DOUBT_RATIO = 0.7
-"""None of the three has a published source."""
+"""All three are heuristic."""
 
 
 def adjusted(finding: Finding, cause: str, *, misfit: float, history: History) -> Finding:

@@ -44,15 +44,15 @@ from slowtok.detectors.diagnosis.precedence import IN_ONE_PHASE, SAME_LOSS, root
 
 MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
-FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); no published source
+FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); heuristic
 MAX_MISFIT = math.log(2.5)  # predicting more than so many times what happened contradicts
 MIN_LEAD_SHARE = 0.5  # of the certain slowdown (log) that the first cause explains; heuristic both
 MIDDLE_FIT = 0.7  # of a prediction that just reaches the edge of the expectation; heuristic
 HEALTHY_LEAD_RATIO = 1.15  # a healthy past that was hardly faster says little; heuristic
 MOSTLY_RATIO = 0.5  # of the certain loss: where less is explained, that comes first, in words
 MIN_SHARE = 0.15  # of the middle's slowdown (log) that any cause has to explain; heuristic
-MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. No published source
-MIN_ROOT_SHARE = 0.5  # a root that explains less is not what cures; no published source
+MIN_PART = 0.05  # of a phase's loss; less is what ranking left over, no cause. Heuristic
+MIN_ROOT_SHARE = 0.5  # a root that explains less is not what cures; heuristic
 
 
 SINCE_LOAD = causes_with(lambda traits: traits.since_load)
@@ -75,14 +75,14 @@ class _Examined:
 # card that slowly gets hotter, or a new version of an engine, shows like that first.
 
 MIN_DRIFT_RATIO = 0.10
-"""Of the rate of the days before. No published source: a tenth is what is worth a word."""
+"""Of the rate of the days before. Heuristic: a tenth is what is worth a word."""
 
 MIN_DRIFT_TOKENS = 32
 MIN_DRIFT_DECODE_S = 2.0
 """As for the verdict: what is shorter has no rate to speak of."""
 
 ALONE_SEQUENCES = 0.1
-"""Who shared the engine was slower for that. No published source."""
+"""Who shared the engine was slower for that. Heuristic."""
 
 
 def diagnose(

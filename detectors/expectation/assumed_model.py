@@ -3,7 +3,7 @@
 Strategy: the table of published models tells the shape of those that are in it. Of others the shape
 of models of that size is taken. Every assumption has a note, and says how far it may be off.
 
-No ratio here has a published source.
+All ratios here are heuristic.
 """
 
 import re

@@ -18,7 +18,7 @@ from slowtok.detectors.expectation.reads import Reads, expert_bytes
 SPLIT_RAM_EFFICIENCY = 0.60
 SPLIT_LOW_RATIO, SPLIT_HIGH_RATIO = 0.71, 1.37
 LAYER_SPLIT_RATIO = 0.91
-USABLE_VRAM_RATIO = 0.92  # the rest goes to buffers and the driver; no published source
+USABLE_VRAM_RATIO = 0.92  # the rest goes to buffers and the driver; heuristic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ GPU_HIGH_RATIO = 0.93  # most ever seen without speculation: 0.896 of peak in 1,
 # of them lie at 0.52 to 1.35 of what llama.cpp's constants give.
 OTHER_ENGINE_LOW_RATIO = 0.50
 # mlx-vlm, on the same Apple M3 Max and model, reaches 0.38 of the peak where llama.cpp reaches
-# 0.79, and reads its cache at 0.01 to 0.21 of the peak. The low edge has no published source.
+# 0.79, and reads its cache at 0.01 to 0.21 of the peak. The low edge is heuristic.
 MLX_VLM_RATIO = 0.48
 MLX_VLM_LOW_RATIO = 0.30
 MLX_VLM_KV_RATIO = 0.15
@@ -45,7 +45,7 @@ CPU_HIGH_RATIO = 0.95
 # agrees: 125 to 5,250 tokens of SmolLM2-135M, 9.1 to 56 ms per token, are 2.5 GB/s of KV, 0.125 of
 # its rate for weights. Other kernels are up to 5 times quicker and lie high in the band.
 CPU_KV_RATIO = 0.13
-# No published source for these two: measured on one virtual machine with 2 cores (SmolLM2-135M
+# Heuristic: these two: measured on one virtual machine with 2 cores (SmolLM2-135M
 # Q4_1, RAM read at 50 GB/s: 147 tokens/s measured, 151 predicted).
 CPU_CORE_BYTES_PER_S = 10e9
 CPU_LAYER_S = 60e-6
@@ -57,7 +57,7 @@ CPU_LOW_BIT_LOW_RATIO = 0.22
 
 # Nobody said how fast the RAM is: dual-channel DDR4-3200 reads 51 GB/s, DDR5-5600 90; phones and
 # old laptops half of it, servers many times as much. 298 published CPU rows of unknown RAM lie at
-# 10 to 65 GB/s (median 40) of weights read. No published source for the two ratios.
+# 10 to 65 GB/s (median 40) of weights read. Heuristic: the two ratios.
 TYPICAL_RAM_BYTES_PER_S = 60e9
 TYPICAL_RAM_LOW_RATIO, TYPICAL_RAM_HIGH_RATIO = 0.40, 2.0
 MEASURED_RAM_HIGH_RATIO = 2.0
@@ -75,7 +75,7 @@ NARROWS = "`slowtok bench` or a few requests narrow the band"
 # without NVLink (vLLM) takes 18.8, 11.4 and 9.5 ms per token: 16 and 62 us a layer on top.
 TENSOR_LAYER_S = 20e-6  # for each GPU beyond the first
 TENSOR_LOW_RATIO = 0.52  # five published rows: as wide as for engines without a fit
-TENSOR_HIGH_RATIO = 1.5  # no published source
+TENSOR_HIGH_RATIO = 1.5  # heuristic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ MODELS = "/v1/models"  # where every engine lists its models
 
 RELOAD_S = 0.25
 """A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
-milliseconds for a model that is there (ollama/ollama#12443). No published source for the figure."""
+milliseconds for a model that is there (ollama/ollama#12443). Heuristic: the figure."""
 
 Runs = tuple[int, float | None, tuple[int, ...]]
 """What runs behind a port: pid and start of the process, and the pids below it."""

@@ -17,7 +17,7 @@ CONTEXT_BYTES = 640 * 2**20
 """What a process takes on a GPU by merely looking at it: llama.cpp and Ollama show 0.3-0.6 GiB."""
 
 CONTEXT_RATIO = 0.5
-"""So little is no part of the model if another GPU has twice as much. No published source."""
+"""So little is no part of the model if another GPU has twice as much. Heuristic."""
 
 VARIABLES = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),

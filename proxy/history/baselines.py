@@ -49,7 +49,7 @@ from slowtok.proxy.runtime.version import own_version
 
 KEEP = 32  # the newest healthy rates are the baseline
 MIN_DECODE_S = 1.0  # a shorter decode says little about a rate
-MIN_PREFILL_TOKENS = 128  # below that it is mostly overhead; no published source
+MIN_PREFILL_TOKENS = 128  # below that it is mostly overhead; heuristic
 MIN_PREFILL_S = 0.1
 LAST_WEEK_S = (DAY_S, 14 * DAY_S)  # how old the rates are that drift is held against
 AGES_STEP_S = 60.0  # they are counted to the full minute before a request

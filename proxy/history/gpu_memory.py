@@ -12,7 +12,7 @@ from slowtok.detectors.analysis.vram import MODEL_BYTES, VramSplit, split, sum_i
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 RISE_RATIO = 0.5
-"""Below this share of what it holds now, a server did not have its model. No published source."""
+"""Below this share of what it holds now, a server did not have its model. Heuristic."""
 
 RISEN_RATIO = 0.95
 

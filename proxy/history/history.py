@@ -20,7 +20,7 @@ from slowtok.proxy.history.served import Served
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 RECENT = 5  # judged requests
-RECENT_S = 6 * 3600.0  # no published source: what was so this morning may be over
+RECENT_S = 6 * 3600.0  # heuristic: what was so this morning may be over
 MAX_CONFIGURATIONS = 256
 NO_HISTORY = History()
 _NO_BEST = Best(gpu="", day=0)

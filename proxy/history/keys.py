@@ -17,7 +17,7 @@ Kind = Literal["decode", "prefill"]
 NO_GPUS: Mapping[int, str] = {}
 ALONE = "alone"
 ALONE_SEQUENCES = 0.1
-"""At most so many others on the mean still leave a request alone. No published source."""
+"""At most so many others on the mean still leave a request alone. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

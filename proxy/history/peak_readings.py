@@ -15,7 +15,7 @@ from slowtok.proxy.history.keys import gpus_of
 from slowtok.proxy.history.rates import DAY_S, KEEP_S
 
 LOADED_RATIO = 0.8
-"""Busy for at least this share of a sample is "under load". No published source."""
+"""Busy for at least this share of a sample is "under load". Heuristic."""
 
 MIN_SAMPLES = 5
 MAX_DAYS = 1000

@@ -23,17 +23,17 @@ from slowtok.proxy.inspection.seen import Seen
 BUSY_RATIO = 0.8
 LOW_SM_RATIO, LOW_MEMORY_RATIO = 0.7, 0.85
 """Under load and without a reason bit, lower clocks are locked or stuck. Memory at 0.97 of its
-maximum is usual: CUDA runs in P2 on GeForce. Proposed, no published source."""
+maximum is usual: CUDA runs in P2 on GeForce. Heuristic."""
 
 LOWERED_RATIO = 0.9
-"""A limit this far below the default was set by somebody. Proposed, no published source."""
+"""A limit this far below the default was set by somebody. Heuristic."""
 
 CLOSE_MARGIN_C = 3
 MOSTLY = 0.5
 HEAT_RATIO = 0.05
 BRAKE_NS = 100e6
-"""A margin of 3 degrees, a twentieth of the time, a tenth of a second of power brake: proposed, no
-published source. A single sample with a bit is noise: bits blink when the state changes."""
+"""A margin of 3 degrees, a twentieth of the time, a tenth of a second of power brake: heuristic. A
+single sample with a bit is noise: bits blink when the state changes."""
 
 MAX_ACTIVE_PSTATE = 2
 MIN_LINK_S = 1.0

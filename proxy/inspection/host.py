@@ -9,21 +9,21 @@ from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, computes_on_cpu
 
 OTHERS_RATIO = 0.25
-"""Share of the cores in other hands that decode on cores feels. No published source."""
+"""Share of the cores in other hands that decode on cores feels. Heuristic."""
 
 FULL_RATIO = 0.75
-"""The same where a GPU decodes, or nothing does yet. No published source."""
+"""The same where a GPU decodes, or nothing does yet. Heuristic."""
 
 STEAL_RATIO = 0.05
 """Of the time that cores wanted to run, as in the detector of contention."""
 
 LEAST_BUSY_CORES = 0.5
-"""Below it the share of what is stolen is one of next to nothing. No published source."""
+"""Below it the share of what is stolen is one of next to nothing. Heuristic."""
 
 STALL_RATIO = 0.10
-"""Time in which everything stood still for memory or disk. Proposed, no published source."""
+"""Time in which everything stood still for memory or disk. Heuristic."""
 
-SWAP_IN_BYTES_PER_S = 1e6  # a page now and then is housekeeping; no published source
+SWAP_IN_BYTES_PER_S = 1e6  # a page now and then is housekeeping; heuristic
 THROTTLED_RATIO = 0.05  # of the periods, as in the detector of CPU quotas
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")

@@ -12,11 +12,11 @@ from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
 
 MIN_CPU_SHARE = 0.02
-"""Less of the model than this beside the GPU is rounding. Proposed, no published source."""
+"""Less of the model than this beside the GPU is rounding. Heuristic."""
 
 SURELY_MISSING_RATIO = 0.85
 """A server that holds less VRAM than this share of its weights has some of them elsewhere: token
-embeddings alone stay in RAM by design, and are less. Proposed, no published source."""
+embeddings alone stay in RAM by design, and are less. Heuristic."""
 
 SHOWN_HOLDERS = 5
 NOT_ATTRIBUTED = (

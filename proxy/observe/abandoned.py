@@ -16,7 +16,7 @@ from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.progress import SlotProgress
 
 KEEP = 64
-MAX_AGE_S = 600.0  # an answer of the longest kind; no published source
+MAX_AGE_S = 600.0  # an answer of the longest kind; heuristic
 
 
 class _Left(NamedTuple):

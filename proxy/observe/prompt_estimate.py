@@ -11,7 +11,7 @@ from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.progress import PromptEstimate
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
-KEEP_PER_MODEL = 8  # the newest: what a client sends changes. No published source.
+KEEP_PER_MODEL = 8  # the newest: what a client sends changes. Heuristic.
 KEEP_MODELS = 64
 MIN_TOKENS = 256
 """As many as a prefill must have to be judged (detectors/analysis/phase_loss.py). Shorter prompts

@@ -14,7 +14,7 @@ from slowtok.proxy.stream.call import PromptFingerprint, common_chars, compare
 
 PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
 LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is fingerprint in a thread
-KEEP_PER_MODEL = 32  # conversations that may come in between; no published source
+KEEP_PER_MODEL = 32  # conversations that may come in between; heuristic
 COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each
 SHORT_CHARS = 256  # some 64 tokens: what is lost of them costs nothing. Heuristic
 KEEP_MODELS = 64

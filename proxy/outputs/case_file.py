@@ -19,9 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from slowtok.detectors.case.case import SCHEMA, Case
 
-# Ten minutes of samples of eight GPUs are about 60 MB; twice that is no case. No published source.
+# Ten minutes of samples of eight GPUs are about 60 MB; twice that is no case. Heuristic.
 MAX_CASE_BYTES = 128 * 2**20
-MAX_BAD_LINES = 5  # with no case among them it is some other file; no published source
+MAX_BAD_LINES = 5  # with no case among them it is some other file; heuristic
 RECORDED = "recorded"
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 4096

@@ -13,7 +13,7 @@ from slowtok.proxy.relay.progress import Queued, SlotProgress
 from slowtok.proxy.stream.meter import Meter
 
 RECENT_S = 3.0
-"""Long enough for a mean at 1 token/s, short enough to show a change. No published source."""
+"""Long enough for a mean at 1 token/s, short enough to show a change. Heuristic."""
 
 Stage = Literal["receiving", "waiting", "queue", "prefill", "decode", "whole", "delivery"]
 """`receiving`: not at the engine yet. `waiting`: no token yet, and more is not known. `queue`: all

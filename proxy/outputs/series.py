@@ -21,7 +21,7 @@ GAPS_PER_BIN = 4.0  # so many mean gaps at least: a bin of one gap holds no toke
 USUAL_GAPS_RATIO = 0.9  # of the gaps; a longer one is a pause, which is to show as one. No source
 MIN_BIN_S = 0.1
 MAX_MARKS = 100  # of one GPU
-SAME_MARK_S = 0.5  # a reason that is back so soon was not gone; no published source
+SAME_MARK_S = 0.5  # a reason that is back so soon was not gone; heuristic
 
 GPU_LANES = (
     "busy_ratio",

@@ -11,7 +11,7 @@ from slowtok.proxy.stream.assemble import Assembler
 from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.reply import EngineReply
 
-MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; no published source
+MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; heuristic
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 

@@ -20,7 +20,7 @@ same shares by which a single request's queue is called slow (detectors/analysis
 
 MIN_POOLED_S = 2.0
 MIN_POOLED_TOKENS = 64
-"""Decode of short steps is judged together from so much on. No published source: as much as lets a
+"""Decode of short steps is judged together from so much on. Heuristic: as much as lets a
 single request be judged."""
 
 MIN_NAMED_S = 0.05  # a smaller loss is not worth a line

@@ -22,7 +22,7 @@ KEEP_AGENTS = 256  # of one run
 KEEP_OPEN = 4096  # requests that are on their way, or ended just now
 MAX_IDLE_S = 3600.0
 """After so long the same name begins another run: an agent that is started every night has the same
-one each time. No published source."""
+one each time. Heuristic."""
 
 KEY_BYTES = 32
 _NAMED: frozenset[By] = frozenset({"header", "url"})

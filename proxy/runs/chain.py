@@ -23,13 +23,13 @@ clock in the system prompt say; `repeated` where it is the same once more."""
 KEEP_REQUESTS = 512
 KEEP_MESSAGES = 100_000  # of all of them, 4 MiB of hashes
 MAX_LINK_AGE_S = 3600.0
-"""What was asked longer ago is another run. No published source."""
+"""What was asked longer ago is another run. Heuristic."""
 
 MIN_OWN_CHARS = 16
-"""A shorter answer may be given in any conversation. No published source."""
+"""A shorter answer may be given in any conversation. Heuristic."""
 
 MAX_CHANGED_RATIO = 0.05
-"""Of the length of the only message, where something in it changed. No published source."""
+"""Of the length of the only message, where something in it changed. Heuristic."""
 
 MIN_TEXT_BLOCKS = 4  # of a prompt without messages: 64 characters
 _HEAD = frozenset({"system", "developer", "tools"})

@@ -42,7 +42,7 @@ FACTS_S = 15.0
 """How often it is asked whether the machine's conditions changed: battery, profile, governor."""
 EDGE_S = 0.25
 """At a request's edges the counters are read as well, but no more often than this: the slow tier
-takes about 5 ms for each GPU, and many short requests have many edges. No published source."""
+takes about 5 ms for each GPU, and many short requests have many edges. Heuristic."""
 LAST_WORD_S = 2.0
 """How long the loop may take to end after stdin closed; a lost GPU can hang a call for good."""
 

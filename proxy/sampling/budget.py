@@ -14,8 +14,8 @@ LIMIT_RATIO = 0.008
 notice, so that some is kept in hand."""
 
 ROOM_RATIO = 0.6
-"""Of the limit: below this it may go faster. One level costs up to 1.7 times the next one. No
-published source."""
+"""Of the limit: below this it may go faster. One level costs up to 1.7 times the next one.
+Heuristic."""
 
 BURST_S = 0.02
 """CPU time above the share that is let pass: the counters of eight GPUs take 0.02 s at an edge."""

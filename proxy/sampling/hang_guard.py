@@ -19,7 +19,7 @@ PATIENCE_S = 0.05
 """A quarter of the period of host samples."""
 
 HUNG_S = 1.0
-"""A reading that takes longer is reported. No published source."""
+"""A reading that takes longer is reported. Heuristic."""
 
 
 class Devices(Protocol):

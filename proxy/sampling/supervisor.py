@@ -33,7 +33,7 @@ START_S = 20.0
 
 PAUSE_S = (0.5, 10.0)
 HEALTHY_S = 30.0
-"""After a life this long the next pause is the shortest again. No published source."""
+"""After a life this long the next pause is the shortest again. Heuristic."""
 
 SHORT_LIVES = 2
 """So many in a row are told: one that was killed and is there again costs nothing to speak of."""

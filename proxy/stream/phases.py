@@ -9,7 +9,7 @@ from dataclasses import replace
 from slowtok.detectors.case.case import EngineTimings, Phases, Source, Timeline
 
 _NO_WORD = EngineTimings()
-MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; no published source
+MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; heuristic
 
 
 def split(

@@ -24,7 +24,7 @@ MIN_IMAGE_TOKENS, MAX_IMAGE_TOKENS = 64, 4096
 4 to 16,384 of them; Gemma 3 takes 256 whatever the size, LLaVA 1.5 takes 576. Where an image does
 not tell its size, something in the middle. Heuristic."""
 
-MIN_BLOB_CHARS = 256  # a shorter text in base64 is an identifier; no published source
+MIN_BLOB_CHARS = 256  # a shorter text in base64 is an identifier; heuristic
 _BLOB_KEYS = frozenset({"data", "file_data", "images"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})

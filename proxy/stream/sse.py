@@ -7,7 +7,7 @@ them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). An event that g
 engine sends, would cost the first event.
 """
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024  # no published source; events with all logprobs are megabytes
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # heuristic; events with all logprobs are megabytes
 
 
 class SseReader:

@@ -43,7 +43,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GOODBYE_S = 1.0  # for the last words to reach the observing process
 OBSERVER_END_S = 30.0
 """From the last reply of any worker to the end of the observing process, which may still send
-traces and write logs; then it is killed. No published source."""
+traces and write logs; then it is killed. Heuristic."""
 
 
 class Worker:

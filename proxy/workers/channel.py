@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 MAX_UNREAD_BYTES = 32 * 1024 * 1024
-"""What may wait for a side that does not read, as one that was stopped. No published source."""
+"""What may wait for a side that does not read, as one that was stopped. Heuristic."""
 
 _LENGTH_BYTES = 4
 

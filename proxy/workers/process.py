@@ -25,12 +25,11 @@ COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 
 PAUSE_S = (0.2, 5.0)
 HEALTHY_S = 10.0
-"""After a life this long it is started again at once, else after a pause. No published source."""
+"""After a life this long it is started again at once, else after a pause. Heuristic."""
 
 MAX_MISSED_HEARTBEATS = 80
 """One that has said nothing for so many of our own ticks, 20 s, hangs: clients that the kernel
-gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. No published
-source."""
+gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. Heuristic."""
 
 STOP_S = 1.0  # until it has said how many requests are on their way
 END_S = 2.0  # from the last word to the end of the process; then it is killed

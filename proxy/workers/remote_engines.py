@@ -9,7 +9,7 @@ from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import RemoteDirectory, RemoteEngine
 
-CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; no published source
+CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; heuristic
 KEEP_CHOSEN = 64
 LIST_S = 30.0  # as long as it may wait for the engines' own lists
 

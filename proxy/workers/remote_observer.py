@@ -24,7 +24,7 @@ from slowtok.proxy.workers.wire import Progress, packed, progress_of
 HEAD_S = 0.05  # that the head of a stream may wait which is alone; asked long before, it is there
 WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
 RECORD_S = 0.5  # that the end of a stream may wait for its record
-# None of them has a published source.
+# All of them are heuristic.
 
 
 class RemoteObserver:

@@ -19,7 +19,7 @@ PASSED_ON = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
 to the child as well, from a terminal or a service manager, and would count twice."""
 
 HEARTBEAT_S = 0.25
-"""Between two words of a worker on how far its requests are. No published source."""
+"""Between two words of a worker on how far its requests are. Heuristic."""
 
 # found again by the path, made in the observing process, or counted by each worker
 _KEPT_APART = (

@@ -24,7 +24,7 @@ from slowtok.detectors.case.memo import once
 
 LIKELY_RATIO = 0.8
 """What is left of the confidence where not physics but the engine's margin, or what is held now
-instead of at load, decides. No published source."""
+instead of at load, decides. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

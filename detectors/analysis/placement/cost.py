@@ -45,8 +45,8 @@ LINK_BYTES_PER_S = 26e9
 
 BUSY_RATIO = 0.90
 WAITING_RATIO = 0.60
-"""Utilization of a GPU that does not wait for a CPU, and of one that does. Proposed, no published
-source; ollama/ollama#3301 shows 15 %, ggml-org/llama.cpp#17880 39 %."""
+"""Utilization of a GPU that does not wait for a CPU, and of one that does. Heuristic;
+ollama/ollama#3301 shows 15 %, ggml-org/llama.cpp#17880 39 %."""
 
 
 def lost_s(case: Case, placed: Placement) -> float:

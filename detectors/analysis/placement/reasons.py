@@ -42,12 +42,12 @@ CONTEXT_BYTES = int(0.3 * GIB)
 """The CUDA context alone, which no engine counts."""
 
 MAX_RATIO = 0.5
-"""A root frees more than half of what is missing, or another one has to explain it. No published
-source: half is what "most" means."""
+"""A root frees more than half of what is missing, or another one has to explain it. Heuristic: half
+is what "most" means."""
 
 GOOD_PART_RATIO = 0.1
 """So much of a model is worth a GPU: engines that split a model put even a few of its layers there.
-No published source."""
+Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,15 +35,14 @@ from slowtok.detectors.expectation.footprint import (
 from slowtok.detectors.expectation.reads import every_expert_bytes
 
 LEAST_CONTEXT = 2048
-"""Less is no use to a chat. No published source; Ollama's own default was 2,048 for long."""
+"""Less is no use to a chat. Heuristic; Ollama's own default was 2,048 for long."""
 
 MIN_SAVED_BYTES = GIB // 4
-"""Less is not worth a changed setting. No published source."""
+"""Less is not worth a changed setting. Heuristic."""
 
 MAX_NAMED = 3
 LEAST_BITS = 2.5
-"""Below this models lose much of what they can do; a smaller model does better. No published
-source."""
+"""Below this models lose much of what they can do; a smaller model does better. Heuristic."""
 
 
 def steps(*found: str | None) -> str:

@@ -32,13 +32,13 @@ from slowtok.detectors.expectation.reads import every_expert_bytes, expert_bytes
 PlacementSource = Literal["engine", "command line", "memory", "size"]
 
 MIN_CPU_RATIO = 0.02
-"""No published source: less than a fiftieth beside the GPU is rounding, and costs nothing."""
+"""Heuristic: less than a fiftieth beside the GPU is rounding, and costs nothing."""
 
 NOTHING_RATIO = 0.98
-"""From here on nothing of the model is on a GPU. No published source: the same, seen from above."""
+"""From here on nothing of the model is on a GPU. Heuristic: the same, seen from above."""
 
 MAX_CONTEXT_RATIO = 0.05
-"""Proposed, no published source: a CUDA context without weights, as a share of the model file."""
+"""Heuristic: a CUDA context without weights, as a share of the model file."""
 
 MEMORY_SLACK_RATIO = 0.95
 """The memory that a process holds says "not all of it" only below this share of what it needs."""

@@ -29,14 +29,14 @@ TRAITS = Traits(phases=("delivery",), in_exchange=True)
 
 MIN_LATE_S = 0.05
 MIN_LATE_RATIO = 0.05
-"""No published source: a hundred times and more of what a request takes here."""
+"""Heuristic: a hundred times and more of what a request takes here."""
 
 MIN_FROZEN_S = 0.5
 MIN_OF_GAP_RATIO = 0.8
 """A gap is slowtok's own where its loop was late for nearly all of it. Heuristic."""
 
 BUSY_RATIO = 0.95
-"""Of the machine's cores, from where on a program may have to wait for one. No published source."""
+"""Of the machine's cores, from where on a program may have to wait for one. Heuristic."""
 
 
 def detect(case: Case) -> Finding | None:

@@ -29,14 +29,14 @@ TITLE = "Slow way from the engine"
 TRAITS = Traits(phases=("delivery",), in_exchange=True)
 
 MIN_WAY_RATIO = 0.2
-"""Of the time in which the answer arrived. Proposed, no published source."""
+"""Of the time in which the answer arrived. Heuristic."""
 
 MIN_OTHERS_RATIO = 0.5
-"""No published source: a client or a proxy that was late for half of it explains it."""
+"""Heuristic: a client or a proxy that was late for half of it explains it."""
 
 MIN_HELD_S = 2.0
 HELD_RATIO = 0.8
-"""Of the decode that passed before anything came. Neither has a published source."""
+"""Of the decode that passed before anything came. Both are heuristic."""
 
 MIN_BURST_TOKENS = 3.0
 MAX_COUNTED_TOKENS = 8192

@@ -26,7 +26,7 @@ TITLE = "Client read slowly"
 TRAITS = Traits(phases=("delivery",), in_exchange=True)
 
 MAX_LAG_RATIO = 0.5
-"""No published source: a loop that woke late by half of it is what delivered late."""
+"""Heuristic: a loop that woke late by half of it is what delivered late."""
 
 
 def detect(case: Case) -> Finding | None:

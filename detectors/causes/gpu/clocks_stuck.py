@@ -54,10 +54,10 @@ MAX_MEMORY_RATIO = 0.85
 MIN_BUSY_RATIO = 0.8
 MIN_SAMPLES_RATIO = 0.8
 MAX_BITS_RATIO = 0.1
-"""Proposed, no published source."""
+"""Heuristic."""
 
 MAX_RX_BYTES_PER_S = 3e9
-"""Proposed, no published source: a decode whose weights are all on the GPU receives under 0.3."""
+"""Heuristic: a decode whose weights are all on the GPU receives under 0.3."""
 
 LOW_PSTATE = 5
 """CUDA runs in P0 to P3; P5 and P8 are for light load and for none."""

@@ -85,7 +85,7 @@ LOST = ("GPU is lost", "GPU needs a reset", "GPU not found")
 
 NEAR_S = 3.0
 """How far what it cost may be from the error: health is asked once a second, and takes its time.
-No published source."""
+Heuristic."""
 
 
 class _Fault(NamedTuple):

@@ -47,7 +47,7 @@ MIN_LOOK_S = 0.9
 """The driver tells each process's share once a second: fewer than two of them say nothing."""
 
 MIN_FULL_RATIO = 0.9
-"""Proposed, no published source: on a GPU that idles at times, nobody waits for a turn."""
+"""Heuristic: on a GPU that idles at times, nobody waits for a turn."""
 
 
 def detect(case: Case) -> Finding | None:

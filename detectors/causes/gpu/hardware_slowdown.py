@@ -39,13 +39,13 @@ TITLE = "GPU braked by its power supply"
 TRAITS = Traits(requires="gpu")
 
 MIN_BRAKE_S = 0.1
-"""Proposed, no published source."""
+"""Heuristic."""
 
 MIN_SAMPLES = 3
-"""In a row, 0.3 s: a change of performance state is over by then. No published source."""
+"""In a row, 0.3 s: a change of performance state is over by then. Heuristic."""
 
 FAR_BELOW_RATIO = 0.8
-"""Power this far below its limit shows that the limit is not the reason. No published source."""
+"""Power this far below its limit shows that the limit is not the reason. Heuristic."""
 
 LOWER_LIMIT_RATIO = 0.8
 """Takes the peaks away; an RTX 3090 at 290 of 370 W decodes 7 % slower (noonghunna/club-3090)."""

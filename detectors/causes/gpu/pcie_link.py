@@ -60,16 +60,16 @@ of 11 to 12 tokens/s is from such a link. Others that are at their slot's best a
 # predicted: only a setup that leaves no other place is blamed then, for all that decode lost.
 
 MIN_SHARE = 0.3
-"""Of what the link carries. Proposed, no published source."""
+"""Of what the link carries. Heuristic."""
 
 MIN_EXCHANGE_SHARE = 0.1
 """The same where GPUs wait for each exchange: then every part of the time that the link was in use
-was lost. No published source: a tenth is what is worth a word."""
+was lost. Heuristic: a tenth is what is worth a word."""
 
 SMALL_TRANSFER_RATIO = 0.5
 """What exchanges of some kilobytes each reach of what long copies do, at the most: the worst pair
-that was published took 157 us for 10 kB (noonghunna/club-3090, docs/HARDWARE.md). No published
-source for the value."""
+that was published took 157 us for 10 kB (noonghunna/club-3090, docs/HARDWARE.md). Heuristic: the
+value."""
 
 STARVED_BYTES_PER_S = 1e9
 """One lane of generation 3 and less: where traffic is not told, only this can be blamed."""

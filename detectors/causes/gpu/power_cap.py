@@ -64,7 +64,7 @@ TRAITS = Traits(requires="gpu", persistent=True)
 MIN_CAPPED_RATIO = 0.5
 MAX_CLOCK_RATIO = 0.9
 MIN_SLOWDOWN = 1.1
-"""Proposed, no published source."""
+"""Heuristic."""
 
 AT_LIMIT_RATIO = 0.9
 """A limit that binds is drawn: 314 of 315 W (ninfer-3090#72), 229.7 of 230 W (club-3090)."""
@@ -77,7 +77,7 @@ AT_LIMIT_RATIO = 0.9
 # docs/HARDWARE.md).
 
 MAX_LIMIT_RATIO = 0.9
-"""Proposed, no published source."""
+"""Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,17 +46,17 @@ TITLE = "GPU too hot"
 TRAITS = Traits(requires="gpu")
 
 MIN_COUNTED_RATIO = 0.05
-"""Proposed, no published source: DCGM warns at any growth, which every warm card has."""
+"""Heuristic: DCGM warns at any growth, which every warm card has."""
 
 MIN_BITS_RATIO = 0.5
 MAX_MARGIN_C = 3
-"""Proposed, no published source: without counters, most samples have to show it, at the limit."""
+"""Heuristic: without counters, most samples have to show it, at the limit."""
 
 COOL_MARGIN_C = 10
-"""No published source: this far below its limit it is not the die that is hot."""
+"""Heuristic: this far below its limit it is not the die that is hot."""
 
 HOT_CHIP_C = 80
-"""Apple's chips tell no limit, and reach more than 100 C. No published source."""
+"""Apple's chips tell no limit, and reach more than 100 C. Heuristic."""
 
 PASSIVE = re.compile(
     r"\b(A2|A10G?|A16|A30|A40|A100|A800|B[12]00|H[128]00|H20|GH200|GB200|L[24]|L20|L40S?|P4|P40|P100"

@@ -33,10 +33,10 @@ TITLE = "vGPU without a licence"
 TRAITS = Traits(requires="gpu")
 
 MIN_SLOWDOWN = 2.0
-"""Reports have 10 to 150 times. What is slower by less has other reasons. No published source."""
+"""Reports have 10 to 150 times. What is slower by less has other reasons. Heuristic."""
 
 IDLE_RATIO = 0.2
-"""Reports show 0 %. No published source."""
+"""Reports show 0 %. Heuristic."""
 
 
 def detect(case: Case) -> Finding | None:

@@ -33,10 +33,10 @@ TITLE = "Held back by a CPU quota"
 TRAITS = Traits(requires="host-samples")
 
 MIN_THROTTLED_RATIO = 0.05
-"""No published source: below one period in twenty, the stops add up to less than jitter."""
+"""Heuristic: below one period in twenty, the stops add up to less than jitter."""
 
 MIN_STOPPED_RATIO = 0.02
-"""No published source: a period may count as throttled for its last few microseconds only."""
+"""Heuristic: a period may count as throttled for its last few microseconds only."""
 
 MAX_EXPONENT = 1.8
 """The most that was measured, see `_lost_ratios`."""
@@ -44,11 +44,11 @@ MAX_EXPONENT = 1.8
 CROWD_RATIO = 2.0
 MAX_SLOWDOWN = 45.0
 """Threads that spin at a barrier: 45 times slower (ollama/ollama#17916); above twice the quota, as
-there. No published source for where it begins."""
+there. Heuristic: where it begins."""
 
 MIN_PROVEN_RATIO = 0.10
-"""Of the decode: what was counted as stopped below that is no proof yet of a slow one. No published
-source."""
+"""Of the decode: what was counted as stopped below that is no proof yet of a slow one.
+Heuristic."""
 
 CONFIDENCE = 0.95
 """A counter of the kernel that says nothing else."""

@@ -59,10 +59,10 @@ TITLE = "Other processes took the CPU"
 TRAITS = Traits(requires="host-samples")
 
 MIN_TAKEN_RATIO = 0.05
-"""No published source. Healthy runs waited 0.6 to 1.2 %; at 5 % two threads lose some 10 %."""
+"""Heuristic. Healthy runs waited 0.6 to 1.2 %; at 5 % two threads lose some 10 %."""
 
 MIN_TAKEN_CORES = 0.02
-"""No published source. A server that hardly uses the CPU waits for it a good part of nothing: on a
+"""Heuristic. A server that hardly uses the CPU waits for it a good part of nothing: on a
 busy machine one that used 0.002 cores waited for 16 % of the time that it wanted to run."""
 
 MIN_OTHERS_CORES = LEAST_CORES
@@ -80,8 +80,7 @@ GPU_CONFIDENCE = 0.6
 # is nearest to what happened counts.
 
 MIN_PROVEN_RATIO = 0.10
-"""Of a phase; what was counted of it below that, other things may have hidden. No published
-source."""
+"""Of a phase; what was counted of it below that, other things may have hidden. Heuristic."""
 
 REGAIN_EXPONENT = 0.7
 """Measured: with two threads, r of 0.66, 0.50 and 0.33 made decode 3.0, 6.4 and 19.6 times slower
@@ -91,8 +90,7 @@ that meet again wait for the others' time slices too. More than two threads were
 # What the hypervisor of a virtual machine took of its CPU: how it is told, and what helps.
 
 MIN_STOLEN_RATIO = 0.05
-"""Of the time that cores wanted to run; the usual mark for a neighbour that is felt. No published
-source."""
+"""Of the time that cores wanted to run; the usual mark for a neighbour that is felt. Heuristic."""
 
 OWN_CORES = (
     "The host of this virtual machine gives its cores to others. If it is of a burstable kind, its "

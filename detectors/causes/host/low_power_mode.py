@@ -51,16 +51,16 @@ SAVING_PROFILES = frozenset({"low-power", "power-saver", "powersave", "quiet"})
 
 SAVING_GOVERNOR = "powersave"
 MAX_CPU_MHZ = 1500.0
-"""No published source: cores that compute run faster on machines that people decode on, unless held
+"""Heuristic: cores that compute run faster on machines that people decode on, unless held
 back (LostRuins/koboldcpp#318: 400 MHz to 1,400 MHz)."""
 
 MAX_LIMIT_RATIO = 0.6
-"""Of what the GPU may draw: 25 of 50 W, 55 of 105 W. No published source for the edge."""
+"""Of what the GPU may draw: 25 of 50 W, 55 of 105 W. Heuristic: the edge."""
 
 MOVED_RATIO = 0.95
 MIN_CAPPED_RATIO = 0.5
 MAX_CLOCK_RATIO = 0.7
-"""No published source. Where nobody speaks of the power source the evidence has to be strong: in
+"""Heuristic. Where nobody speaks of the power source the evidence has to be strong: in
 the report 600 MHz with the limit and 1,200 without."""
 
 ADVICE = (

@@ -42,8 +42,8 @@ TRAITS = Traits(since_load=True)
 PAGING_CONFIDENCE = 0.95
 
 KV_HELPS_RATIO = 0.5
-"""A smaller KV cache is worth saying if it brings this much of what is missing. No published
-source: where it brings less, other steps are needed anyway."""
+"""A smaller KV cache is worth saying if it brings this much of what is missing. Heuristic: where it
+brings less, other steps are needed anyway."""
 
 
 def detect(case: Case) -> Finding | None:

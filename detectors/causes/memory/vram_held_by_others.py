@@ -38,8 +38,7 @@ TITLE = "GPU memory held by other programs at load"
 TRAITS = Traits(requires="gpu-use", since_load=True)
 
 SAME_RATIO = 0.5
-"""Those that hold this much of it now are named as those that held it at load. No published
-source."""
+"""Those that hold this much of it now are named as those that held it at load. Heuristic."""
 
 
 def detect(case: Case) -> Finding | None:

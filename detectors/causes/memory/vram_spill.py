@@ -55,11 +55,11 @@ TRAITS = Traits(requires="gpu", persistent=True)
 # What to do when GPU memory spills into RAM: the words, with computed values.
 
 FREED_TOO_BYTES = GIB
-"""To free as much as spills is not enough: buffers grow. No published source; llama.cpp and Ollama
+"""To free as much as spills is not enough: buffers grow. Heuristic; llama.cpp and Ollama
 leave as much."""
 
 MAX_HIDDEN_BYTES = 3 * GIB
-"""What a desktop's programs hold at most where that cannot be seen. No published source; WSL2 hides
+"""What a desktop's programs hold at most where that cannot be seen. Heuristic; WSL2 hides
 1.3 GiB when idle."""
 
 VARIABLE = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"

@@ -45,7 +45,7 @@ TITLE = "Shared the engine with other requests"
 TRAITS = Traits(phases=("queue", "prefill", "decode"), in_exchange=True)
 
 MIN_OTHERS = 0.5
-"""Proposed, no published source: a neighbour for half of the decode."""
+"""Heuristic: a neighbour for half of the decode."""
 
 CONFIDENCE = 0.9
 PAUSED_CONFIDENCE = 0.8
@@ -75,7 +75,7 @@ ESTIMATED_CONFIDENCE = 0.7
 """The engine's gauges show that it let nobody in, and not how long this request waited."""
 
 SMALLEST_BATCH = 256
-"""A smaller one costs prefill more than it gives others. No published source."""
+"""A smaller one costs prefill more than it gives others. Heuristic."""
 
 PIECES = 4
 """A quarter of the batch is a quarter of the wait for each of its steps."""

@@ -45,12 +45,12 @@ TRAITS = Traits(requires="gpu-use", since_load=True)
 
 MAX_BUSY_RATIO = 0.05
 MAX_SHARED_BUSY_RATIO = 0.15
-"""Proposed, no published source: a desktop alone keeps a GPU this busy, and more of one that shares
+"""Heuristic: a desktop alone keeps a GPU this busy, and more of one that shares
 the machine's memory."""
 
 MIN_BUSY_THREADS = 2
 MIN_BUSY_S = 2.0
-"""Proposed, no published source: one busy thread also waits for a GPU that way."""
+"""Heuristic: one busy thread also waits for a GPU that way."""
 
 RESTART = "Restart the machine, so that the GPU's driver and its library are of one version."
 SPINNING = ("vllm", "sglang")

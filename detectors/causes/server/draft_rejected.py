@@ -45,7 +45,7 @@ CPU_COST_RATIO = (0.70, 1.20)
 and 3.2 times as long for 2, 3 and 4 sequences (SmolLM2-135M); the draft comes on top."""
 
 MIN_DRAFTED = 32
-"""No published source: fewer are luck."""
+"""Heuristic: fewer are luck."""
 
 FEW_PER_STEP = 2
 """With mixed text 2 to 3 gain most (#28196); with 4, prose gained nothing more (qwen38-mtp#8)."""

@@ -31,7 +31,7 @@ TITLE = "Slower than another build"
 TRAITS = Traits(phases=("decode",), in_exchange=True)
 
 MAX_OTHERS = 0.1
-"""The other build's rates are of requests that were alone. No published source."""
+"""The other build's rates are of requests that were alone. Heuristic."""
 
 
 def detect(case: Case) -> Finding | None:

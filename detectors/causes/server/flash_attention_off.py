@@ -44,7 +44,7 @@ LONGER_KV = (1.7, 10.0)
 it takes with flash attention in strix-llama.cpp#46, about 10 in #5021."""
 
 MIN_LOST_RATIO = 0.10
-"""Of the decode as expected, at the least of that range. No published source: under it measurements
+"""Of the decode as expected, at the least of that range. Heuristic: under it measurements
 disagree about the sign."""
 
 PREFILL_LOST_RATIO = 0.38

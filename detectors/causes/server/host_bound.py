@@ -41,21 +41,21 @@ TITLE = "GPU waits for one CPU thread"
 TRAITS = Traits(phases=("decode",), requires="gpu-use", persistent=True)
 
 MAX_BUSY_RATIO = 0.85
-"""Proposed, no published source: healthy decodes are 90 to 99 % busy, spinning or not."""
+"""Heuristic: healthy decodes are 90 to 99 % busy, spinning or not."""
 
 MIN_THREAD_CORES = 0.9
 MAX_THREAD_CORES = 1.5
-"""One thread all the time, and not two. Proposed, no published source."""
+"""One thread all the time, and not two. Heuristic."""
 
 SEVERAL_PROCESSES = frozenset({"vllm", "sglang", "tensorrt-llm"})
 """Engines with an API server, a scheduler and workers that spin while they wait for a GPU: how many
 cores they use together says nothing, one of them that is busy all the time does."""
 
-MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; proposed, no published source
+MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; heuristic
 
 MAX_BUS_BYTES_PER_S = 1e9
-"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link. No
-published source for the value between."""
+"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link.
+Heuristic: the value between."""
 
 MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 
@@ -65,11 +65,11 @@ MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 # VLM-Surgical#5 (A6000: 4.1 times as fast without it).
 
 MAX_POWER_RATIO = 0.7
-"""The GPU runs many small kernels and counts as busy between them; its power says otherwise. No
-published source."""
+"""The GPU runs many small kernels and counts as busy between them; its power says otherwise.
+Heuristic."""
 
 LEAST_TIMES, MAX_TIMES = 1.5, 8.0
-"""4.1 and 6.7 times were published; no published source for the edges around them."""
+"""4.1 and 6.7 times were published; heuristic: the edges around them."""
 
 
 def detect(case: Case) -> Finding | None:

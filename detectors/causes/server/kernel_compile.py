@@ -39,7 +39,7 @@ heuristic."""
 
 IDLE_GPU_RATIO = 0.5
 BUSY_CORES = 0.5
-"""Compilers run on the CPU, while the GPU waits. No published source."""
+"""Compilers run on the CPU, while the GPU waits. Heuristic."""
 
 TUNING_LOST_RATIO = 0.75
 TUNING_ALL_LOST_RATIO = 0.9

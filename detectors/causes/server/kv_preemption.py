@@ -36,10 +36,10 @@ FULL_RATIO = 0.95
 """In vllm-project/vllm#18115 it breaks down between 91 and 96 %; readings come once a second."""
 
 ROOMY_RATIO = 0.90
-"""Nothing has to be thrown out below. No published source: what one long request may fill."""
+"""Nothing has to be thrown out below. Heuristic: what one long request may fill."""
 
 MAX_OF_GPU_RATIO = 0.95
-"""No published source: more leaves too little for buffers and a desktop."""
+"""Heuristic: more leaves too little for buffers and a desktop."""
 
 NEVER = frozenset({"llama-server", "ollama", "lm-studio"})
 """Engines that give a request its room before they begin with it, and throw none out."""

@@ -27,7 +27,7 @@ TITLE = "Long context"
 TRAITS = Traits(phases=("decode",), requires="kv-reads", in_exchange=True)
 
 MIN_ADDED_RATIO = 0.20
-"""No published source: a fifth more bytes per token is what a user sees in the rate."""
+"""Heuristic: a fifth more bytes per token is what a user sees in the rate."""
 
 CONFIDENCE = 0.9
 

@@ -26,7 +26,7 @@ TRAITS = Traits(phases=("decode",), in_exchange=True)
 MIN_TOKENS = 256
 MIN_SHARE = 0.5
 MIN_S = 5.0
-"""None of the three has a published source: less is over before it is felt."""
+"""All three are heuristic: less is over before it is felt."""
 
 CONFIDENCE = 0.9
 

@@ -41,10 +41,10 @@ TRAITS = Traits(phases=("load",), in_exchange=True)
 
 THRASH_S = 600.0
 THRASH_LOADS = 2
-"""Two loads of one model within ten minutes. Proposed, no published source."""
+"""Two loads of one model within ten minutes. Heuristic."""
 
 FILLED_RATIO = 0.95
-"""Of a GPU's memory, beyond which nothing more fits. No published source."""
+"""Of a GPU's memory, beyond which nothing more fits. Heuristic."""
 
 MAX_NAME_CHARS = 60
 

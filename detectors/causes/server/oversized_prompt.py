@@ -30,7 +30,7 @@ TRAITS = Traits(phases=("prefill",), in_exchange=True)
 MIN_TOKENS = 4096
 MIN_SHARE = 0.5
 MIN_S = 5.0
-"""None of the three has a published source: shorter prompts, and shorter waits, surprise nobody."""
+"""All three are heuristic: shorter prompts, and shorter waits, surprise nobody."""
 
 CONFIDENCE = 0.9
 

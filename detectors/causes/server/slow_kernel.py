@@ -58,7 +58,7 @@ TITLE = "No fast GPU code for this"
 TRAITS = Traits(requires="gpu-use", persistent=True, since_load=True)
 
 MAX_STALLED_RATIO = 0.5
-"""Of what was lost: slow code is slow at each token. No published source."""
+"""Of what was lost: slow code is slow at each token. Heuristic."""
 
 OLD_POWER_RATIO = 0.60
 """Of the power limit, where a build is known to be old: 0.47 in trap 46, 0.80 after the rebuild."""
@@ -92,13 +92,13 @@ SUPPORTED_SINCE = {"Blackwell": 7500}
 MIN_BUSY_RATIO = 0.90
 MAX_POWER_RATIO = 0.70
 """Of its own best; of its limit where that is not known. An old build: 98 % busy at 47 % of the
-limit, a new one at 80 % (Blackwellboy/model-serving-minefield, trap 46). No published source for
+limit, a new one at 80 % (Blackwellboy/model-serving-minefield, trap 46). Heuristic:
 the value between; healthy cards may be at 0.55 of their limit, so that alone says nothing."""
 
 MAX_MEMORY_RATIO = 0.50
 MAX_OF_EXPECTED_RATIO = 0.75
 """A healthy decode uses 0.6 of the bandwidth and more, 68 to 90 % of the time; one of a small model
-less, by what is expected of it. No published source for the values below."""
+less, by what is expected of it. Heuristic: the values below."""
 
 MIN_CLOCK_RATIO = 0.75
 MIN_MEMORY_CLOCK_RATIO = 0.85
@@ -106,12 +106,12 @@ MIN_MEMORY_CLOCK_RATIO = 0.85
 memory at 0.95."""
 
 MAX_HELD_BACK_RATIO = 0.05
-"""Of the time, by heat or a brake: more is a cause of its own. The power bit alone says nothing. No
-published source."""
+"""Of the time, by heat or a brake: more is a cause of its own. The power bit alone says nothing.
+Heuristic."""
 
 MAX_BUS_BYTES_PER_S = 1e9
 MAX_OTHERS_RATIO = 0.10
-"""Fetching weights moves more; a desktop works less. No published source."""
+"""Fetching weights moves more; a desktop works less. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ LINK_RATIO = 0.5
 """Of a link's practical rate, at worst: #26391 gives about 13 of 25 GB/s. No other source."""
 
 FAR_RATIO = 0.5
-"""Of the least expected, which is half of what is usual. No published source."""
+"""Of the least expected, which is half of what is usual. Heuristic."""
 NO_REASON_REMEDY = "Look for other work on the GPU, and compare with another build of the engine"
 
 

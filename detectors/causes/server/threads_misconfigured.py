@@ -50,16 +50,16 @@ TITLE = "Wrong number of CPU threads"
 TRAITS = Traits(requires="host-samples", since_load=True)
 
 MIN_OWN_WAIT_RATIO = 0.10
-"""Proposed, no published source. Healthy: 1 %; three threads on two cores: 27 %."""
+"""Heuristic. Healthy: 1 %; three threads on two cores: 27 %."""
 
 MIN_OWN_WAIT_CORES = 0.1
-"""No published source: what hardly uses the CPU waits for a good part of next to nothing."""
+"""Heuristic: what hardly uses the CPU waits for a good part of next to nothing."""
 
 MIN_OVERSUBSCRIBED_SLOWDOWN = 3.0
 """From one thread too many on: three threads on two cores measured 3.3, llama.cpp#20020 has 3.6."""
 
 FEW_THREADS_RATIO = 0.5
-"""Proposed, no published source."""
+"""Heuristic."""
 
 BANDWIDTH_REACHED_RATIO = 0.5
 """Share of the measured RAM bandwidth above which more threads are not promised to help."""
@@ -67,7 +67,7 @@ BANDWIDTH_REACHED_RATIO = 0.5
 CONFIDENCE = 0.85
 
 BUSY_RATIO = 0.9
-"""Threads that hold decode up have no rest. No published source."""
+"""Threads that hold decode up have no rest. Heuristic."""
 
 
 def detect(case: Case) -> Finding | None:

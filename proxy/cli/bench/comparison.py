@@ -14,7 +14,7 @@ from typing import Any, Literal
 from slowtok.proxy.cli.bench.figures import Figure, Run
 
 LEAST_RATIO = 0.03
-"""Between two starts of one engine medians differ by a percent or two. No published source."""
+"""Between two starts of one engine medians differ by a percent or two. Heuristic."""
 
 SPREADS = 2.0
 

@@ -23,7 +23,7 @@ PREFILL_TOKENS, MIN_PREFILL_TOKENS = 2048, 320
 """Several batches of an engine's usual 512; at least what a prefill is judged from (256)."""
 
 PREFILL_S = 15.0
-"""At most for one prefill run where the machine is slow. No published source."""
+"""At most for one prefill run where the machine is slow. Heuristic."""
 
 PREFILL_ANSWER_TOKENS = 8
 FIRST_RULE = 100_000  # numbers of six digits all take the same tokens

@@ -28,7 +28,7 @@ RAM_S = 35.0
 
 POLL_S = 0.1
 MAX_NAMES = 4
-ALIKE_RATIO = 0.5  # of the letters; a suggestion may be wrong, no published source
+ALIKE_RATIO = 0.5  # of the letters; a suggestion may be wrong, heuristic
 Status = Mapping[str, Any]
 Tell = Callable[[str], None]
 

@@ -20,7 +20,7 @@ NOT_WORTH_SAYING = {  # values that are the usual ones
     "private_pids": False,
 }
 UNMAPPED = {"no listener": "no process was seen to listen at its port"}
-LEAST_WAIT_CORES = 0.05  # less is no wait worth a word; no published source
+LEAST_WAIT_CORES = 0.05  # less is no wait worth a word; heuristic
 _GIB = 2**30
 
 Facts = Mapping[str, Any]

@@ -23,10 +23,10 @@ POLL_S = 1.0
 TIMEOUT_S = 1.0
 # Writing a page takes a vLLM's one event loop some milliseconds: however many requests begin and
 # end, it is asked at most so often, and above the least only while its answers take no more than
-# this share of its time; no published source.
+# this share of its time; heuristic.
 LEAST_PER_S, MAX_PER_S = 4, 16
 SHARE = 0.05
-FRESH_S = 0.2  # a request that begins so soon after a scrape needs no other; no published source
+FRESH_S = 0.2  # a request that begins so soon after a scrape needs no other; heuristic
 LARGE_PAGE_BYTES = 256 * 1024  # about five engines on one page, 2 ms: read in a thread
 # 400: a router, which wants to be told of which model.
 NO_METRICS = frozenset({400, 401, 403, 404, 405, 501})

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 from slowtok.proxy.history.peers.peer_key import PeerKey
 
 LIMIT_S = 1.0
-"""An answer that takes longer is none. No published source."""
+"""An answer that takes longer is none. Heuristic."""
 
 MAX_CARDS = 32
-"""Other cards' rows that are read at once: plenty for a median. No published source."""
+"""Other cards' rows that are read at once: plenty for a median. Heuristic."""
 
 EXTRAS = {"postgresql": "postgresql"}  # all other schemes need redis
 _USUAL_PORTS = {"postgresql": 5432}

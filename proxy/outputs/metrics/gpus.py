@@ -18,7 +18,7 @@ MAX_OTHERS = 5
 
 MAX_NAME_CHARS = 64
 MIN_ENERGY_RATIO = 0.5
-"""Of the decode, between two readings of the energy counter. No published source."""
+"""Of the decode, between two readings of the energy counter. Heuristic."""
 
 SPREADS = (  # of GpuSample: median, p10 and p90 over the request
     "busy_ratio",

@@ -21,7 +21,7 @@ from slowtok.proxy.outputs.metrics.counters import Counter, Counters, Histograms
 from slowtok.proxy.outputs.metrics.gauges import gauges
 from slowtok.proxy.outputs.metrics.snapshot import Now
 
-# Bounds are around the numbers that verdicts rest on; no published source.
+# Bounds are around the numbers that verdicts rest on; heuristic.
 REQUEST_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 FIRST_TOKEN_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 WAIT_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

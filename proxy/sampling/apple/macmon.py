@@ -23,7 +23,7 @@ FIRST_LOOK = ("pipe", "-s", "1", "-i", "100", "--soc-info")
 FOLLOW = ("pipe", "-i", "500")
 
 FIRST_LINE_S = 10.0
-"""How long the first line may take. No published source."""
+"""How long the first line may take. Heuristic."""
 
 SILENCE_S = 5.0
 """Ten periods without a line: it hangs."""

@@ -101,7 +101,7 @@ def count_physical_cores(sibling_lists: list[bytes]) -> int | None:
 EFFICIENCY_RATIO = 0.8
 """A core whose capacity or highest clock is below this share of the best core's is an efficiency
 core: those of Intel reach 0.73 to 0.78, those of ARM 0.3 to 0.72; favoured cores lie within 0.9.
-No published source for the limit."""
+Heuristic: the limit."""
 
 
 def parse_cpu_list(text: bytes) -> set[int]:

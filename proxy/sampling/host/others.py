@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 MUCH_CORES = 0.3
-"""Below this others are not looked for. No published source."""
+"""Below this others are not looked for. Heuristic."""
 
 MAX_NAMED = 3
 LEAST_CORES = 0.05
-"""Of one program; less is background noise. No published source."""
+"""Of one program; less is background noise. Heuristic."""
 
 SHORTEST_S = 1.0
 """Between two looks: a clock tick of 10 ms is then 1 % of a core."""

@@ -15,11 +15,11 @@ from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, read_whole, tota
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 BUSY_RATIO = 0.5
-"""A thread that ran for half of the time counts as busy. No published source."""
+"""A thread that ran for half of the time counts as busy. Heuristic."""
 
 WORKING_RATIO = 0.1
 """A thread that wants a core for half of the time and has one for so much takes part in the work; a
-helper that hardly runs holds nobody up, however long it waits. No published source."""
+helper that hardly runs holds nobody up, however long it waits. Heuristic."""
 
 MANY_THREADS = 64
 """Above this the threads are looked at once a second only: reading one costs about 2 us, and

@@ -33,7 +33,7 @@ CACHES = 2
 USUAL_CACHE_BYTES = 64 << 20  # where its size is not told: most desktop processors have less
 MAX_THREADS = 16
 """Some threads saturate desktop memory; on a large server this reads low, which errs towards
-expecting too little, until a decode shows more. No published source."""
+expecting too little, until a decode shows more. Heuristic."""
 
 MEMORY_DIVISOR = 4  # at most a quarter of the available memory is touched
 WINDOW_S = 0.1

@@ -31,7 +31,7 @@ NOTHING_NEW = (0, 6, 21)  # NotFound, NoData, and how pynvml puts an empty list:
 INVALID_ARGUMENT = 2  # for a field: the driver is older than its id
 UNKNOWN = 999
 UNKNOWN_TRIES = 3
-"""An unknown error this often in a row counts as unsupported. No published source."""
+"""An unknown error this often in a row counts as unsupported. Heuristic."""
 
 COST_TRIES = 3
 

@@ -22,7 +22,7 @@ LOOK_S = 0.05
 """16 lanes of generation 5 can fill 32 bits in 0.068 s."""
 
 SHORTEST_S = 0.02
-"""Over less time the driver's own refresh would show. No published source."""
+"""Over less time the driver's own refresh would show. Heuristic."""
 
 THROTTLED_POWER = 74
 SLOWDOWN_NAMES = (

@@ -26,7 +26,7 @@ STALL_S = 0.1
 
 PAUSE_S = (5.0, 60.0)
 HEALTHY_S = 60.0
-"""After this long without a loss the next pause is the shortest again. No published source."""
+"""After this long without a loss the next pause is the shortest again. Heuristic."""
 
 LIBRARY_NOT_FOUND = 12
 

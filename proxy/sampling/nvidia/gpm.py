@@ -18,7 +18,7 @@ SHORTEST_S = 0.12
 """nvml.h wants more than 0.1 s between two samples."""
 
 LONGEST_S = 2.0
-"""Over more the mean says nothing about now: twice the period. No published source."""
+"""Over more the mean says nothing about now: twice the period. Heuristic."""
 
 GPM = "nvmlGpmQueryDeviceSupport"
 """The call that stands for all in what is absent: without any one of them nothing works."""

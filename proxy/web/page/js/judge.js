@@ -3,7 +3,7 @@
 import { median } from "./format.js";
 
 // Silence that is more than a slow model's: longer than this, and than ten of its own gaps.
-// No published source.
+// Heuristic.
 export const STUCK_S = 5;
 export const STUCK_GAPS = 10;
 
