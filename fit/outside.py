@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from slowtok.detectors.expectation.assumed_model import Unsized
-from slowtok.detectors.expectation.prospect import Rate, prospect
+from slowtok.detectors.expectation.prospect import ExpectedRate, prospect
 from slowtok.detectors.expectation.published import facts_of
 
 Cells = tuple[str, int, int, str, str, str, str, str, str]
@@ -17,12 +17,12 @@ def of_outside(raw: Iterable[dict[str, str]]) -> list[Cells]:
     Only healthy rows are expected to lie inside: users' reports, speculation, capped cards and slow
     hosts are not known to be.
     """
-    groups: dict[str, list[tuple[float, Rate]]] = defaultdict(list)
+    groups: dict[str, list[tuple[float, ExpectedRate]]] = defaultdict(list)
     for record in raw:
         try:
             rate = prospect(facts_of(record)).decode
         except Unsized:
-            rate = Rate()
+            rate = ExpectedRate()
         groups[_group(record)].append((float(record["decode_tps"]), rate))
     return [_line(name, found) for name, found in sorted(groups.items())]
 
@@ -45,7 +45,7 @@ def _group(record: dict[str, str]) -> str:
     return by_source.get(record["source_id"], "gpu, one")
 
 
-def _line(group: str, found: list[tuple[float, Rate]]) -> Cells:
+def _line(group: str, found: list[tuple[float, ExpectedRate]]) -> Cells:
     known = [
         (tps, r.low, r.expected, r.high) for tps, r in found if r.low and r.expected and r.high
     ]

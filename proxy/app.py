@@ -50,7 +50,7 @@ from slowtok.proxy.server.listener import ConnectionLimiter
 from slowtok.proxy.server.self_test import can_tap
 from slowtok.proxy.server.server import Server
 from slowtok.proxy.upstream.client import make_session
-from slowtok.proxy.web.api import Api, OwnCost
+from slowtok.proxy.web.api import ApiPages, OwnCost
 from slowtok.proxy.web.fit_status import fit_status
 from slowtok.proxy.web.host_status import host_now
 
@@ -350,7 +350,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
     async def close_events(_: web.Application) -> None:
         proxy.events.close()
 
-    api = Api(
+    api = ApiPages(
         proxy.store,
         proxy.status,
         runs=_RunsSeen(proxy),

@@ -41,7 +41,7 @@ from slowtok.proxy.history.peers.store import (
     in_words,
     open_store,
 )
-from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.rates import LearnedRate
 
 HAS_VALKEY = pytest.mark.skipif(valkey_program() is None, reason="no valkey-server or redis-server")
 HAS_POSTGRESQL = pytest.mark.skipif(
@@ -108,7 +108,7 @@ def now(tps: float = 150.0) -> bytes:
     return pack([rate_now(tps)])
 
 
-def rate_now(tps: float = 150.0, *, later_s: float = 0.0) -> Rate:
+def rate_now(tps: float = 150.0, *, later_s: float = 0.0) -> LearnedRate:
     return replace(rate(tps), at_unix_s=time.time() + later_s)
 
 

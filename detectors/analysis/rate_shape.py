@@ -49,7 +49,7 @@ BEST_GAPS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RateStep:
     """A lasting change of the rate at `at_s`; `token` is about how many had come by then.
 
     Rates are in tokens per second where the count is known, else relative.
@@ -79,7 +79,7 @@ class Stretch:
 
 
 @once
-def step_of(case: Case) -> Step | None:
+def step_of(case: Case) -> RateStep | None:
     """Return the one lasting change of the rate, None where it was level or only drifted."""
     times = case.timeline.token_at_s
     gaps = gaps_of(case)
@@ -100,7 +100,7 @@ def step_of(case: Case) -> Step | None:
     per_chunk = (case.timeline.tokens.completion or len(times)) / len(times)
     if min(before_s, after_s) <= 0:
         return None
-    return Step(
+    return RateStep(
         at_s=at_s,
         token=round(cut * per_chunk),
         before_tps=cut * per_chunk / before_s,

@@ -26,7 +26,7 @@ from slowtok.detectors.analysis.pcie import (
 )
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_s
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
-from slowtok.detectors.analysis.rate_shape import Step, step_of
+from slowtok.detectors.analysis.rate_shape import RateStep, step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Channel, Evidence, need, weigh
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
@@ -364,7 +364,7 @@ def _power_ratio(case: Case, gpus: Gpus, samples: Sequence[GpuSample]) -> float 
     return power / best if power is not None and best else None
 
 
-def _step(case: Case, fetching: Sequence[GpuSample]) -> Step | None:
+def _step(case: Case, fetching: Sequence[GpuSample]) -> RateStep | None:
     """Return the fall of the rate with which it began, None where it was there from the start."""
     step = step_of(case)
     if step is None or step.after_tps >= step.before_tps or fetching[0].at_s < step.at_s - 1:

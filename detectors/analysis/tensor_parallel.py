@@ -65,7 +65,7 @@ kilobytes per token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class GpuWaiting:
     """GPUs that compute each layer together and wait: signs in words, and what speaks against.
 
     `below_one` says that they are slower than they would be without sharing.
@@ -80,7 +80,7 @@ class Waiting:
     below_one: bool
 
 
-def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
+def exchanging(case: Case, indices: Sequence[int]) -> GpuWaiting | None:
     """Return what GPUs lost that compute each layer together; None where nothing shows it.
 
     Raises:
@@ -102,7 +102,7 @@ def exchanging(case: Case, indices: Sequence[int]) -> Waiting | None:
         return None
     against = any(_is_hampered(found) for found in samples.values()) or case.server.eager is True
     most_s = max(_most_s(case, len(indices)), _longer_than_alone_s(case, indices))
-    return Waiting(
+    return GpuWaiting(
         gpus=len(indices),
         lost_s=min(lost_s, most_s),
         signs=tuple(said for said, _ in signs),

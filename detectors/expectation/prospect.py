@@ -35,7 +35,7 @@ RAM_NOTES = (GIVEN_RAM, MEASURED_RAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class ExpectedRate:
     """Tokens per second; `ceiling` is what no run can pass. None is not known."""
 
     low: float | None = None
@@ -52,8 +52,8 @@ class Prospect:
     that the rates are for, None where all are on GPUs or none has to be.
     """
 
-    decode: Rate
-    prefill: Rate
+    decode: ExpectedRate
+    prefill: ExpectedRate
     footprint: Footprint | None
     room_bytes: int | None
     fits: bool | None
@@ -132,7 +132,9 @@ def _today(facts: Published) -> Configured | None:
     return configured(memory, reads, facts.model, facts.device, server, gpus=gpus, sequences=1.0)
 
 
-def _decode(facts: Published, told: Envelope, today: Configured | None) -> tuple[Rate, list[str]]:
+def _decode(
+    facts: Published, told: Envelope, today: Configured | None
+) -> tuple[ExpectedRate, list[str]]:
     band, expected, ceiling = told.decode, told.expected_tps, told.ceiling_tps
     if band is not None and today is not None:
         band, expected, ceiling = today.band, today.expected_tps, today.ceiling_tps
@@ -149,8 +151,8 @@ def _decode(facts: Published, told: Envelope, today: Configured | None) -> tuple
         ceiling = None
     ceiling, band = raised(ceiling, facts.assumed), widened(band, facts.assumed)
     if band is None:
-        return Rate(ceiling=ceiling), notes
-    return Rate(low=band.low, expected=expected, high=band.high, ceiling=ceiling), notes
+        return ExpectedRate(ceiling=ceiling), notes
+    return ExpectedRate(low=band.low, expected=expected, high=band.high, ceiling=ceiling), notes
 
 
 def _is_split(facts: Published, today: Configured | None) -> bool:
@@ -168,9 +170,9 @@ def _with_typical_ram(band: Range | None) -> Range | None:
     return Range(low=band.low * TYPICAL_RAM_LOW_RATIO, high=band.high * TYPICAL_RAM_HIGH_RATIO)
 
 
-def _prefill(facts: Published, told: Envelope, *, split: bool) -> Rate:
+def _prefill(facts: Published, told: Envelope, *, split: bool) -> ExpectedRate:
     """Return prefill's band; none for a split, of which none was measured."""
     band = widened(told.prefill, facts.assumed)
     if band is None or split:
-        return Rate()
-    return Rate(low=band.low, expected=told.expected_prefill_tps, high=band.high)
+        return ExpectedRate()
+    return ExpectedRate(low=band.low, expected=told.expected_prefill_tps, high=band.high)

@@ -303,7 +303,7 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure prefill and decode, say what to try next, and whether it helped."""
-    from slowtok.proxy.cli.commands.bench import Asked, run_bench  # noqa: PLC0415 - as above
+    from slowtok.proxy.cli.commands.bench import BenchOptions, run_bench  # noqa: PLC0415 - as above
 
     given = {
         "upstream": upstream or None,
@@ -311,7 +311,9 @@ def bench(
         "state_dir": state_dir,
         "json": json or None,
     }
-    asked = Asked(model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare)
+    asked = BenchOptions(
+        model=model, tokens=tokens, runs=runs, prompt=prompt, save=save, compare=compare
+    )
     raise typer.Exit(run_bench(settings_from(given, config), asked))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from slowtok.proxy.engines.engine import MODELS, Engine
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 _REFUSED = (401, 403)
 _NAMES = ("id", "model", "name")  # of an entry, in OpenAI's and in Ollama's lists
@@ -73,7 +73,7 @@ class ModelLists:
         return listed
 
 
-def read_list(reply: Reply | None) -> Json | None:
+def read_list(reply: ProbeReply | None) -> Json | None:
     """Return the object that a reply holds; None where it is no list of models."""
     said = None if reply is None else reply.json
     return said if isinstance(said, dict) and _entries(said) else None

@@ -43,7 +43,7 @@ from slowtok.proxy.history.keys import (
 from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peers.peer_key import alike, is_on_gpu
 from slowtok.proxy.history.peers.peers import Peers
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, Rate
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, LearnedRate
 from slowtok.proxy.history.recent import NOT_KNOWN, Recent
 from slowtok.proxy.runtime.version import own_version
 
@@ -169,7 +169,7 @@ class Baselines:
         found = self._newest_first()
         return [row for setup, rates in found for row in summary.day_rows(setup, rates)]
 
-    def _newest_first(self) -> Iterator[tuple[BaselineKey, Sequence[Rate]]]:
+    def _newest_first(self) -> Iterator[tuple[BaselineKey, Sequence[LearnedRate]]]:
         rates = self._kept.rates
         return ((setup, rates.of(setup)) for setup in reversed(rates.setups()))
 
@@ -184,7 +184,7 @@ class Baselines:
     ) -> None:
         if tps is None:
             return
-        rate = Rate(
+        rate = LearnedRate(
             at_unix_s=case.timeline.started_unix_s,
             tps=tps,
             expected_tps=expected_tps,
@@ -194,7 +194,7 @@ class Baselines:
         )
         self._kept.add_rate(setup, rate)
 
-    def _healthy(self, setup: BaselineKey, version: str) -> list[Rate]:
+    def _healthy(self, setup: BaselineKey, version: str) -> list[LearnedRate]:
         rates = self._kept.rates.of(setup)
         mine = [rate for rate in rates if rate.healthy and rate.engine_version == version]
         return mine[-KEEP:]
@@ -248,13 +248,13 @@ class Baselines:
             self._peers.tell(place, self._healthy(setup, _version(case)))
 
     def _best(
-        self, rates: Sequence[Rate], unit_tps: float | None, now_unix_s: float
+        self, rates: Sequence[LearnedRate], unit_tps: float | None, now_unix_s: float
     ) -> float | None:
         month = [r for r in rates if r.healthy and now_unix_s - r.at_unix_s <= KEEP_S]
         ordered = sorted(self._at(month, unit_tps))
         return _percentile(ordered, 0.9) if len(ordered) >= REFINE_AFTER else None
 
-    def _at(self, rates: Iterable[Rate], unit_tps: float | None) -> list[float]:
+    def _at(self, rates: Iterable[LearnedRate], unit_tps: float | None) -> list[float]:
         """Return the rates as they would be where first principles expect `unit_tps`."""
         return [
             rate.tps * unit_tps / rate.expected_tps
@@ -290,8 +290,8 @@ def _is_healthy(case: Case, diagnosis: Diagnosis) -> bool:
 
 
 def _other_version(
-    rates: Sequence[Rate], version: str, now_unix_s: float
-) -> tuple[str | None, Sequence[Rate]]:
+    rates: Sequence[LearnedRate], version: str, now_unix_s: float
+) -> tuple[str | None, Sequence[LearnedRate]]:
     """Return the last other build of the engine that served a setup well, with its rates.
 
     Nothing where a version is not known: then it may be the same one.

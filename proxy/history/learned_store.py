@@ -14,7 +14,7 @@ from slowtok.proxy.history import database, tables
 from slowtok.proxy.history.database import Statement
 from slowtok.proxy.history.keys import BaselineKey
 from slowtok.proxy.history.peak_readings import Best, PeakReadings
-from slowtok.proxy.history.rates import Rate, Rates
+from slowtok.proxy.history.rates import LearnedRate, Rates
 from slowtok.proxy.runtime.background_writer import BackgroundWriter
 
 PRUNE_EVERY = 500  # rows written
@@ -42,7 +42,7 @@ class LearnedStore:
         """How often reading or writing failed."""
         return self._unread + self._writer.failed + self._writer.dropped
 
-    def add_rate(self, setup: BaselineKey, rate: Rate) -> None:
+    def add_rate(self, setup: BaselineKey, rate: LearnedRate) -> None:
         """Keep a rate; never waits."""
         self.rates.add(setup, rate)
         self._writer.write(tables.adding_rate(setup, rate))

@@ -19,7 +19,7 @@ MAX_RATES = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class LearnedRate:
     """One request's rate; `healthy` says that it was judged normal, and was alone.
 
     `expected_tps` is what first principles said then, by the slowtok of version `made_by`.
@@ -46,12 +46,12 @@ class Rates:
     """Rates by setup."""
 
     def __init__(self) -> None:
-        self._piles: OrderedDict[BaselineKey, dict[_Pile, deque[Rate]]] = OrderedDict()
+        self._piles: OrderedDict[BaselineKey, dict[_Pile, deque[LearnedRate]]] = OrderedDict()
         self._count = 0
         self.changes = 0
         """How often anything was added: what was worked out of the rates is true until then."""
 
-    def add(self, setup: BaselineKey, rate: Rate) -> None:
+    def add(self, setup: BaselineKey, rate: LearnedRate) -> None:
         """Keep a rate; what is too old or too much makes room."""
         self.changes += 1
         piles = self._piles.setdefault(setup, {})
@@ -66,7 +66,7 @@ class Rates:
             _, dropped = self._piles.popitem(last=False)
             self._count -= sum(map(len, dropped.values()))
 
-    def of(self, setup: BaselineKey) -> list[Rate]:
+    def of(self, setup: BaselineKey) -> list[LearnedRate]:
         """Return the setup's rates, days in the order they came."""
         return list(itertools.chain.from_iterable(self._piles.get(setup, {}).values()))
 
@@ -74,6 +74,6 @@ class Rates:
         """Return all setups, the one that was asked last at the end."""
         return tuple(self._piles)
 
-    def _drop_old(self, piles: dict[_Pile, deque[Rate]], now_unix_s: float) -> None:
+    def _drop_old(self, piles: dict[_Pile, deque[LearnedRate]], now_unix_s: float) -> None:
         while (key := next(iter(piles), None)) and (key[0] + 1) * DAY_S < now_unix_s - KEEP_S:
             self._count -= len(piles.pop(key))

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.history.keys import BaselineKey
-from slowtok.proxy.history.rates import DAY_S, Rate
+from slowtok.proxy.history.rates import DAY_S, LearnedRate
 
 DRIFT_DAYS = 14
 
 
-def row(setup: BaselineKey, rates: Sequence[Rate]) -> dict[str, object]:
+def row(setup: BaselineKey, rates: Sequence[LearnedRate]) -> dict[str, object]:
     """Return one setup.
 
     `count`, `median_tps` and `of_expected_ratio` are of healthy requests, the latter the share of
@@ -28,7 +28,7 @@ def row(setup: BaselineKey, rates: Sequence[Rate]) -> dict[str, object]:
     }
 
 
-def day_rows(setup: BaselineKey, rates: Iterable[Rate]) -> list[dict[str, object]]:
+def day_rows(setup: BaselineKey, rates: Iterable[LearnedRate]) -> list[dict[str, object]]:
     """Return the medians of each day (UTC) of one setup, of all its requests, the oldest first."""
     return [
         {
@@ -40,7 +40,7 @@ def day_rows(setup: BaselineKey, rates: Iterable[Rate]) -> list[dict[str, object
     ]
 
 
-def _medians(rates: Sequence[Rate]) -> dict[str, object]:
+def _medians(rates: Sequence[LearnedRate]) -> dict[str, object]:
     shares = [rate.tps / rate.expected_tps for rate in rates if rate.expected_tps]
     return {
         "count": len(rates),
@@ -49,14 +49,14 @@ def _medians(rates: Sequence[Rate]) -> dict[str, object]:
     }
 
 
-def _days(rates: Iterable[Rate]) -> dict[int, list[Rate]]:
-    days: dict[int, list[Rate]] = {}
+def _days(rates: Iterable[LearnedRate]) -> dict[int, list[LearnedRate]]:
+    days: dict[int, list[LearnedRate]] = {}
     for rate in rates:
         days.setdefault(rate.day, []).append(rate)
     return days
 
 
-def _drift_ratio(rates: Sequence[Rate]) -> float | None:
+def _drift_ratio(rates: Sequence[LearnedRate]) -> float | None:
     days = _days(rates)
     newest = max(days, default=0)
     today = days.get(newest, [])

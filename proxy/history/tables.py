@@ -11,7 +11,7 @@ from dataclasses import astuple
 from slowtok.proxy.history.database import Statement
 from slowtok.proxy.history.keys import BaselineKey
 from slowtok.proxy.history.peak_readings import Best
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, MAX_OF_A_DAY, MAX_RATES, Rate
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, MAX_OF_A_DAY, MAX_RATES, LearnedRate
 
 STEPS: tuple[tuple[str, ...], ...] = (
     (
@@ -75,7 +75,7 @@ _DROP_BEYOND = (
 _DROP_EMPTY = "DELETE FROM setups WHERE id NOT IN (SELECT setup_id FROM rates)"
 
 
-def adding_rate(setup: BaselineKey, rate: Rate) -> tuple[Statement, ...]:
+def adding_rate(setup: BaselineKey, rate: LearnedRate) -> tuple[Statement, ...]:
     """Return what writes one rate."""
     return (_ADD_SETUP, astuple(setup)), (_ADD_RATE, (*astuple(rate), *astuple(setup)))
 
@@ -97,7 +97,7 @@ def pruning(now_unix_s: float) -> tuple[Statement, ...]:
     )
 
 
-def read_rates(database: sqlite3.Connection) -> Iterator[tuple[BaselineKey, Rate]]:
+def read_rates(database: sqlite3.Connection) -> Iterator[tuple[BaselineKey, LearnedRate]]:
     """Yield the newest rates, oldest first."""
     for row in database.execute(_NEWEST_RATES, (MAX_RATES,)):
         kind, device, model, engine, kv_type, tokens, sequences, speculative = row[:8]
@@ -114,7 +114,7 @@ def read_rates(database: sqlite3.Connection) -> Iterator[tuple[BaselineKey, Rate
         )
         yield (
             setup,
-            Rate(
+            LearnedRate(
                 at_unix_s=float(at_unix_s),
                 tps=float(tps),
                 expected_tps=None if expected_tps is None else float(expected_tps),

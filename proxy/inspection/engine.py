@@ -7,7 +7,7 @@ from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.expectation.envelope import expect
 from slowtok.proxy.engines.probing.server_facts import UNMAPPED_REMOTE
 from slowtok.proxy.inspection.check import Check, gib, measured
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 
 START_ONE = (
     "start one, for instance llama-server -m model.gguf, or ollama serve; for one elsewhere: "
@@ -69,7 +69,7 @@ def _of_models(seen: Seen, engine: EngineSeen) -> Iterator[Check]:
             yield _expected(seen, engine, serving)
 
 
-def _model(engine: EngineSeen, serving: Serving) -> Check:
+def _model(engine: EngineSeen, serving: ServingSeen) -> Check:
     server, model = serving.server, serving.model
     layers = f"{model.layers} layers" if model.layers else None
     context = f"{server.context_tokens:,} tokens of context" if server.context_tokens else None
@@ -89,7 +89,7 @@ def _model(engine: EngineSeen, serving: Serving) -> Check:
     )  # fmt: skip
 
 
-def _expected(seen: Seen, engine: EngineSeen, serving: Serving) -> Check:
+def _expected(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
     server, model = serving.server, serving.model
     full, empty = (
         expect(model, seen.device, server, context) for context in (server.context_tokens, 0)
@@ -119,7 +119,7 @@ def _expected(seen: Seen, engine: EngineSeen, serving: Serving) -> Check:
     )  # fmt: skip
 
 
-def _no_expectation(engine: EngineSeen, serving: Serving, envelope: Envelope) -> Check:
+def _no_expectation(engine: EngineSeen, serving: ServingSeen, envelope: Envelope) -> Check:
     reason = "; ".join(envelope.because) or "no basis"
     advice = None
     if serving.model.read_bytes is None:

@@ -12,7 +12,7 @@ from slowtok.detectors.analysis.vram import newest_split
 from slowtok.detectors.case.machine import HostSample
 from slowtok.detectors.expectation.footprint import footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving, computes_on_cpu
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen, computes_on_cpu
 
 PLAIN_KV = frozenset({"f32", "f16", "bf16", "fp16", "float16", "bfloat16", "auto"})
 DEFAULT_MICRO_BATCH = 512  # llama-server's README
@@ -20,7 +20,7 @@ KNOWN = frozenset({"llama-server", "ollama"})  # engines that run llama.cpp's th
 
 Found = tuple[str, State, str, str]
 """Name, state, what was found, what to do."""
-Look = Callable[[Seen, EngineSeen, Serving], Found | None]
+Look = Callable[[Seen, EngineSeen, ServingSeen], Found | None]
 
 
 def check_flags(seen: Seen) -> Iterator[Check]:
@@ -37,7 +37,7 @@ def _nothing(engine: EngineSeen) -> Check:
     return Check(area="flags", name="flags", about=engine.name, state="ok", said=said)
 
 
-def _of(seen: Seen, engine: EngineSeen, serving: Serving) -> Iterable[Check]:
+def _of(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Iterable[Check]:
     several = f"{serving.label}: " if len(engine.serving) > 1 else ""
     for look in LOOKS:
         found = look(seen, engine, serving)
@@ -49,7 +49,7 @@ def _of(seen: Seen, engine: EngineSeen, serving: Serving) -> Iterable[Check]:
             )  # fmt: skip
 
 
-def _numbers(seen: Seen, engine: EngineSeen, serving: Serving, name: str) -> dict[str, float]:
+def _numbers(seen: Seen, engine: EngineSeen, serving: ServingSeen, name: str) -> dict[str, float]:
     server = serving.server
     return {
         "gpu-layers": measured(gpu_layers=server.gpu_layers, layers=serving.model.layers),
@@ -61,7 +61,7 @@ def _numbers(seen: Seen, engine: EngineSeen, serving: Serving, name: str) -> dic
     }.get(name, {})
 
 
-def _gpu_layers(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _gpu_layers(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     asked, layers = serving.server.gpu_layers, serving.model.layers
     gpus = seen.device.gpus or ()
     if not gpus or asked is None or asked < 0 or serving.server.local is False:
@@ -78,7 +78,7 @@ def _gpu_layers(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | No
     return "gpu-layers", "warn", said, _more_layers(seen, serving)
 
 
-def _more_layers(seen: Seen, serving: Serving) -> str:
+def _more_layers(seen: Seen, serving: ServingSeen) -> str:
     need = footprint(serving.model, serving.server)
     samples = seen.gpu_samples().values()
     usable = sum(room.usable_bytes for s in samples if (room := newest_split(s)))
@@ -90,7 +90,7 @@ def _more_layers(seen: Seen, serving: Serving) -> str:
     return "leave -ngl out, or give -ngl 999, so that as much as fits goes to the GPU"
 
 
-def _expert_layers(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _expert_layers(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     count = serving.server.cpu_moe_layers
     if not count or not seen.gpus_of(serving.server):
         return None
@@ -98,7 +98,7 @@ def _expert_layers(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found |
     return "expert-layers", "note", said, "give the smallest number with which the model still fits"
 
 
-def _kv_on_cpu(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _kv_on_cpu(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if serving.server.kv_on_gpu is not False or not seen.gpus_of(serving.server):
         return None
     said = "-nkvo keeps the KV cache in RAM: the longer the context, the slower each token"
@@ -110,7 +110,7 @@ def _kv_on_cpu(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | Non
     )
 
 
-def _flash_attention(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _flash_attention(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     server = serving.server
     if server.flash_attention != "off" or not seen.gpus_of(server):
         return None
@@ -122,7 +122,7 @@ def _flash_attention(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found
     return "flash-attention", "warn", said, "leave -fa out (it is automatic), or -fa on"
 
 
-def _threads(seen: Seen, engine: EngineSeen, serving: Serving) -> Found | None:
+def _threads(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Found | None:
     hard, cores = hard_limit_cores(seen, engine), usable_cores(seen, engine)
     threads = serving.server.threads
     if cores is None or serving.server.kind not in KNOWN or not computes_on_cpu(seen, serving):
@@ -168,7 +168,7 @@ def _newest(engine: EngineSeen, read: Callable[[HostSample], float | None]) -> f
     return next((value for s in reversed(engine.host) if (value := read(s)) is not None), None)
 
 
-def _slots(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _slots(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     server = serving.server
     slots, context, whole = server.slots, server.context_tokens, server.kv_cache_tokens
     if server.kind not in KNOWN or not (slots and context and whole):
@@ -179,7 +179,7 @@ def _slots(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
     return "slots", "note", said, "if requests come one at a time, -np 1 gives them all of it"
 
 
-def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     size = serving.server.micro_batch_tokens
     if size is None or size >= DEFAULT_MICRO_BATCH or serving.server.kind not in KNOWN:
         return None
@@ -187,7 +187,7 @@ def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | 
     return "micro-batch", "note", said, "leave -ub out unless memory is short"
 
 
-def _unified_memory(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _unified_memory(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     gpus = seen.gpus_of(serving.server)
     if not serving.server.unified_memory or not gpus or any(g.unified_memory for g in gpus):
         return None
@@ -198,14 +198,14 @@ def _unified_memory(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found 
     return "unified-memory", "warn", said, "unset it, and take a smaller context or fewer layers"
 
 
-def _eager(seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _eager(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if not serving.server.eager or computes_on_cpu(seen, serving):
         return None
     said = "--enforce-eager: no CUDA graphs, so each step waits for Python to launch its kernels"
     return "eager", "warn", said, "leave it out; it saves memory only"
 
 
-def _cpu_offload(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _cpu_offload(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     size = serving.server.cpu_offload_bytes
     if not size:
         return None
@@ -213,7 +213,7 @@ def _cpu_offload(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | 
     return "cpu-offload", "warn", said, "a smaller quantisation, or a shorter --max-model-len"
 
 
-def _prefix_caching(_seen: Seen, _engine: EngineSeen, serving: Serving) -> Found | None:
+def _prefix_caching(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if serving.server.prefix_caching is not False or serving.server.kind != "vllm":
         return None
     said = "prefix caching is off: what a conversation has in common is computed at every turn"

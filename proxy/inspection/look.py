@@ -25,7 +25,7 @@ from slowtok.proxy.engines.probing.facts import Identity
 from slowtok.proxy.engines.probing.reply import get
 from slowtok.proxy.engines.probing.server_facts import model_path
 from slowtok.proxy.engines.registry import USUAL_PORTS, Engines
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 from slowtok.proxy.inspection.shared import see_store
 from slowtok.proxy.sampling.host.others import Others
 from slowtok.proxy.sampling.host.ram import kept_bytes_per_s
@@ -181,8 +181,12 @@ def _in_memory(engine: Engine) -> list[str]:
     return names[:1] if always and engine.kind != "ollama" else []
 
 
-def _serving(engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]) -> Serving:
-    return Serving(server=server, model=model, unreadable=_unreadable(engine, server, model, said))
+def _serving(
+    engine: Engine, server: ServerFacts, model: ModelFacts, said: list[str]
+) -> ServingSeen:
+    return ServingSeen(
+        server=server, model=model, unreadable=_unreadable(engine, server, model, said)
+    )
 
 
 def _unreadable(

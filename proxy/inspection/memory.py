@@ -9,7 +9,7 @@ from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 
 MIN_CPU_SHARE = 0.02
 """Less of the model than this beside the GPU is rounding. Heuristic."""
@@ -96,7 +96,7 @@ def _ram(seen: Seen) -> Iterator[Check]:
     )  # fmt: skip
 
 
-def _fit(seen: Seen, engine: EngineSeen, serving: Serving) -> Check:
+def _fit(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
     need = footprint(serving.model, serving.server)
     if need is None:
         return Check(
@@ -119,18 +119,18 @@ def _fit(seen: Seen, engine: EngineSeen, serving: Serving) -> Check:
     return _fit_vram(engine, serving, need, rooms)
 
 
-def _is_left_out(seen: Seen, serving: Serving) -> bool:
+def _is_left_out(seen: Seen, serving: ServingSeen) -> bool:
     """Say whether the engine surely uses no GPU without having been told so."""
     server = serving.server
     own_memory = any(gpu.unified_memory is False for gpu in seen.device.gpus or ())
     return own_memory and server.gpu_indices == () and server.gpu_layers != 0 and not server.slept
 
 
-def _why(serving: Serving) -> str:
+def _why(serving: ServingSeen) -> str:
     return f" ({serving.unreadable})" if serving.unreadable else ""
 
 
-def _needs(serving: Serving, need: Footprint) -> str:
+def _needs(serving: ServingSeen, need: Footprint) -> str:
     kv = "KV cache of unknown size"
     if need.kv_bytes is not None and need.context_tokens is not None:
         kind = serving.server.kv_type_k or "16-bit"
@@ -147,7 +147,7 @@ def _numbers(need: Footprint, **more: float | None) -> dict[str, float]:
     )
 
 
-def _fit_ram(seen: Seen, engine: EngineSeen, serving: Serving, need: Footprint) -> Check:
+def _fit_ram(seen: Seen, engine: EngineSeen, serving: ServingSeen, need: Footprint) -> Check:
     least = need.weights_bytes + (need.kv_bytes or 0)
     total = seen.device.ram_bytes
     available = next((s.available_bytes for s in reversed(seen.host) if s.available_bytes), None)
@@ -175,7 +175,7 @@ def _fit_ram(seen: Seen, engine: EngineSeen, serving: Serving, need: Footprint) 
 
 
 def _fit_vram(
-    engine: EngineSeen, serving: Serving, need: Footprint, rooms: Sequence[VramSplit]
+    engine: EngineSeen, serving: ServingSeen, need: Footprint, rooms: Sequence[VramSplit]
 ) -> Check:
     usable = sum(room.usable_bytes for room in rooms)
     held = [room.server_bytes for room in rooms]
@@ -205,7 +205,7 @@ def _fit_vram(
     )  # fmt: skip
 
 
-def beside_gpu(serving: Serving, need: Footprint, server_bytes: float | None) -> Beside | None:
+def beside_gpu(serving: ServingSeen, need: Footprint, server_bytes: float | None) -> Beside | None:
     """Return how much of a loaded model is not on GPUs; None where nothing tells.
 
     By the engine's word, else by its command line, else by what its processes hold: less than the
@@ -229,7 +229,7 @@ def beside_gpu(serving: Serving, need: Footprint, server_bytes: float | None) ->
     return Beside(cpu_ratio=ratio, source=source, asked=bool(server.cpu_moe_layers))
 
 
-def _cure(serving: Serving, need: Footprint, rooms: Sequence[VramSplit]) -> str:
+def _cure(serving: ServingSeen, need: Footprint, rooms: Sequence[VramSplit]) -> str:
     usable = sum(room.usable_bytes for room in rooms)
     if need.fits(usable) is False:
         tokens = context_that_fits(serving.model, serving.server, usable)

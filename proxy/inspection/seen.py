@@ -9,7 +9,7 @@ from slowtok.detectors.case.machine import CpuUser, DeviceFacts, GpuFacts, GpuSa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServingSeen:
     """One model that an engine has in memory, and the engine as it serves it.
 
     `unreadable` says why its file gave no geometry, where there is a file.
@@ -39,7 +39,7 @@ class EngineSeen:
     server: ServerFacts
     is_slowtok: bool = False
     models: tuple[str, ...] = ()
-    serving: tuple[Serving, ...] = ()
+    serving: tuple[ServingSeen, ...] = ()
     host: tuple[HostSample, ...] = ()
     gpu: tuple[GpuSample, ...] = ()
 
@@ -98,7 +98,7 @@ class Seen:
         return tuple(g for g in self.device.gpus or () if mine is None or g.index in mine)
 
 
-def computes_on_cpu(seen: Seen, serving: Serving) -> bool:
+def computes_on_cpu(seen: Seen, serving: ServingSeen) -> bool:
     """Say whether CPU cores decode at least a part of the model, as it was asked to run."""
     server, layers = serving.server, serving.model.layers
     if server.local is False:

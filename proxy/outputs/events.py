@@ -33,7 +33,7 @@ HEADERS = {
 }
 
 
-class Listener:
+class EventListener:
     """One who listens: a queue that never makes anybody wait."""
 
     def __init__(self, most: int = MAX_QUEUED) -> None:
@@ -71,7 +71,7 @@ class Events:
         self._max_listeners = max_listeners
         self._live: dict[str, Exchange] = {}
         self._has_token: set[str] = set()  # of those, by id: its first token was told
-        self._listeners: dict[Listener, web.Request] = {}
+        self._listeners: dict[EventListener, web.Request] = {}
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self.lost = 0
@@ -106,7 +106,7 @@ class Events:
                 f"too many listeners (limit {self._max_listeners}): close a page, or retry later"
             )
             return error_page(503, message, "overloaded")
-        listener = Listener()
+        listener = EventListener()
         self._greet(listener)
         self._listeners[listener] = request
         if self._looking is None:
@@ -131,7 +131,7 @@ class Events:
             if transport is not None and transport.get_write_buffer_size():
                 transport.abort()
 
-    async def _serve(self, listener: Listener, response: web.StreamResponse) -> None:
+    async def _serve(self, listener: EventListener, response: web.StreamResponse) -> None:
         while not self._is_closed:
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -142,7 +142,7 @@ class Events:
             if waiting := listener.take():
                 await response.write(waiting)
 
-    def _greet(self, listener: Listener) -> None:
+    def _greet(self, listener: EventListener) -> None:
         """Tell a new listener what is on its way already, and how the machine is."""
         now_s = time.monotonic()
         for exchange in self._live.values():

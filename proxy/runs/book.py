@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from slowtok.proxy.http.run_clues import By, Clues, shown_name
-from slowtok.proxy.runs.chain import Chain, Found, How, Link, Messages
+from slowtok.proxy.runs.chain import Chain, Continuation, EarlierRequest, How, Messages
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 KEEP_RUNS = 1024
@@ -75,8 +75,8 @@ class _Open:
     by: By
     trace: str | None
     parent: _Turn | None = None
-    found: Found | None = None
-    link: Link | None = None
+    found: Continuation | None = None
+    link: EarlierRequest | None = None
 
     @property
     def place(self) -> Place:
@@ -135,7 +135,7 @@ class Book:
             if found is not None:
                 found.link.continued = True
                 known.found = found
-            known.link = Link(request, at_s, prompt, seen_s=at_s)
+            known.link = EarlierRequest(request, at_s, prompt, seen_s=at_s)
             self._chain.add(known.link)
         return known.place
 
@@ -191,7 +191,7 @@ class Book:
             run.last_ended = turn
 
     def _run_of(
-        self, request: str, clues: Clues, found: Found | None, at_s: float, unix_s: float
+        self, request: str, clues: Clues, found: Continuation | None, at_s: float, unix_s: float
     ) -> tuple[_Run, By]:
         """Return the run of a request that was not placed yet, and what told it."""
         if clues.ids and not (clues.ids[0][0] == "trace" and self._is_per_request(clues, found)):
@@ -200,7 +200,7 @@ class Book:
             return earlier.run, "prompt"
         return self._new(self._hash("prompt", request), "prompt", None, at_s), "prompt"
 
-    def _is_per_request(self, clues: Clues, found: Found | None) -> bool:
+    def _is_per_request(self, clues: Clues, found: Continuation | None) -> bool:
         """Say whether a client seems to begin a trace with each request: then it says nothing.
 
         The request goes on from one that was alone in its trace, and is the first in its own.
@@ -244,7 +244,7 @@ class Book:
         self._aliases[name] = run.id
 
     def _enter(
-        self, request: str, run: _Run, by: By, clues: Clues, found: Found | None, at_s: float
+        self, request: str, run: _Run, by: By, clues: Clues, found: Continuation | None, at_s: float
     ) -> _Open:
         run.turns += 1
         run.seen_s = max(run.seen_s, at_s)
@@ -257,7 +257,9 @@ class Book:
         self._open[request] = known
         return known
 
-    def _parent(self, run: _Run, turn: _Turn, clues: Clues, found: Found | None) -> _Turn | None:
+    def _parent(
+        self, run: _Run, turn: _Turn, clues: Clues, found: Continuation | None
+    ) -> _Turn | None:
         """Return the turn that this one goes on from: by the prompt, its agent, or the time."""
         earlier = None if found is None else self._open.get(found.link.request)
         if found is not None and earlier is not None and earlier.run is run:

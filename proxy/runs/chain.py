@@ -51,7 +51,7 @@ class Messages(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class EarlierRequest:
     """One earlier request. `ended` once its client can have the reply, `failed` where it has none.
 
     `seen_s` is when it was last heard of, `continued` says that another has gone on from it.
@@ -66,10 +66,10 @@ class Link:
     continued: bool = False
 
 
-class Found(NamedTuple):
+class Continuation(NamedTuple):
     """The earlier request that a prompt goes on from, and how."""
 
-    link: Link
+    link: EarlierRequest
     how: How
 
 
@@ -114,11 +114,13 @@ class Chain:
     """
 
     def __init__(self) -> None:
-        self._links: deque[Link] = deque()
-        self._by_key: defaultdict[int, deque[Link]] = defaultdict(deque)  # the oldest first
+        self._links: deque[EarlierRequest] = deque()
+        self._by_key: defaultdict[int, deque[EarlierRequest]] = defaultdict(
+            deque
+        )  # the oldest first
         self._messages = 0
 
-    def add(self, link: Link) -> None:
+    def add(self, link: EarlierRequest) -> None:
         """Keep a request; the oldest go where there are too many."""
         self._links.append(link)
         self._messages += len(link.prompt.said)
@@ -129,9 +131,9 @@ class Chain:
         ):
             self._drop_oldest()
 
-    def find(self, prompt: Messages, at_s: float) -> Found | None:
+    def find(self, prompt: Messages, at_s: float) -> Continuation | None:
         """Return the request that `prompt` goes on from; None where it begins a run of its own."""
-        alike: dict[Link, None] = {}
+        alike: dict[EarlierRequest, None] = {}
         for key in (*_keys(prompt), hash(prompt.head)):
             alike.update(dict.fromkeys(self._by_key.get(key, ())))
         return best_of(alike, prompt, at_s)
@@ -161,10 +163,10 @@ def _kept_under(prompt: Messages) -> Set[int]:
     return _keys(prompt) | ({hash(prompt.head)} if is_single else set())
 
 
-def best_of(links: Iterable[Link], prompt: Messages, at_s: float) -> Found | None:
+def best_of(links: Iterable[EarlierRequest], prompt: Messages, at_s: float) -> Continuation | None:
     """Return the best of all that fit: by how, then the longest, then the newest."""
     best: tuple[int, int, float] | None = None
-    found: Found | None = None
+    found: Continuation | None = None
     for link in links:
         if at_s - link.seen_s > MAX_LINK_AGE_S or link.at_s > at_s:
             continue
@@ -173,11 +175,11 @@ def best_of(links: Iterable[Link], prompt: Messages, at_s: float) -> Found | Non
             continue
         rank = (_rank(how, link), len(link.prompt.said), link.at_s)
         if best is None or rank >= best:
-            best, found = rank, Found(link, how)
+            best, found = rank, Continuation(link, how)
     return found
 
 
-def how_of(prompt: Messages, link: Link) -> How | None:
+def how_of(prompt: Messages, link: EarlierRequest) -> How | None:
     """Say how a prompt goes on from an earlier request; None where it does not."""
     old = link.prompt
     if not old.said or (old.roles[0] == _RAW and len(old.said) < MIN_TEXT_BLOCKS):
@@ -196,13 +198,13 @@ def how_of(prompt: Messages, link: Link) -> How | None:
     return "compacted" if _shares_own(prompt, old) else None
 
 
-def _rank(how: How, link: Link) -> int:
+def _rank(how: How, link: EarlierRequest) -> int:
     if how in ("continued", "changed"):
         return (4 if how == "continued" else 3) if link.ended and not link.continued else 2
     return {"branched": 2, "repeated": 1}.get(how, 0)
 
 
-def _repeated(prompt: Messages, link: Link) -> How | None:
+def _repeated(prompt: Messages, link: EarlierRequest) -> How | None:
     """Say whether the same once more belongs to the same run.
 
     It does where the conversation has had an answer already, or where the earlier one failed. Two

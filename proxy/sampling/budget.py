@@ -24,7 +24,7 @@ FIRST_PATIENCE_S, MAX_PATIENCE_S = 15.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class SamplingPace:
     """Periods in seconds while a request is active.
 
     `gpu_s` is the fast tier of GPUs, `counters_s` their 1 Hz tier, `lists_s` which processes hold
@@ -44,18 +44,22 @@ class Pace:
 
 
 PACES = (
-    Pace(),
-    Pace(traffic_s=0.5, energy_s=15.0),
-    Pace(traffic_s=1.0, energy_s=60.0, shares_s=2.0, others_s=15.0),
-    Pace(traffic_s=2.0, energy_s=60.0, shares_s=5.0, lists_s=2.0, others_s=15.0),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0, others_s=60.0),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.2),
-    Pace(traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.4),
-    Pace(
+    SamplingPace(),
+    SamplingPace(traffic_s=0.5, energy_s=15.0),
+    SamplingPace(traffic_s=1.0, energy_s=60.0, shares_s=2.0, others_s=15.0),
+    SamplingPace(traffic_s=2.0, energy_s=60.0, shares_s=5.0, lists_s=2.0, others_s=15.0),
+    SamplingPace(traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0, others_s=60.0),
+    SamplingPace(
+        traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.2,
+    ),
+    SamplingPace(
+        traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.4,
+    ),
+    SamplingPace(
         traffic_s=10.0, energy_s=60.0, shares_s=30.0, lists_s=10.0, others_s=60.0, gpu_s=0.4,
         host_s=0.4,
     ),
-    Pace(
+    SamplingPace(
         traffic_s=10.0, energy_s=60.0, shares_s=60.0, lists_s=10.0, others_s=60.0, gpu_s=0.4,
         host_s=1.0, counters_s=5.0,
     ),
@@ -88,7 +92,7 @@ class Budget:
         self.level = 0
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> SamplingPace:
         """How often things are to be sampled now."""
         return PACES[self.level]
 
@@ -122,9 +126,9 @@ class Budget:
         return changed
 
 
-def slowed(pace: Pace) -> dict[str, float]:
+def slowed(pace: SamplingPace) -> dict[str, float]:
     """Return what is sampled less often than wished, with its period."""
-    periods = {field.name: getattr(pace, field.name) for field in fields(Pace)}
+    periods = {field.name: getattr(pace, field.name) for field in fields(SamplingPace)}
     return {name: s for name, s in periods.items() if s != getattr(PACES[0], name)}
 
 

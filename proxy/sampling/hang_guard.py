@@ -22,7 +22,7 @@ HUNG_S = 1.0
 """A reading that takes longer is reported. Heuristic."""
 
 
-class Devices(Protocol):
+class GuardedDevices(Protocol):
     """GPUs that are read at once, however long it takes."""
 
     reason: str | None
@@ -58,7 +58,9 @@ class PatientGpus:
     Not thread-safe: one caller at a time.
     """
 
-    def __init__(self, devices: Devices, hung: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, devices: GuardedDevices, hung: str, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._devices = devices
         self._hung_reason = hung
         self._hung = 0

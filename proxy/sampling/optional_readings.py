@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from slowtok.proxy.sampling.budget import Pace
+from slowtok.proxy.sampling.budget import SamplingPace
 from slowtok.proxy.sampling.schedule import NEAR_S, Every
 
 Traffic = Literal["steady", "burst"]
@@ -28,12 +28,12 @@ ALL = Extras()
 class ExtrasDue:
     """Says when each is due, at some pace. Pure: time is data."""
 
-    def __init__(self, pace: Pace, now_s: float) -> None:
+    def __init__(self, pace: SamplingPace, now_s: float) -> None:
         self._energy, self._lists = Every(pace.energy_s, now_s), Every(pace.lists_s, now_s)
         self._shares, self._traffic = Every(pace.shares_s, now_s), Every(1.0, now_s)
         self._pace = pace
 
-    def keep_to(self, pace: Pace, now_s: float) -> None:
+    def keep_to(self, pace: SamplingPace, now_s: float) -> None:
         """Change the pace; nothing is due at once."""
         self._pace = pace
         for every, period_s in self._periods():

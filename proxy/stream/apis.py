@@ -6,7 +6,7 @@ from typing import Any
 
 from slowtok.proxy.stream.assemble import Parts
 from slowtok.proxy.stream.assemble_chunks import Chunks
-from slowtok.proxy.stream.assemble_message import Message
+from slowtok.proxy.stream.assemble_message import MessageAssembler
 from slowtok.proxy.stream.assemble_response import Response
 from slowtok.proxy.stream.dialects import (
     anthropic,
@@ -43,7 +43,7 @@ _TEXT = Api(
     name="openai-completions", read=openai.read, takes_stream_options=True, make_parts=Chunks
 )
 _RESPONSES = Api(name="openai-responses", read=responses.read, make_parts=Response)
-_MESSAGES = Api(name="anthropic-messages", read=anthropic.read, make_parts=Message)
+_MESSAGES = Api(name="anthropic-messages", read=anthropic.read, make_parts=MessageAssembler)
 _OLLAMA = Api(name="ollama", read=ollama.read, streams_by_default=True)
 _OLLAMA_EMBED = Api(name="ollama-embed", read=ollama.read_embedding, prefill_only=True)
 _NATIVE = Api(name="llama-server", read=llama_server.read)

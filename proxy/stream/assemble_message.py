@@ -7,7 +7,7 @@ import orjson
 from slowtok.proxy.stream.delta_merge import finalize, merge_delta, merge_fields
 
 
-class Message:
+class MessageAssembler:
     """Takes the events in order: a start, blocks that grow, and an end with the last counts."""
 
     def __init__(self) -> None:

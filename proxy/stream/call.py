@@ -13,7 +13,7 @@ import orjson
 from slowtok.detectors.case.case import DifferenceKind, PromptParts, PromptPrefix
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.prompt_text import (
-    Message,
+    PromptMessage,
     messages_of,
     squeezed,
     tools_of,
@@ -117,7 +117,7 @@ def fingerprint_prompt(said: Mapping[str, Any]) -> PromptFingerprint | None:
     )
 
 
-def _span(message: Message, begin: int) -> Span:
+def _span(message: PromptMessage, begin: int) -> Span:
     """Return the hashes of one message."""
     role, text, plain, images = message
     bare = squeezed(text)

@@ -43,7 +43,7 @@ _TAG = re.compile(r"<(/?)([a-z]+(?:[-_][a-z]+)+|env|context|memory|memories)>")
 _LETTERS = str.maketrans("0123456789-", "ghijklmnopq")  # so that no digits look like a number
 
 
-class Message(NamedTuple):
+class PromptMessage(NamedTuple):
     """One message of the canonical prompt.
 
     `plain` is its text without the model's reasoning, `images` the characters that stand for what
@@ -56,7 +56,7 @@ class Message(NamedTuple):
     images: int = 0
 
 
-def messages_of(said: Mapping[str, Any]) -> list[Message]:
+def messages_of(said: Mapping[str, Any]) -> list[PromptMessage]:
     """Return the messages in the order of most chat templates: the system's word, tools, the rest.
 
     Some templates put the tools first, so that what differs in them may differ at once.
@@ -110,7 +110,7 @@ def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
 
-def _message(message: Mapping[str, Any]) -> Message:
+def _message(message: Mapping[str, Any]) -> PromptMessage:
     content = message.get("content")
     extra: dict[str, Any] = {}
     if not message.keys() <= _PLAIN_MESSAGE:
@@ -142,15 +142,15 @@ def tools_of(said: Mapping[str, Any]) -> list[bytes]:
     return [orjson.dumps(_read(tool, []), option=orjson.OPT_SORT_KEYS) for tool in tools]
 
 
-def _of_tools(tools: Any) -> Message:
+def _of_tools(tools: Any) -> PromptMessage:
     text = _dumped(_read(tools, []))
-    return Message("tools", text, text)
+    return PromptMessage("tools", text, text)
 
 
-def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> Message:
+def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> PromptMessage:
     """Return a message of its content, and of what else it says."""
     if isinstance(content, str) and not extra:
-        return Message(role, content, content)
+        return PromptMessage(role, content, content)
     blobs: list[int] = []
     text, plain = _texts(content, blobs)
     rest = {k: v for k, v in (extra or {}).items() if v and k not in _UNREAD_KEYS}
@@ -160,7 +160,7 @@ def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> Me
         said = _dumped(other) if other else ""
         plain += said
         text += (_dumped(_read(thought, blobs)) if thought else "") + said
-    return Message(role, text, plain, sum(blobs))
+    return PromptMessage(role, text, plain, sum(blobs))
 
 
 def _texts(content: Any, blobs: list[int]) -> tuple[str, str]:

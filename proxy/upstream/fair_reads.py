@@ -15,7 +15,7 @@ SLICE_BYTES = 16 * 1024
 SLICES_PER_TURN = 2
 
 
-class Waiting(Protocol):
+class WaitingRead(Protocol):
     """Who has something to go on with."""
 
     def go_on(self) -> None:
@@ -30,7 +30,7 @@ class FairReads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingRead] = deque()
         self._handle: asyncio.Handle | None = None
 
     @property
@@ -38,7 +38,7 @@ class FairReads:
         """Whether somebody waits for a turn: who comes now waits, too."""
         return bool(self._waiting)
 
-    def ask(self, who: Waiting) -> None:
+    def ask(self, who: WaitingRead) -> None:
         """Let `go_on` be called when it is this one's turn."""
         self._waiting.append(who)
         if self._handle is None:

@@ -40,7 +40,7 @@ class RunsSeen(Protocol):
         ...
 
 
-class Api:
+class ApiPages:
     """Answers what is asked under /slowtok/."""
 
     def __init__(

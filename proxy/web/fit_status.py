@@ -11,7 +11,7 @@ from slowtok.detectors.analysis.vram import newest_split
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import context_that_fits, footprint, reserved_tokens
 from slowtok.proxy.inspection.memory import check_memory
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 from slowtok.proxy.outputs.record import known
 
 
@@ -25,7 +25,7 @@ def fit_status(seen: Seen, engine: EngineSeen) -> list[dict[str, Any]]:
     return [_entry(seen, engine, serving) for serving in engine.serving]
 
 
-def _entry(seen: Seen, engine: EngineSeen, serving: Serving) -> dict[str, Any]:
+def _entry(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> dict[str, Any]:
     alone = replace(engine, serving=(serving,))
     checks = check_memory(replace(seen, engines=(alone,)))
     check = next((check for check in checks if check.name == "fit"), None)
@@ -41,14 +41,14 @@ def _entry(seen: Seen, engine: EngineSeen, serving: Serving) -> dict[str, Any]:
     return shown
 
 
-def _most_context(seen: Seen, engine: EngineSeen, serving: Serving) -> int | None:
+def _most_context(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> int | None:
     usable = sum(_usable_bytes(seen, engine, serving))
     if not usable or reserved_tokens(serving.server) is None:
         return None
     return context_that_fits(serving.model, serving.server, usable)
 
 
-def _usable_bytes(seen: Seen, engine: EngineSeen, serving: Serving) -> Iterator[int]:
+def _usable_bytes(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Iterator[int]:
     for gpu in seen.gpus_of(serving.server):
         samples: list[GpuSample] = [s for s in engine.gpu if s.index == gpu.index]
         room = newest_split(samples)

@@ -8,7 +8,7 @@ from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.examine import examine
-from slowtok.proxy.inspection.seen import EngineSeen, Seen, Serving
+from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 
 GIB = 2**30
 NAME, URL = "llama-server:8080", "http://127.0.0.1:8080"
@@ -136,7 +136,7 @@ def seen(
         answers=True,
         server=server,
         models=(model.name or "?",),
-        serving=(Serving(server=server, model=model),),
+        serving=(ServingSeen(server=server, model=model),),
         host=readings,
         gpu=samples,
     )

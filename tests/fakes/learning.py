@@ -8,7 +8,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.history.baselines import Baselines
 from slowtok.proxy.history.learned_store import LearnedStore
-from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.rates import LearnedRate
 
 DAY_S = 86_400.0
 NOW_UNIX_S = 20_000 * DAY_S + 43_200.0  # noon
@@ -25,9 +25,9 @@ def at(tps: float, *, days_ago: float = 0.0, before: Case | None = None) -> Case
     return with_timeline(case, started_unix_s=NOW_UNIX_S - days_ago * DAY_S)
 
 
-def rate(tps: float = 150.0, *, days_ago: float = 0.0, version: str = "b1") -> Rate:
+def rate(tps: float = 150.0, *, days_ago: float = 0.0, version: str = "b1") -> LearnedRate:
     """A healthy rate."""
-    return Rate(
+    return LearnedRate(
         at_unix_s=NOW_UNIX_S - days_ago * DAY_S,
         tps=tps,
         expected_tps=151.0,

@@ -27,7 +27,7 @@ from fakes.upstream import Upstream
 from fakes.wire import JSON, reply, until
 from slowtok.proxy.history import database
 from slowtok.proxy.history.keys import decode_setup
-from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.rates import LearnedRate
 
 Connect = Callable[..., Awaitable[Client]]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, even from root")
@@ -134,7 +134,7 @@ def files(directory: Path) -> list[Path]:
     return [entry for entry in directory.iterdir() if entry.is_file()]
 
 
-def today(tps: float) -> Rate:
+def today(tps: float) -> LearnedRate:
     return replace(rate(tps), at_unix_s=time.time())
 
 

@@ -25,7 +25,7 @@ from slowtok.config.settings import SettingsError, load
 from slowtok.proxy.engines.counters.metrics import cache_config, read_counters
 from slowtok.proxy.engines.counters.slots import read_slots
 from slowtok.proxy.engines.models.safetensors_facts import parse_header
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 from slowtok.proxy.http.api_key import fields_with
 from slowtok.proxy.sampling.host.redaction import redact_arguments
 from slowtok.proxy.sampling.protocol import BadLine, parse_line
@@ -134,7 +134,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "requests of clients": (call, ()),
     "metrics of engines": (read_counters, ()),
     "cache metrics of engines": (cache_config, ()),
-    "slots of llama-server": (lambda text: read_slots(Reply(status=200, body=text)), ()),
+    "slots of llama-server": (lambda text: read_slots(ProbeReply(status=200, body=text)), ()),
     "lines of the sampling process": (parse_line, (BadLine,)),
     "headers of model files": (parse_header, (ValueError, LookupError, TypeError, AttributeError)),
     "settings": (toml, (SettingsError,)),

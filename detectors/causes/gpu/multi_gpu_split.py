@@ -39,7 +39,7 @@ from slowtok.detectors.analysis.layer_split import (
     uneven,
 )
 from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_decode
-from slowtok.detectors.analysis.tensor_parallel import Waiting, exchanging
+from slowtok.detectors.analysis.tensor_parallel import GpuWaiting, exchanging
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
@@ -66,7 +66,7 @@ def detect(case: Case) -> Finding | None:
     return None if found is None else _uneven(case, found)
 
 
-def _exchange(case: Case, waiting: Waiting) -> Finding:
+def _exchange(case: Case, waiting: GpuWaiting) -> Finding:
     rate_tps, expected_tps = decode_tps(case), expected_decode_tps(case) or 0.0
     normal = waiting.below_one and judge_decode(case).slow is False
     cost = f" instead of about {expected_tps:.0f}; the exchange cost decode about {{lost}}."

@@ -13,7 +13,7 @@ MAX_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AdviceStep:
     """One thing to try. `lost_ms` is what its cause cost all runs together, where that is known."""
 
     what: str
@@ -22,16 +22,16 @@ class Step:
     lost_ms: float | None = None
 
 
-def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[Step]:
+def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[AdviceStep]:
     """Return what to try, the dearest first; empty where nothing costs speed."""
     found = {**_of_runs(runs)}
     for check in checks:
         if check.state == "warn" and check.advice and check.name not in found:
-            found[check.name] = Step(what=check.said, do=check.advice, said_by="doctor")
+            found[check.name] = AdviceStep(what=check.said, do=check.advice, said_by="doctor")
     return list(found.values())[:MAX_STEPS]
 
 
-def _of_runs(runs: Sequence[Run]) -> dict[str, Step]:
+def _of_runs(runs: Sequence[Run]) -> dict[str, AdviceStep]:
     findings = [f for run in runs for f in run.findings]
     lost_ms: dict[str, float] = {}
     for finding in findings:
@@ -41,10 +41,10 @@ def _of_runs(runs: Sequence[Run]) -> dict[str, Step]:
     return {cause: _step(cause, findings, lost_ms[cause]) for cause in dearest}
 
 
-def _step(cause: str, findings: Sequence[dict[str, object]], lost_ms: float) -> Step:
+def _step(cause: str, findings: Sequence[dict[str, object]], lost_ms: float) -> AdviceStep:
     mine = [f for f in findings if f["cause"] == cause]
     worst = max(mine, key=lambda f: float(str(f.get("lost_ms") or 0)))
-    return Step(
+    return AdviceStep(
         what=f"{cause}: {worst.get('summary', '')}",
         do=str(worst.get("remedy", "")),
         said_by="diagnosis",

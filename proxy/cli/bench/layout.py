@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.bench.advice import Step
+from slowtok.proxy.cli.bench.advice import AdviceStep
 from slowtok.proxy.cli.bench.comparison import CauseChange, Change, Difference
 from slowtok.proxy.cli.bench.figures import Figure, Run
 from slowtok.proxy.cli.bench.result import Result
@@ -112,7 +112,7 @@ def comparison(
     return Group(*parts)
 
 
-def what_next(steps: Sequence[Step]) -> RenderableType:
+def what_next(steps: Sequence[AdviceStep]) -> RenderableType:
     """Return what to try."""
     if not steps:
         return Text("\nNothing that was seen costs speed.", "green")

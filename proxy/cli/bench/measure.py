@@ -25,7 +25,7 @@ NARROW = 60  # columns; below, the bar is left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ReplyPace:
     """Rates by which the time that is left is guessed, in tokens/s."""
 
     decode_tps: float = USUAL_DECODE_TPS
@@ -37,16 +37,18 @@ class Pace:
         return prompt / self.prefill_tps + shot.tokens / self.decode_tps
 
 
-def pace_of(record: Record) -> Pace:
+def pace_of(record: Record) -> ReplyPace:
     """Return the pace that a record shows."""
     rate = record.get("rate", {})
-    return Pace(
+    return ReplyPace(
         decode_tps=rate.get("decode_tps") or USUAL_DECODE_TPS,
         prefill_tps=rate.get("prefill_tps") or USUAL_PREFILL_TPS,
     )
 
 
-async def measure(client: Client, shots: Sequence[Shot], pace: Pace, screen: Console) -> list[Run]:
+async def measure(
+    client: Client, shots: Sequence[Shot], pace: ReplyPace, screen: Console
+) -> list[Run]:
     """Send one run after the other, and return them with what slowtok said.
 
     Raises:

@@ -41,12 +41,12 @@ class NoEngine(BenchError):
     """There is no engine to measure."""
 
 
-class ModelError(BenchError):
+class BenchModelError(BenchError):
     """It is not clear which model is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class BenchStage:
     """A proxy with an engine behind it. `own` says that it was started for this benchmark."""
 
     url: str
@@ -64,7 +64,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
+async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[BenchStage]:
     """Yield the running slowtok at `listen` if it has the engine, else one started for the time.
 
     Raises:
@@ -75,7 +75,9 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
     if running is not None:
         async with _session(settings.api_key.get_secret_value()) as session:
             url = f"http://{own_address(settings)}"
-            yield await _ready(Stage(url=url, status=running, own=False, session=session), tell)
+            yield await _ready(
+                BenchStage(url=url, status=running, own=False, session=session), tell
+            )
         return
     with tempfile.TemporaryDirectory(prefix="slowtok-bench-") as scratch:
         log, listen = Path(scratch) / "proxy.log", f"127.0.0.1:{free_port()}"
@@ -85,7 +87,7 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[Stage]:
                 _own(settings, listen, log) as child,
                 _session(os.environ.get("SLOWTOK_API_KEY", "")) as session,
             ):
-                stage = Stage(url=f"http://{listen}", status={}, own=True, session=session)
+                stage = BenchStage(url=f"http://{listen}", status={}, own=True, session=session)
                 await _until_healthy(stage, child, log)
                 yield await _ready(stage, tell)
 
@@ -105,11 +107,11 @@ async def _own(
             await asyncio.gather(swallow, return_exceptions=True)
 
 
-async def pick_model(stage: Stage, wanted: str | None) -> str:
+async def pick_model(stage: BenchStage, wanted: str | None) -> str:
     """Return the model to ask for: the one wanted, in memory, or the only one.
 
     Raises:
-        ModelError: there are several, or none, or the one wanted is not among them.
+        BenchModelError: there are several, or none, or the one wanted is not among them.
     """
     listed = await stage.ask("/v1/models")
     names = [str(m["id"]) for m in listed.get("data") or [] if isinstance(m, dict) and m.get("id")]
@@ -122,15 +124,15 @@ async def pick_model(stage: Stage, wanted: str | None) -> str:
         if len(few) == 1:
             return few[0]
     if not names:
-        raise ModelError("the engine lists no model: name one with --model")
-    raise ModelError(f"which model? --model with one of: {', '.join(sorted(names))}")
+        raise BenchModelError("the engine lists no model: name one with --model")
+    raise BenchModelError(f"which model? --model with one of: {', '.join(sorted(names))}")
 
 
 def _listed(wanted: str, names: Sequence[str]) -> str:
     """Return the name if the engines list it, or list nothing; a tag may be left out (Ollama).
 
     Raises:
-        ModelError: they list others only.
+        BenchModelError: they list others only.
     """
     if not names or wanted in names or f"{wanted}:latest" in names:
         return wanted
@@ -138,7 +140,7 @@ def _listed(wanted: str, names: Sequence[str]) -> str:
     holding = [name for name in names if wanted.casefold() in name.casefold()]
     meant = list(dict.fromkeys([*holding, *alike]))[:MAX_NAMES]
     said = f"did you mean {' or '.join(meant)}?" if meant else f"listed: {_some(names)}"
-    raise ModelError(f"--model {wanted}: no engine lists it; {said}")
+    raise BenchModelError(f"--model {wanted}: no engine lists it; {said}")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -170,7 +172,7 @@ def _session(key: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), headers=headers)
 
 
-async def _until_healthy(stage: Stage, child: asyncio.subprocess.Process, log: Path) -> None:
+async def _until_healthy(stage: BenchStage, child: asyncio.subprocess.Process, log: Path) -> None:
     limit_at_s = time.monotonic() + START_S
     while not await stage.ask("/slowtok/health"):
         if child.returncode is not None or time.monotonic() > limit_at_s:
@@ -178,7 +180,7 @@ async def _until_healthy(stage: Stage, child: asyncio.subprocess.Process, log: P
         await asyncio.sleep(POLL_S)
 
 
-async def _ready(stage: Stage, tell: Tell) -> Stage:
+async def _ready(stage: BenchStage, tell: Tell) -> BenchStage:
     """Wait until an engine answers and slowtok knows what it needs to judge.
 
     Raises:
@@ -190,7 +192,7 @@ async def _ready(stage: Stage, tell: Tell) -> Stage:
         waited_s = time.monotonic() - began_s
         answers = any(engine.get("answers") for engine in status.get("engines") or [])
         if answers and (_can_judge(status) or not stage.own or waited_s > RAM_S):
-            return Stage(url=stage.url, status=status, own=stage.own, session=stage.session)
+            return BenchStage(url=stage.url, status=status, own=stage.own, session=stage.session)
         if not answers and waited_s > ENGINE_S:
             where = [str(e.get("url")) for e in status.get("engines") or []]
             looked = ", ".join(where) or status.get("looked_at") or "the usual ports"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.bench import layout
-from slowtok.proxy.cli.bench.advice import Step, again, next_steps
+from slowtok.proxy.cli.bench.advice import AdviceStep, again, next_steps
 from slowtok.proxy.cli.bench.comparison import (
     Change,
     Difference,
@@ -26,7 +26,13 @@ from slowtok.proxy.cli.bench.measure import measure, pace_of
 from slowtok.proxy.cli.bench.protocol import STANDARD_RUNS, STANDARD_TOKENS, Protocol, warm_up
 from slowtok.proxy.cli.bench.result import NOT_TOLD, BadResult, Result, read_result
 from slowtok.proxy.cli.bench.setup import engine_of, setup_of
-from slowtok.proxy.cli.bench.stage import BenchError, ModelError, NoEngine, pick_model, set_stage
+from slowtok.proxy.cli.bench.stage import (
+    BenchError,
+    BenchModelError,
+    NoEngine,
+    pick_model,
+    set_stage,
+)
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.demo.children import DemoError
 from slowtok.proxy.cli.render.console import plain
@@ -41,7 +47,7 @@ MAX_PROMPT_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BenchOptions:
     """What the command line asks for; None where it leaves the choice."""
 
     model: str | None = None
@@ -53,11 +59,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class BenchOutcome:
     """A benchmark that is done, with all that is shown of it."""
 
     result: Result
-    steps: list[Step]
+    steps: list[AdviceStep]
     before: Result | None
     found: list[Change]
     differ: list[Difference]
@@ -68,7 +74,7 @@ class _Usage(Exception):
     """An argument that cannot be used. The text says which and why."""
 
 
-def run_bench(settings: Settings, asked: Asked) -> int:
+def run_bench(settings: Settings, asked: BenchOptions) -> int:
     """Measure and print. Returns 2 for a file that cannot be used, 3 where no engine answers."""
     screen = Console(stderr=True, highlight=False)
     try:
@@ -76,7 +82,7 @@ def run_bench(settings: Settings, asked: Asked) -> int:
         protocol = _protocol(asked, before)
         _check_writable(asked.save)
         outcome = asyncio.run(_bench(settings, asked, protocol, before, screen))
-    except (_Usage, ModelError) as error:
+    except (_Usage, BenchModelError) as error:
         return complain(str(error), USAGE)
     except NoEngine as error:
         return complain(str(error), NO_ENGINE)
@@ -89,11 +95,11 @@ def run_bench(settings: Settings, asked: Asked) -> int:
 
 async def _bench(
     settings: Settings,
-    asked: Asked,
+    asked: BenchOptions,
     protocol: Protocol,
     before: Result | None,
     screen: Console,
-) -> Outcome:
+) -> BenchOutcome:
     nonce = secrets.token_hex(4)
     with screen.status("looking for slowtok") as status:
         async with set_stage(settings, status.update) as stage:
@@ -121,7 +127,7 @@ async def _bench(
     )
     if not result.figures:
         raise BenchError("the engine told no rates: neither counts nor times came")
-    return Outcome(
+    return BenchOutcome(
         result=result,
         steps=next_steps(runs, checks),
         before=before,
@@ -147,7 +153,7 @@ def _differ(before: Result, after: Result) -> list[Difference]:
     )
 
 
-def _protocol(asked: Asked, before: Result | None) -> Protocol:
+def _protocol(asked: BenchOptions, before: Result | None) -> Protocol:
     """Return what to run: as asked, else as in the result to compare with, else the standard."""
     told = before.protocol if before else {}
     protocol = Protocol(
@@ -197,7 +203,7 @@ def _check_writable(path: Path | None) -> None:
         raise _Usage(f"--save {path}: {'it is a directory' if path.is_dir() else 'no such folder'}")
 
 
-def _finish(settings: Settings, asked: Asked, outcome: Outcome) -> int:
+def _finish(settings: Settings, asked: BenchOptions, outcome: BenchOutcome) -> int:
     """Keep the result, then show it; one that cannot be kept is shown all the same."""
     whole = outcome.result.as_json()
     code, saved = DONE, asked.save or settings.state_path / KEPT
@@ -227,7 +233,7 @@ def _finish(settings: Settings, asked: Asked, outcome: Outcome) -> int:
     return code
 
 
-def _show(asked: Asked, outcome: Outcome, command: str, kept: Path | None) -> None:
+def _show(asked: BenchOptions, outcome: BenchOutcome, command: str, kept: Path | None) -> None:
     screen = Console(highlight=False)
     screen.print(layout.head(outcome.result, outcome.where))
     screen.print(layout.runs_table(outcome.result.runs))
@@ -249,7 +255,7 @@ def _show(asked: Asked, outcome: Outcome, command: str, kept: Path | None) -> No
         screen.out(f"  {plain(command)}", highlight=False)  # in one line, to be copied
 
 
-def _options(settings: Settings, asked: Asked) -> list[tuple[str, str | None]]:
+def _options(settings: Settings, asked: BenchOptions) -> list[tuple[str, str | None]]:
     """Return the options without which the command would measure something else."""
     usual = settings.listen == "127.0.0.1:4141"
     return [

@@ -12,7 +12,7 @@ from rich.console import Console
 from slowtok.config.settings import Settings
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.fit.asked import Asked, AskError, question
+from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
 from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
@@ -22,7 +22,7 @@ from slowtok.proxy.cli.found import running_at, with_state_of
 DONE, FAILED, USAGE = 0, 1, 2
 
 
-def run_fit(settings: Settings, asked: Asked, claimed_tps: float | None) -> int:
+def run_fit(settings: Settings, asked: FitOptions, claimed_tps: float | None) -> int:
     """Answer one question and print it. Returns 2 where it cannot be used, with one line why."""
     try:
         answer = outlook(question(asked, _present(settings, asked)), claimed_tps)
@@ -55,7 +55,7 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _present(settings: Settings, asked: Asked) -> DeviceFacts | None:
+def _present(settings: Settings, asked: FitOptions) -> DeviceFacts | None:
     """Look at this machine where no other was named."""
     if asked.gpu:
         return None

@@ -114,7 +114,7 @@ def fit(
 ) -> None:
     """Before a run: does the model fit, what rate to expect, is a claimed rate possible."""
     from slowtok.proxy.cli.commands.fit import run_batch, run_fit  # noqa: PLC0415 - as above
-    from slowtok.proxy.cli.fit.asked import Asked  # noqa: PLC0415 - as above
+    from slowtok.proxy.cli.fit.asked import FitOptions  # noqa: PLC0415 - as above
 
     if batch:
         raise typer.Exit(run_batch())
@@ -122,7 +122,7 @@ def fit(
     settings = settings_from({**given, "json": json or None}, config)
     # that of the environment or a file is this machine's, which a named GPU may not be in
     ram = settings.ram_bandwidth if gpu is None or ram_bandwidth is not None else 0.0
-    asked = Asked(
+    asked = FitOptions(
         model=model, gpu=gpu, gpus=gpus, vram=vram, bandwidth=bandwidth,
         ram_bandwidth=ram or None, params=params, active_params=active_params, quant=quant,
         weights=weights, layers=layers, kv_heads=kv_heads, head_dim=head_dim, experts=experts,

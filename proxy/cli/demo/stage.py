@@ -38,7 +38,7 @@ USUAL_LISTEN = f"{HOST}:{USUAL_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DemoStage:
     """A client of the proxy, and the processes without which the demo is over, by name."""
 
     client: Client
@@ -59,7 +59,7 @@ class Stage:
 @asynccontextmanager
 async def set_stage(
     show: Show, *, listen: str, state_dir: Path, ram_bandwidth: str | None, logs: Path
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[DemoStage]:
     """Start the engine and the proxy, and yield them with a client of the proxy.
 
     Raises:
@@ -98,7 +98,7 @@ async def set_stage(
         with show.waiting("slowtok measures the RAM's bandwidth (once, when the cores are idle)"):
             status = await _until_ready(client)
         show.say(_readiness(status))
-        yield Stage(client=client, parts={"llama-server": engine, "slowtok": proxy})
+        yield DemoStage(client=client, parts={"llama-server": engine, "slowtok": proxy})
 
 
 def _engine(show: Show, logs: Path) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slowtok.detectors.expectation.footprint import GIB, LEAST_OVERHEAD_BYTES, MAX_OVERHEAD_BYTES
-from slowtok.detectors.expectation.prospect import Prospect, Rate
+from slowtok.detectors.expectation.prospect import ExpectedRate, Prospect
 
 DIGITS = 4
 
@@ -22,14 +22,14 @@ def as_json(found: Prospect) -> dict[str, Any]:
 
 def unanswered(reason: str) -> dict[str, Any]:
     """Return the same for a setup of which too little is known."""
-    nothing = rate(Rate())
+    nothing = rate(ExpectedRate())
     return {
         "decode_tps": nothing, "prefill_tps": nothing, "vram_gib": None, "fits": None,
         "basis": [reason],
     }  # fmt: skip
 
 
-def rate(found: Rate) -> dict[str, float | None]:
+def rate(found: ExpectedRate) -> dict[str, float | None]:
     """Return a rate with a few digits: more would claim what nobody knows."""
     return {name: _rounded(value) for name, value in asdict(found).items()}
 

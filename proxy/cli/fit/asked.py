@@ -50,7 +50,7 @@ class AskError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FitOptions:
     """The options of `slowtok fit`; None is not given. Parameters in billions, sizes in GiB."""
 
     model: str | None = None
@@ -85,7 +85,7 @@ class Question:
     title: str
 
 
-def question(asked: Asked, present: DeviceFacts | None) -> Question:
+def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     """Return what was asked; `present` is this machine, where no GPU was named.
 
     Raises:
@@ -108,7 +108,7 @@ def question(asked: Asked, present: DeviceFacts | None) -> Question:
     return Question(facts=facts, context_tokens=context, title=_title(asked, facts))
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: FitOptions) -> None:
     for field in fields(asked):
         value = getattr(asked, field.name)
         may_be_less = field.name in {"gpu_layers", "cpu_moe_layers", "depth"}
@@ -130,7 +130,7 @@ def _check(asked: Asked) -> None:
         raise AskError(f"--kv-type {asked.kv_type}: not one of {', '.join(KV_RATIO)}")
 
 
-def _as_sold(asked: Asked) -> tuple[Asked, tuple[Assumption, ...]]:
+def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     """Return it with the GPU's own name in place of a shop's, and what that assumes.
 
     Shops call machines by a name of their own, and put the memory behind a card's name.
@@ -149,7 +149,7 @@ def _as_sold(asked: Asked) -> tuple[Asked, tuple[Assumption, ...]]:
     return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
 
 
-def _gpu(asked: Asked) -> tuple[str | None, Card | None]:
+def _gpu(asked: FitOptions) -> tuple[str | None, Card | None]:
     """Return the GPU's name as the tables have it, and its card."""
     if asked.gpu is None or asked.gpu.lower() in NO_GPU:
         return None, None
@@ -164,7 +164,7 @@ def _gpu(asked: Asked) -> tuple[str | None, Card | None]:
     raise AskError(f"--gpu {asked.gpu}: {said}{did_you_mean}")
 
 
-def _row(asked: Asked, gpu: str | None, card: Card | None, depth: int) -> Mapping[str, object]:
+def _row(asked: FitOptions, gpu: str | None, card: Card | None, depth: int) -> Mapping[str, object]:
     on_cpu = gpu is None
     bandwidth = asked.ram_bandwidth if on_cpu else asked.bandwidth
     if bandwidth is None and card is not None:
@@ -179,7 +179,7 @@ def _row(asked: Asked, gpu: str | None, card: Card | None, depth: int) -> Mappin
     }  # fmt: skip
 
 
-def _read(asked: Asked) -> ModelFacts | None:
+def _read(asked: FitOptions) -> ModelFacts | None:
     """Return the facts of a model that is there; None where only its name or numbers are given."""
     if asked.model is None:
         return None
@@ -211,7 +211,7 @@ def _in_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Published:
+def _on(facts: Published, asked: FitOptions, present: DeviceFacts | None) -> Published:
     """Return the facts on the machine that was asked about."""
     server = replace(facts.server, cpu_moe_layers=asked.cpu_moe_layers)
     device, ram = facts.device, asked.ram_bandwidth
@@ -232,7 +232,7 @@ def _on(facts: Published, asked: Asked, present: DeviceFacts | None) -> Publishe
     return replace(facts, device=device, server=server, ram_assumed=ram is None)
 
 
-def _too_little(asked: Asked) -> str:
+def _too_little(asked: FitOptions) -> str:
     if asked.model is None:
         return "which model? give a GGUF file, a folder, a name, or --params and --quant"
     known = find_model(asked.model, parameters=asked.params and asked.params * 1e9)
@@ -241,7 +241,7 @@ def _too_little(asked: Asked) -> str:
     return f"{asked.model}: no such file, and no published model of that name: give --params"
 
 
-def _title(asked: Asked, facts: Published) -> str:
+def _title(asked: FitOptions, facts: Published) -> str:
     model, gpus = facts.model, facts.device.gpus or ()
     name = model.name or f"a model of {(model.parameters or 0) / 1e9:.3g}B"
     type_ = "" if not model.quantisation or model.quantisation in name else f" {model.quantisation}"

@@ -12,7 +12,7 @@ from slowtok.detectors.expectation.footprint import (
     LEAST_OVERHEAD_BYTES,
     MAX_OVERHEAD_BYTES,
 )
-from slowtok.detectors.expectation.prospect import Rate
+from slowtok.detectors.expectation.prospect import ExpectedRate
 from slowtok.proxy.cli.fit.outlook import Outlook
 from slowtok.proxy.cli.render.console import number, plain
 
@@ -115,7 +115,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _numbers(found: Rate) -> tuple[str, ...]:
+def _numbers(found: ExpectedRate) -> tuple[str, ...]:
     values = (found.low, found.expected, found.high, found.ceiling)
     return tuple("?" if v is None else number(v) for v in values)
 

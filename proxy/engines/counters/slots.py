@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import aiohttp
 
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 from slowtok.proxy.sampling.ring import Ring
 
 POLL_S = 0.5  # four looks in the shortest decode that is judged
@@ -80,7 +80,7 @@ async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook |
     return read_slots(await get(session, url, ""))
 
 
-def read_slots(reply: Reply | None) -> SlotsLook | None:
+def read_slots(reply: ProbeReply | None) -> SlotsLook | None:
     """Read a reply of `/slots`; None where it is no such reply."""
     said = None if reply is None or reply.status != 200 else reply.json
     if not isinstance(said, list):

@@ -16,7 +16,7 @@ from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers.llama_flags import parse_flags
 from slowtok.proxy.engines.models.template_habits import habits_of
 from slowtok.proxy.engines.probing.facts import Loaded, Probe
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 __all__ = ["is_sleeping", "parse_flags", "probe", "read_probe", "router_query"]
 
@@ -49,7 +49,9 @@ def router_query(model: str) -> str:
 
 
 def read_probe(
-    props: Reply | None, models: Reply | None, of_model: Mapping[str, Reply | None] | None = None
+    props: ProbeReply | None,
+    models: ProbeReply | None,
+    of_model: Mapping[str, ProbeReply | None] | None = None,
 ) -> Probe:
     """Return what the replies say; any may be missing. `of_model` are a router's, by model."""
     about, entries = _object(props), _entries(models)
@@ -81,7 +83,7 @@ def read_probe(
 
 
 def _loaded(
-    entries: Sequence[Mapping[str, Any]], of_model: Mapping[str, Reply | None]
+    entries: Sequence[Mapping[str, Any]], of_model: Mapping[str, ProbeReply | None]
 ) -> list[Loaded]:
     return [
         _one_loaded(entry, _object(of_model.get(str(entry.get("id")))))
@@ -114,7 +116,7 @@ def _one_loaded(entry: Mapping[str, Any], about: Mapping[str, Any]) -> Loaded:
     )
 
 
-def _is_router(props: Reply | None, models: Reply | None) -> bool:
+def _is_router(props: ProbeReply | None, models: ProbeReply | None) -> bool:
     says_so = _object(props).get("role") == "router"
     return says_so or any(_state(entry) is not None for entry in _entries(models))
 
@@ -128,11 +130,11 @@ def _speculative(settings: Mapping[str, Any]) -> bool | None:
     return None if not isinstance(types, str) else types != "none"
 
 
-def _entries(models: Reply | None) -> list[Mapping[str, Any]]:
+def _entries(models: ProbeReply | None) -> list[Mapping[str, Any]]:
     return [_dict(entry) for entry in _list(_object(models).get("data"))]
 
 
-def _object(reply: Reply | None) -> Mapping[str, Any]:
+def _object(reply: ProbeReply | None) -> Mapping[str, Any]:
     return {} if reply is None else _dict(reply.json)
 
 

@@ -14,7 +14,7 @@ import aiohttp
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers.openai_server import model_entries
 from slowtok.proxy.engines.probing.facts import Flags, Loaded, Probe
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 
 async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
@@ -27,14 +27,14 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     return read_probe(told, models)
 
 
-def read_probe(told: Reply | None, models: Reply | None) -> Probe:
+def read_probe(told: ProbeReply | None, models: ProbeReply | None) -> Probe:
     """Return what `/api/v1/models` and `/v1/models` say."""
     entries = _v1_entries(told)
     loaded = [_instance(entry, each) for entry in entries for each in _instances(entry)]
     return Probe(models=_names(models), loaded=tuple(loaded) if entries else None)
 
 
-def read_probe_v0(told: Reply | None, models: Reply | None) -> Probe:
+def read_probe_v0(told: ProbeReply | None, models: ProbeReply | None) -> Probe:
     """Return what `/api/v0/models` and `/v1/models` say."""
     entries = model_entries(told)
     loaded = [
@@ -78,11 +78,11 @@ def _switch(truth: object) -> str | None:
     return "on" if truth else "off"
 
 
-def _names(models: Reply | None) -> tuple[str, ...]:
+def _names(models: ProbeReply | None) -> tuple[str, ...]:
     return tuple(e["id"] for e in model_entries(models) if isinstance(e.get("id"), str))
 
 
-def _v1_entries(told: Reply | None) -> Sequence[Mapping[str, Any]]:
+def _v1_entries(told: ProbeReply | None) -> Sequence[Mapping[str, Any]]:
     body = None if told is None else told.json
     models = body.get("models") if isinstance(body, dict) else None
     return [m for m in models if isinstance(m, dict)] if isinstance(models, list) else []

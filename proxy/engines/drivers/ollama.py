@@ -14,7 +14,7 @@ import aiohttp
 
 from slowtok.proxy.engines.models.ollama_model import read_model
 from slowtok.proxy.engines.probing.facts import Loaded, Probe
-from slowtok.proxy.engines.probing.reply import Reply, get, post
+from slowtok.proxy.engines.probing.reply import ProbeReply, get, post
 
 FROM_LINE = re.compile(r"^FROM\s+(\S.*?)\s*$", re.MULTILINE)
 BESIDE_THE_WEIGHTS_BYTES = 1 << 20  # templates and licences, which `/api/tags` counts in
@@ -36,10 +36,10 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
 
 
 def read_probe(
-    version: Reply | None,
-    tags: Reply | None,
-    running: Reply | None,
-    shown: Mapping[str, Reply | None],
+    version: ProbeReply | None,
+    tags: ProbeReply | None,
+    running: ProbeReply | None,
+    shown: Mapping[str, ProbeReply | None],
 ) -> Probe:
     """Return what the replies say; `shown` are those of `/api/show` for each running model."""
     about = None if version is None else version.json
@@ -67,14 +67,14 @@ def counts_cached(version: str | None) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= COUNTS_CACHED_SINCE
 
 
-def entries(reply: Reply | None) -> Sequence[dict[str, Any]]:
+def entries(reply: ProbeReply | None) -> Sequence[dict[str, Any]]:
     """Return the objects of a reply's `models`."""
     body = None if reply is None else reply.json
     models = body.get("models") if isinstance(body, dict) else None
     return [m for m in models if isinstance(m, dict)] if isinstance(models, list) else []
 
 
-def _loaded(entry: dict[str, Any], shown: Reply | None, on_disk_bytes: int | None) -> Loaded:
+def _loaded(entry: dict[str, Any], shown: ProbeReply | None, on_disk_bytes: int | None) -> Loaded:
     path = _path(shown)
     size, on_gpu = _memory(entry, on_disk_bytes)
     return Loaded(
@@ -105,7 +105,7 @@ def _memory(entry: dict[str, Any], on_disk_bytes: int | None) -> tuple[int | Non
     return size, on_gpu if isinstance(on_gpu, int) else None
 
 
-def _path(shown: Reply | None) -> str | None:
+def _path(shown: ProbeReply | None) -> str | None:
     body = None if shown is None else shown.json
     modelfile = body.get("modelfile") if isinstance(body, dict) else None
     found = FROM_LINE.search(modelfile) if isinstance(modelfile, str) else None

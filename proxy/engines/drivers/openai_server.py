@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 
 from slowtok.proxy.engines.probing.facts import Probe
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 # None of these is in OpenAI's interface; servers add one of them for the context of a request.
 CONTEXT_FIELDS = ("max_model_len", "loaded_context_length", "context_length", "context_window")
@@ -17,7 +17,7 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     return read_probe(await get(session, base_url, "/v1/models"))
 
 
-def read_probe(models: Reply | None) -> Probe:
+def read_probe(models: ProbeReply | None) -> Probe:
     """Return the names, and the context where a reply with one model carries it."""
     entries = model_entries(models)
     only = entries[0] if len(entries) == 1 else {}
@@ -28,7 +28,7 @@ def read_probe(models: Reply | None) -> Probe:
     )
 
 
-def model_entries(models: Reply | None) -> Sequence[Mapping[str, Any]]:
+def model_entries(models: ProbeReply | None) -> Sequence[Mapping[str, Any]]:
     """Return the entries of a reply of `/v1/models`."""
     body = None if models is None else models.json
     data = body.get("data") if isinstance(body, dict) else None

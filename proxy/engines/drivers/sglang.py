@@ -14,7 +14,7 @@ from slowtok.proxy.engines.drivers.openai_server import model_entries
 from slowtok.proxy.engines.drivers.vllm import kv_cache_type
 from slowtok.proxy.engines.models.loading import SGLANG_ONLINE, Loading, loading
 from slowtok.proxy.engines.probing.facts import Flags, Probe
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 PATIENCE_S = 5.0  # a batch of a long prompt takes seconds; nobody waits for this
 GIB = 1 << 30  # what `--cpu-offload-gb` is counted in
@@ -31,7 +31,7 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     return read_probe(info, models)
 
 
-def read_probe(info: Reply | None, models: Reply | None) -> Probe:
+def read_probe(info: ProbeReply | None, models: ProbeReply | None) -> Probe:
     """Return what the two replies say; either may be missing."""
     body = None if info is None else info.json
     said = body if isinstance(body, dict) else {}

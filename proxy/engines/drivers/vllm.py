@@ -15,7 +15,7 @@ from slowtok.proxy.engines.models.loading import (
 )
 from slowtok.proxy.engines.probing.argv import arguments, dashed, number, options
 from slowtok.proxy.engines.probing.facts import Flags, Probe
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 VALUED = {
     "--model": "model_path",
@@ -51,7 +51,9 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     return read_probe(*await asyncio.gather(*(get(session, base_url, path) for path in paths)))
 
 
-def read_probe(version: Reply | None, models: Reply | None, metrics: Reply | None = None) -> Probe:
+def read_probe(
+    version: ProbeReply | None, models: ProbeReply | None, metrics: ProbeReply | None = None
+) -> Probe:
     """Return what the replies say; each may be missing."""
     entries = model_entries(models)
     first = next((entry for entry in entries if not entry.get("parent")), {})

@@ -34,7 +34,7 @@ SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class GgufTensor:
     """One line of the tensor table."""
 
     name: str
@@ -93,7 +93,7 @@ def read(path: Path) -> ModelFacts:
     readers = [HeaderReader(shard) for shard in paths]
     field = _fields(readers[0].fields)
     tensors = [
-        Tensor(
+        GgufTensor(
             name=tensor.name,
             size_bytes=int(tensor.n_bytes),
             elements=int(tensor.n_elements),
@@ -122,7 +122,7 @@ def shards(path: Path) -> list[Path]:
 def model_facts(
     path: Path,
     field: Callable[[str], Any],
-    tensors: list[Tensor],
+    tensors: list[GgufTensor],
     file_bytes: int,
     digest: str,
 ) -> ModelFacts:
@@ -156,8 +156,8 @@ def model_facts(
 
 
 def _read(
-    tensors: Sequence[Tensor], layers: int | None, experts: int | None, used: int | None
-) -> Iterator[tuple[Tensor, float]]:
+    tensors: Sequence[GgufTensor], layers: int | None, experts: int | None, used: int | None
+) -> Iterator[tuple[GgufTensor, float]]:
     """Yield the tensors read for one token, and which share of each.
 
     The embedding table is a look-up, unless it is also the output matrix (tied): then it is read
@@ -175,7 +175,7 @@ def _read(
         yield tensor, used_ratio if EXPERTS.search(tensor.name) else 1.0
 
 
-def _state_layers(tensors: Iterable[Tensor]) -> tuple[frozenset[int], frozenset[int]]:
+def _state_layers(tensors: Iterable[GgufTensor]) -> tuple[frozenset[int], frozenset[int]]:
     """Return the blocks that keep a state, and those of them that keep no keys and values."""
     names: dict[int, set[str]] = {}
     for tensor in tensors:
@@ -186,7 +186,7 @@ def _state_layers(tensors: Iterable[Tensor]) -> tuple[frozenset[int], frozenset[
     return frozenset(states), frozenset(without_keys)
 
 
-def _quantisation(file_type: int | None, tensors: Iterable[Tensor]) -> str | None:
+def _quantisation(file_type: int | None, tensors: Iterable[GgufTensor]) -> str | None:
     """Return the file's own name for its mix, else the type that holds most of its bytes."""
     try:
         name = LlamaFileType(-1 if file_type is None else file_type).name

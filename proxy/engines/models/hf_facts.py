@@ -23,7 +23,7 @@ from slowtok.proxy.engines.models import hf_config, safetensors_facts
 from slowtok.proxy.engines.models.hf_config import Config
 from slowtok.proxy.engines.models.loaded_weights import as_loaded, is_quantised
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading, unknown_because
-from slowtok.proxy.engines.models.safetensors_facts import Tensor
+from slowtok.proxy.engines.models.safetensors_facts import SafetensorsTensor
 from slowtok.proxy.engines.probing.facts_process import print_facts
 
 CONFIG = "config.json"
@@ -69,7 +69,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def model_facts(
-    whole: Config, stored: Sequence[Tensor], file_bytes: int, loading: Loading
+    whole: Config, stored: Sequence[SafetensorsTensor], file_bytes: int, loading: Loading
 ) -> ModelFacts:
     """Return the facts that follow from the config and the tensor table."""
     config = hf_config.text_config(whole)

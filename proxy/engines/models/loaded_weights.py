@@ -11,14 +11,14 @@ from slowtok.proxy.engines.models.safetensors_facts import (
     LOOK_UPS,
     OUTPUT,
     ROUTER,
-    Tensor,
+    SafetensorsTensor,
 )
 
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 NO_WEIGHTS = frozenset({"BOOL", "I64"})
 
 
-def is_quantised(tensors: Iterable[Tensor]) -> bool:
+def is_quantised(tensors: Iterable[SafetensorsTensor]) -> bool:
     """Say whether any matrix of a checkpoint is; masks and positions beside them are none."""
     return any(
         tensor.dimensions > 1
@@ -28,7 +28,9 @@ def is_quantised(tensors: Iterable[Tensor]) -> bool:
     )
 
 
-def as_loaded(tensors: Iterable[Tensor], asked: Loading, *, quantised: bool) -> list[Tensor]:
+def as_loaded(
+    tensors: Iterable[SafetensorsTensor], asked: Loading, *, quantised: bool
+) -> list[SafetensorsTensor]:
     """Return the tensors with the sizes that they have once loaded.
 
     `quantised` says that the checkpoint already was: then only its plain tensors are cast.
@@ -36,14 +38,14 @@ def as_loaded(tensors: Iterable[Tensor], asked: Loading, *, quantised: bool) -> 
     return [replace(t, size_bytes=_size_bytes(t, asked, quantised)) for t in tensors]
 
 
-def _size_bytes(tensor: Tensor, asked: Loading, quantised: bool) -> int:
+def _size_bytes(tensor: SafetensorsTensor, asked: Loading, quantised: bool) -> int:
     if tensor.type_name not in PLAIN or ADDED.search(tensor.name):
         return tensor.size_bytes
     bits = None if quantised else _online_bits(tensor, asked)
     return round(tensor.elements * (bits or asked.plain_bits) / 8)
 
 
-def _online_bits(tensor: Tensor, asked: Loading) -> float | None:
+def _online_bits(tensor: SafetensorsTensor, asked: Loading) -> float | None:
     """Return the bits that loading makes of a weight, None where it stays plain.
 
     Norms, biases, routers and convolutions are no linear layers for these methods, nor are

@@ -9,11 +9,15 @@ from typing import Any
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models.kv_geometry import KvBytes, kv_bytes
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
 
 def read_model(
-    entry: Mapping[str, Any], shown: Reply | None, *, path: str | None, on_disk_bytes: int | None
+    entry: Mapping[str, Any],
+    shown: ProbeReply | None,
+    *,
+    path: str | None,
+    on_disk_bytes: int | None,
 ) -> ModelFacts:
     """Return what `/api/ps` (one entry), `/api/tags` (its size) and `/api/show` say of a model.
 

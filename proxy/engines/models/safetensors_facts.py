@@ -47,7 +47,7 @@ INTEGER_BITS = {"I8": 8, "U8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class SafetensorsTensor:
     """One line of the tensor table; `type_name` as the format writes it ("BF16", "F8_E4M3")."""
 
     name: str
@@ -80,14 +80,14 @@ def read_header(path: Path) -> bytes:
     return header
 
 
-def parse_header(header: bytes) -> list[Tensor]:
+def parse_header(header: bytes) -> list[SafetensorsTensor]:
     """Return the tensors that a header lists.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: it is no header.
     """
     return [
-        Tensor(
+        SafetensorsTensor(
             name=name,
             size_bytes=about["data_offsets"][1] - about["data_offsets"][0],
             elements=prod(about["shape"]),
@@ -99,7 +99,7 @@ def parse_header(header: bytes) -> list[Tensor]:
     ]
 
 
-def decoder(tensors: Iterable[Tensor], layers: int | None) -> list[Tensor]:
+def decoder(tensors: Iterable[SafetensorsTensor], layers: int | None) -> list[SafetensorsTensor]:
     """Return the tensors of the network that writes the next token."""
     return [
         tensor
@@ -110,8 +110,8 @@ def decoder(tensors: Iterable[Tensor], layers: int | None) -> list[Tensor]:
 
 
 def read(
-    tensors: Sequence[Tensor], experts: int | None, used: int | None
-) -> list[tuple[Tensor, float]] | None:
+    tensors: Sequence[SafetensorsTensor], experts: int | None, used: int | None
+) -> list[tuple[SafetensorsTensor, float]] | None:
     """Return the tensors of a decoder read for one token, and which share of each.
 
     None where experts are not known. The embedding is a look-up, unless it is the output matrix
@@ -131,12 +131,12 @@ def read(
     return found
 
 
-def read_bytes(shares: Iterable[tuple[Tensor, float]]) -> int:
+def read_bytes(shares: Iterable[tuple[SafetensorsTensor, float]]) -> int:
     """Return the bytes of shares of tensors."""
     return round(sum(tensor.size_bytes * ratio for tensor, ratio in shares))
 
 
-def parameters(shares: Iterable[tuple[Tensor, float]], bits: int | None) -> int | None:
+def parameters(shares: Iterable[tuple[SafetensorsTensor, float]], bits: int | None) -> int | None:
     """Return the number of weights; `bits` of one where several are packed into an integer."""
     count = 0.0
     for tensor, ratio in shares:
@@ -150,13 +150,13 @@ def parameters(shares: Iterable[tuple[Tensor, float]], bits: int | None) -> int 
     return round(count)
 
 
-def state_layers(tensors: Iterable[Tensor]) -> frozenset[int]:
+def state_layers(tensors: Iterable[SafetensorsTensor]) -> frozenset[int]:
     """Return the layers that keep a recurrent state."""
     layers = {tensor.layer for tensor in tensors if STATE.match(tensor.name)}
     return frozenset(layer for layer in layers if layer is not None)
 
 
-def attending_layers(tensors: Iterable[Tensor]) -> frozenset[int] | None:
+def attending_layers(tensors: Iterable[SafetensorsTensor]) -> frozenset[int] | None:
     """Return the layers that keep keys and values; None where no tensor is known as theirs."""
     tensors = list(tensors)
     recurrent = {found[1] for tensor in tensors if (found := STATE.match(tensor.name))}
@@ -168,7 +168,7 @@ def attending_layers(tensors: Iterable[Tensor]) -> frozenset[int] | None:
     return frozenset(layer for layer in layers if layer is not None) or None
 
 
-def main_type(tensors: Iterable[Tensor]) -> str | None:
+def main_type(tensors: Iterable[SafetensorsTensor]) -> str | None:
     """Return the type that holds most of the bytes."""
     size_of: dict[str, int] = {}
     for tensor in tensors:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from slowtok.proxy.engines.probing.facts import Identity, Kind
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 PATHS = ("/v1/models", "/props", "/api/version", "/version", "/lmstudio-greeting", "/")
 OF_SLOWTOK = "slowtok-id"  # on every reply that a slowtok relays
@@ -35,7 +35,7 @@ async def identify(session: aiohttp.ClientSession, base_url: str) -> Identity | 
     return decide({p: r for p, r in zip(PATHS, replies, strict=True) if r is not None})
 
 
-def decide(replies: Mapping[str, Reply]) -> Identity | None:
+def decide(replies: Mapping[str, ProbeReply]) -> Identity | None:
     """Return which engine gave these replies; None when there are none.
 
     "openai" is a server of OpenAI's interface that is none of the known ones; "unknown" speaks
@@ -53,7 +53,7 @@ def decide(replies: Mapping[str, Reply]) -> Identity | None:
     )
 
 
-def _kind(replies: Mapping[str, Reply]) -> Kind:
+def _kind(replies: Mapping[str, ProbeReply]) -> Kind:
     """Return the kind: first by marks that one engine alone carries, last by what others imitate.
 
     Several servers answer `/api/version` as Ollama does, but own their models by another name.
@@ -73,24 +73,24 @@ def _kind(replies: Mapping[str, Reply]) -> Kind:
     return next((kind for seen, kind in marks if seen and kind is not None), "unknown")
 
 
-def _owners(models: Reply | None) -> list[str]:
+def _owners(models: ProbeReply | None) -> list[str]:
     data = _field(models, "data")
     entries = data if isinstance(data, list) else []
     owners = [entry.get("owned_by") for entry in entries if isinstance(entry, dict)]
     return [owner for owner in owners if isinstance(owner, str)]
 
 
-def _is_uvicorn_with_a_version(replies: Mapping[str, Reply]) -> bool:
+def _is_uvicorn_with_a_version(replies: Mapping[str, ProbeReply]) -> bool:
     reply = replies.get("/version")
     if reply is None or reply.headers.get("server") != "uvicorn":
         return False
     return isinstance(_field(reply, "version"), str)
 
 
-def _field(reply: Reply | None, name: str) -> Any:
+def _field(reply: ProbeReply | None, name: str) -> Any:
     body = None if reply is None else reply.json
     return body.get(name) if isinstance(body, dict) else None
 
 
-def _body(reply: Reply | None) -> bytes:
+def _body(reply: ProbeReply | None) -> bytes:
     return b"" if reply is None or reply.status != 200 else reply.body.strip()

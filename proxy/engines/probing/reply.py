@@ -15,7 +15,7 @@ BODY_LIMIT_BYTES = 4 << 20  # a router's list of models; anything longer is not 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ProbeReply:
     """What came back. Header names are lower case."""
 
     status: int
@@ -40,7 +40,7 @@ async def get(
     *,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
-) -> Reply | None:
+) -> ProbeReply | None:
     """Return the reply to `GET base_url + path`, or None when nothing answered in time."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -54,7 +54,7 @@ async def get(
 
 async def post(
     session: aiohttp.ClientSession, base_url: str, path: str, question: Mapping[str, object]
-) -> Reply | None:
+) -> ProbeReply | None:
     """Return the reply to a POST of JSON, or None when nothing answered in time."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -66,11 +66,11 @@ async def post(
         return None
 
 
-async def _reply(response: aiohttp.ClientResponse) -> Reply:
+async def _reply(response: aiohttp.ClientResponse) -> ProbeReply:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > BODY_LIMIT_BYTES:
             break
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Reply(status=response.status, headers=headers, body=bytes(body))
+    return ProbeReply(status=response.status, headers=headers, body=bytes(body))

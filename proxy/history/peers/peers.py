@@ -19,7 +19,7 @@ from slowtok.proxy.history.peers import rows
 from slowtok.proxy.history.peers.breaker import Breaker
 from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.store import Store, extra_of, in_words, open_store, shown
-from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.rates import LearnedRate
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 REFRESH_S = 60.0
@@ -34,8 +34,8 @@ _ANSWERS = "answers"
 class Told:
     """What the store said of one setup: this card's own rates, and those of each other card."""
 
-    mine: tuple[Rate, ...] = ()
-    others: tuple[tuple[Rate, ...], ...] = ()
+    mine: tuple[LearnedRate, ...] = ()
+    others: tuple[tuple[LearnedRate, ...], ...] = ()
     at_s: float | None = None
 
 
@@ -56,7 +56,7 @@ class Peers:
         self._lock = threading.Lock()  # held for single steps in memory only
         self._told: BoundedMap[PeerKey, Told] = BoundedMap(MAX_PLACES)
         self._wanted: BoundedMap[PeerKey, None] = BoundedMap(MAX_PLACES)
-        self._unsent: BoundedMap[PeerKey, tuple[Rate, ...]] = BoundedMap(MAX_PLACES)
+        self._unsent: BoundedMap[PeerKey, tuple[LearnedRate, ...]] = BoundedMap(MAX_PLACES)
         self._state = _NOT_ASKED
         self._reads = self._writes = self._unreadable = 0
         self.failures = 0
@@ -83,7 +83,7 @@ class Peers:
                 self._nudged.set()
         return told
 
-    def tell(self, place: PeerKey, rates: Sequence[Rate]) -> None:
+    def tell(self, place: PeerKey, rates: Sequence[LearnedRate]) -> None:
         """Let the others know this card's newest healthy rates of a setup."""
         with self._lock:
             self._unsent[place] = tuple(rates[-rows.MAX_OF_A_CARD :])
@@ -162,7 +162,7 @@ class Peers:
     def _reach(self) -> None:
         self._store.check()
 
-    def _send(self, place: PeerKey, rates: tuple[Rate, ...]) -> None:
+    def _send(self, place: PeerKey, rates: tuple[LearnedRate, ...]) -> None:
         """Write a card's row: its newest rates, also those from before this machine's state."""
         known = {rate.at_unix_s: rate for rate in (*self._ask(place).mine, *rates)}
         row = rows.pack(known.values())
@@ -189,7 +189,7 @@ class Peers:
             self._wanted.pop(place, None)
         return told
 
-    def _unpacked(self, row: bytes, now_unix_s: float) -> tuple[Rate, ...]:
+    def _unpacked(self, row: bytes, now_unix_s: float) -> tuple[LearnedRate, ...]:
         try:
             return rows.unpack(row, now_unix_s=now_unix_s)
         except ValueError:

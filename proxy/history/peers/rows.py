@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, Rate
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, LearnedRate
 
 MAX_OF_A_CARD = 8
 """Rates in a row: enough for a baseline alone, and no card outweighs the others."""
@@ -17,7 +17,7 @@ MAX_VERSION_CHARS = 64
 FUTURE_S = DAY_S  # clocks of other machines may be wrong
 
 
-def pack(rates: Iterable[Rate]) -> bytes:
+def pack(rates: Iterable[LearnedRate]) -> bytes:
     """Return the newest rates as a row."""
     newest = sorted(rates, key=lambda rate: rate.at_unix_s)[-MAX_OF_A_CARD:]
     made_by = [rate.made_by[:MAX_VERSION_CHARS] for rate in newest]
@@ -29,7 +29,7 @@ def pack(rates: Iterable[Rate]) -> bytes:
     )
 
 
-def unpack(row: bytes, *, now_unix_s: float) -> tuple[Rate, ...]:
+def unpack(row: bytes, *, now_unix_s: float) -> tuple[LearnedRate, ...]:
     """Return the rates of a row that are not too old, the oldest first.
 
     Raises:
@@ -43,14 +43,14 @@ def unpack(row: bytes, *, now_unix_s: float) -> tuple[Rate, ...]:
     return tuple(rate for rate in rates if first <= rate.at_unix_s <= last)
 
 
-def _rate(entry: object) -> Rate:
+def _rate(entry: object) -> LearnedRate:
     if not isinstance(entry, list) or len(entry) != 4:
         raise ValueError("not a rate")
     at_unix_s, tps, expected_tps, made_by = entry
     numbers = [at_unix_s, tps, *([] if expected_tps is None else [expected_tps])]
     if not all(type(n) in (int, float) and n > 0 for n in numbers) or not isinstance(made_by, str):
         raise ValueError("not a rate")
-    return Rate(
+    return LearnedRate(
         at_unix_s=float(at_unix_s),
         tps=float(tps),
         expected_tps=None if expected_tps is None else float(expected_tps),

@@ -41,7 +41,7 @@ class Counter:
         yield family
 
 
-class Counters:
+class MetricCounters:
     """Several counters with the same labels, which are looked up once for all; no exemplars."""
 
     def __init__(self, labels: Labels, *counters: tuple[str, str]) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.labels import Names, ending, unexplained_s
-from slowtok.proxy.outputs.metrics.counters import Counter, Counters, Histograms
+from slowtok.proxy.outputs.metrics.counters import Counter, Histograms, MetricCounters
 from slowtok.proxy.outputs.metrics.gauges import gauges
 from slowtok.proxy.outputs.metrics.snapshot import Now
 
@@ -68,10 +68,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self._process = ProcessCollector(registry=None)
-        self._families: list[Counter | Counters | Histograms] = []
+        self._families: list[Counter | MetricCounters | Histograms] = []
         self._models = Names()
         self._count_requests()
-        self._tokens = Counters(_OF, *_TOKENS)
+        self._tokens = MetricCounters(_OF, *_TOKENS)
         self._measures = Histograms(_OF, *_MEASURES)
         self._families += (self._tokens, self._measures)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from slowtok.proxy.sampling.amd.facts import find_kfd_node, read_facts, read_limits
-from slowtok.proxy.sampling.amd.files import Card, find_cards
+from slowtok.proxy.sampling.amd.files import AmdCard, find_cards
 from slowtok.proxy.sampling.amd.processes import Clients, processes_on, read_kfd_memory
 from slowtok.proxy.sampling.amd.readings import (
     FAST_READINGS,
@@ -41,14 +41,14 @@ SHARED = "the GPU is part of the processor and uses the memory of the machine"
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedAmdGpu:
     """One GPU with its readings by tier. `fast` is empty until it was seen awake.
 
     `limits` are readings of the 1 Hz tier that are repeated in every line.
     """
 
     index: int
-    card: Card
+    card: AmdCard
     facts: Values
     gpu_id: int | None
     fast: list[Reading] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Cards:
         the watched servers.
         """
 
-        def read(gpu: Watched) -> Values:
+        def read(gpu: WatchedAmdGpu) -> Values:
             self._open(gpu)
             line = self._read(gpu, [*gpu.fast, *gpu.slow_tier] if slow_tier else gpu.fast)
             if slow_tier:
@@ -111,7 +111,7 @@ class Cards:
     def sample_idle(self, servers: set[int] | None) -> list[Values]:
         """Return memory and processes alone: who holds the memory before the next load."""
 
-        def read(gpu: Watched) -> Values:
+        def read(gpu: WatchedAmdGpu) -> Values:
             line = self._read(gpu, [] if gpu.facts["unified_memory"] else [read_memory])
             line["processes"] = self._processes(gpu, servers or set())
             return line
@@ -124,7 +124,7 @@ class Cards:
     def look(self) -> None:
         """Do nothing, see `look_s`."""
 
-    def _each(self, read: Callable[[Watched], Values]) -> list[Values]:
+    def _each(self, read: Callable[[WatchedAmdGpu], Values]) -> list[Values]:
         lines = []
         for gpu in self._watched:
             if gpu.card.is_asleep():
@@ -136,18 +136,18 @@ class Cards:
                 lines.append(line)
         return lines
 
-    def _read(self, gpu: Watched, readings: Iterable[Reading]) -> Values:
+    def _read(self, gpu: WatchedAmdGpu, readings: Iterable[Reading]) -> Values:
         line: Values = {"kind": "gpu", "at_s": time.monotonic(), "index": gpu.index}
         for read in readings:
             line |= read(gpu.card)
         return line
 
-    def _make(self, index: int, card: Card) -> Watched:
+    def _make(self, index: int, card: AmdCard) -> WatchedAmdGpu:
         facts = {"index": index, **read_facts(card, self._files, self._root)}
         node = find_kfd_node(self._files, card, self._root)
-        return Watched(index, card, facts, None if node is None else node.number("gpu_id"))
+        return WatchedAmdGpu(index, card, facts, None if node is None else node.number("gpu_id"))
 
-    def _open(self, gpu: Watched) -> None:
+    def _open(self, gpu: WatchedAmdGpu) -> None:
         if gpu.fast:
             return
         unified = bool(gpu.facts["unified_memory"])
@@ -172,7 +172,7 @@ class Cards:
                 absent.pop(f"{clock}_clock_mhz", None)
         gpu.facts = {**gpu.facts, **limits, "absent": gpu.facts["absent"] | absent}
 
-    def _processes(self, gpu: Watched, servers: set[int]) -> list[Values]:
+    def _processes(self, gpu: WatchedAmdGpu, servers: set[int]) -> list[Values]:
         clients = self._clients.read(servers, time.monotonic())
         found = processes_on(gpu.card.pci_bus_id, clients, servers, self._process_name)
         if gpu.facts["unified_memory"]:
@@ -197,7 +197,7 @@ def _missing(values: Values) -> dict[str, str]:
     return {name: NOT_TOLD for name, value in values.items() if value is None}
 
 
-def _timed(read: Reading, card: Card) -> tuple[Values, float]:
+def _timed(read: Reading, card: AmdCard) -> tuple[Values, float]:
     """Return what a reading gives and what it costs when repeated: the first one opens files."""
     read(card)
     begun_s = time.perf_counter()

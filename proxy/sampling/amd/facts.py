@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slowtok.proxy.sampling.amd.files import Card, SysFiles, parse_clock, parse_generation
+from slowtok.proxy.sampling.amd.files import AmdCard, SysFiles, parse_clock, parse_generation
 from slowtok.proxy.sampling.host.host import parse_field
 from slowtok.proxy.sampling.host.procfs import ProcFiles, read_whole
 
@@ -40,7 +40,7 @@ ABSENT = {
 """Fields of a `GpuSample` that no AMD GPU has, with the reason."""
 
 
-def read_facts(card: Card, files: ProcFiles, root: str) -> Values:
+def read_facts(card: AmdCard, files: ProcFiles, root: str) -> Values:
     """Return the facts that can be had without waking the GPU, by the names of their fields."""
     device, unified = card.device, is_unified(card)
     node = find_kfd_node(files, card, root)
@@ -60,7 +60,7 @@ def read_facts(card: Card, files: ProcFiles, root: str) -> Values:
     }
 
 
-def read_limits(card: Card) -> Values:
+def read_limits(card: AmdCard) -> Values:
     """Return the facts that only a GPU that is awake can tell."""
     clocks = [parse_clock(card.device.text(f"pp_dpm_{kind}clk") or b"") for kind in ("s", "m")]
     facts = {"max_sm_clock_mhz": clocks[0].most_mhz, "max_memory_clock_mhz": clocks[1].most_mhz}
@@ -79,7 +79,7 @@ def _power_limits(sensors: SysFiles | None) -> Values:
     }
 
 
-def _link_limits(card: Card) -> Values:
+def _link_limits(card: AmdCard) -> Values:
     generations = [parse_generation(end.text("max_link_speed") or b"") for end in card[2:]]
     widths = [end.number("max_link_width") for end in card[2:]]
     return {
@@ -94,7 +94,7 @@ def _least(values: list[int | None]) -> int | None:
     return None if values[0] is None else min(value for value in values if value)
 
 
-def is_unified(card: Card) -> bool | None:
+def is_unified(card: AmdCard) -> bool | None:
     """Say whether the GPU is part of a processor and uses its memory.
 
     Only those have the sensor `vddnb`, the voltage of the processor's north bridge (amdgpu_pm.c).
@@ -128,7 +128,7 @@ def _look_up(table: bytes, ids: tuple[int, int]) -> str | None:
     return None
 
 
-def find_kfd_node(files: ProcFiles, card: Card, root: str) -> SysFiles | None:
+def find_kfd_node(files: ProcFiles, card: AmdCard, root: str) -> SysFiles | None:
     """Return where the compute driver describes this GPU, matched by its PCI address."""
     domain, bus, slot = card.pci_bus_id.split(":")
     device, _, function = slot.partition(".")

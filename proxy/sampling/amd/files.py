@@ -80,7 +80,7 @@ class SysFiles:
         return None if millidegrees is None else round(millidegrees / 1000)
 
 
-class Card(NamedTuple):
+class AmdCard(NamedTuple):
     """The files of one GPU: its PCI function, its sensors, and where its link to the host is.
 
     Behind `link` is what sits in the slot: since Navi 10 a board has a PCIe switch, and the GPU's
@@ -102,7 +102,7 @@ class Card(NamedTuple):
         return self.device.text("power/runtime_status") in (b"suspended", b"suspending")
 
 
-def find_cards(files: ProcFiles, root: str) -> list[Card]:
+def find_cards(files: ProcFiles, root: str) -> list[AmdCard]:
     """Return AMD's GPUs in the order of their PCI addresses."""
     entries = Path(root, "sys/class/drm").glob("card*")
     devices = {(entry / "device").resolve() for entry in entries if entry.name[4:].isdigit()}
@@ -113,12 +113,12 @@ def _vendor(files: ProcFiles, device: Path) -> int | None:
     return SysFiles(files, str(device)).hexadecimal("vendor")
 
 
-def _card(files: ProcFiles, device: Path) -> Card:
+def _card(files: ProcFiles, device: Path) -> AmdCard:
     link = device
     while _vendor(files, link.parent) == AMD:
         link = link.parent
     sensors = min(device.glob("hwmon/hwmon*"), default=None)
-    return Card(
+    return AmdCard(
         device=SysFiles(files, str(device)),
         sensors=None if sensors is None else SysFiles(files, str(sensors)),
         link=SysFiles(files, str(link)),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, total
+from slowtok.proxy.sampling.host.procfs import CounterRate, ProcFiles, total
 
 Values = dict[str, Any]
 
@@ -34,7 +34,7 @@ Key = tuple[str, str]
 """A GPU's PCI address and a client on it."""
 
 
-class Client(NamedTuple):
+class DrmClient(NamedTuple):
     """One client of one GPU; `busy_ns` is None for work that is not the kernel's (ROCm)."""
 
     key: Key
@@ -44,14 +44,14 @@ class Client(NamedTuple):
     busy_ns: int | None
 
 
-class Found(NamedTuple):
+class DrmHolder(NamedTuple):
     """A client, and the share of time that it kept the GPU busy."""
 
-    client: Client
+    client: DrmClient
     busy_ratio: float | None
 
 
-def parse_client(fdinfo: bytes) -> Client | None:
+def parse_client(fdinfo: bytes) -> DrmClient | None:
     """Read one fdinfo file; None for a descriptor of anything but amdgpu."""
     pairs = (line.partition(b":") for line in fdinfo.splitlines())
     fields = {name: value.strip() for name, _, value in pairs}
@@ -63,7 +63,7 @@ def parse_client(fdinfo: bytes) -> Client | None:
     if evicted_bytes is None and None not in (requested_bytes, vram_bytes):
         evicted_bytes = max((requested_bytes or 0) - (vram_bytes or 0), 0)
     engines = [int(fields[name].split()[0]) for name in COMPUTING if name in fields]
-    return Client(
+    return DrmClient(
         key=(fields[b"drm-pdev"].decode(), fields.get(b"drm-client-id", b"").decode()),
         vram_bytes=vram_bytes,
         host_bytes=_size(fields, b"drm-memory-gtt", b"drm-resident-gtt"),
@@ -87,13 +87,13 @@ class Clients:
         self._files = files
         self._proc = f"{root}/proc"
         self._paths: dict[int, list[str]] = {}
-        self._found: dict[int, list[Found]] = {}
-        self._busy: dict[tuple[int, Key], Rate] = {}
+        self._found: dict[int, list[DrmHolder]] = {}
+        self._busy: dict[tuple[int, Key], CounterRate] = {}
         self._to_search: deque[int] = deque()
         self._look_at_s = 0.0
         self._servers: set[int] = set()
 
-    def read(self, servers: set[int], now_s: float) -> dict[int, list[Found]]:
+    def read(self, servers: set[int], now_s: float) -> dict[int, list[DrmHolder]]:
         """Return the clients by pid; those of `servers` as they are now, others within `LOOK_S`."""
         looking = now_s >= self._look_at_s or not servers <= self._servers
         if looking:
@@ -128,8 +128,8 @@ class Clients:
         if paths:
             self._paths[pid] = paths
 
-    def _read(self, pid: int, now_s: float) -> list[Found]:
-        by_path: dict[str, Found] = {}
+    def _read(self, pid: int, now_s: float) -> list[DrmHolder]:
+        by_path: dict[str, DrmHolder] = {}
         keys = set()
         for path in self._paths[pid]:
             client = parse_client(self._files.read(path) or b"")
@@ -137,12 +137,12 @@ class Clients:
                 self._files.drop(path)
                 continue
             keys.add(client.key)
-            by_path[path] = Found(client, self._busy_ratio(pid, client, now_s))
+            by_path[path] = DrmHolder(client, self._busy_ratio(pid, client, now_s))
         self._paths[pid] = list(by_path)
         return list(by_path.values())
 
-    def _busy_ratio(self, pid: int, client: Client, now_s: float) -> float | None:
-        rate = self._busy.setdefault((pid, client.key), Rate())
+    def _busy_ratio(self, pid: int, client: DrmClient, now_s: float) -> float | None:
+        rate = self._busy.setdefault((pid, client.key), CounterRate())
         ns_per_s = rate.per_s(client.busy_ns, now_s)
         return None if ns_per_s is None else min(ns_per_s / 1e9, 1.0)
 
@@ -184,7 +184,7 @@ def read_kfd_memory(files: ProcFiles, root: str, gpu_id: int) -> dict[int, int]:
 
 def processes_on(
     pdev: str,
-    clients: dict[int, list[Found]],
+    clients: dict[int, list[DrmHolder]],
     servers: set[int],
     name_of: Callable[[int], str | None],
 ) -> list[Values]:
@@ -202,7 +202,7 @@ def processes_on(
     return [process | {"name": name_of(process["pid"])} for process in processes]
 
 
-def _process(pid: int, own: list[Found]) -> Values:
+def _process(pid: int, own: list[DrmHolder]) -> Values:
     busy = total([found.busy_ratio for found in own])
     return {
         "pid": pid,

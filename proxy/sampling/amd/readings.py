@@ -6,20 +6,20 @@ A reading names each of its fields, with None for what could not be read.
 from collections.abc import Callable
 from typing import Any
 
-from slowtok.proxy.sampling.amd.files import Card, SysFiles, parse_clock, parse_generation
+from slowtok.proxy.sampling.amd.files import AmdCard, SysFiles, parse_clock, parse_generation
 
 Values = dict[str, Any]
-Reading = Callable[[Card], Values]
+Reading = Callable[[AmdCard], Values]
 
 
-def read_busy(card: Card) -> Values:
+def read_busy(card: AmdCard) -> Values:
     """Shares of time that the GPU worked and that its memory did."""
     percents = (card.device.number(f"{part}_busy_percent") for part in ("gpu", "mem"))
     ratios = [None if percent is None else min(percent / 100, 1.0) for percent in percents]
     return {"busy_ratio": ratios[0], "memory_busy_ratio": ratios[1]}
 
 
-def read_power(card: Card) -> Values:
+def read_power(card: AmdCard) -> Values:
     """Power now, or its mean where the driver gives only that; a processor's is that of all."""
     if card.sensors is None:
         return {"power_w": None}
@@ -27,14 +27,14 @@ def read_power(card: Card) -> Values:
     return {"power_w": card.sensors.watts("power1_average") if now_w is None else now_w}
 
 
-def read_clocks(card: Card) -> Values:
+def read_clocks(card: AmdCard) -> Values:
     """Clocks in MHz as they are now."""
     clocks = (parse_clock(card.device.text(f"pp_dpm_{kind}clk") or b"") for kind in ("s", "m"))
     shader, memory = clocks
     return {"sm_clock_mhz": shader.now_mhz, "memory_clock_mhz": memory.now_mhz}
 
 
-def read_temperatures(card: Card) -> Values:
+def read_temperatures(card: AmdCard) -> Values:
     """Temperature at the die's edge and of the memory, and the least distance to a critical one.
 
     MI300 has no sensor at the edge: there it is the hottest spot's.
@@ -59,7 +59,7 @@ def _by_place(sensors: SysFiles) -> dict[bytes, tuple[int | None, int | None]]:
     }
 
 
-def read_memory(card: Card) -> Values:
+def read_memory(card: AmdCard) -> Values:
     """Free and total device memory, which the driver knows without asking the GPU.
 
     Where there is none, some kernels fall over the question how much of it is used (MI300A).
@@ -71,12 +71,12 @@ def read_memory(card: Card) -> Values:
     return {"free_bytes": max(total_bytes - used_bytes, 0), "total_bytes": total_bytes}
 
 
-def read_power_limit(card: Card) -> Values:
+def read_power_limit(card: AmdCard) -> Values:
     """The limit in force, whoever set it."""
     return {"power_limit_w": None if card.sensors is None else card.sensors.watts("power1_cap")}
 
 
-def read_link(card: Card) -> Values:
+def read_link(card: AmdCard) -> Values:
     """The PCIe link as it is now, and how often something had to be sent again."""
     return {
         "pcie_generation": parse_generation(card.link.text("current_link_speed") or b""),

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from slowtok.proxy.sampling.host.host import Fields, parse_field
-from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, read_whole
+from slowtok.proxy.sampling.host.procfs import CounterRate, ProcFiles, read_whole
 
 
 class Mount(NamedTuple):
@@ -171,7 +171,11 @@ class CgroupReader:
         self._groups: tuple[int, list[str]] | None = None
         self._known = False
         self._quota: Quota | None = None
-        self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
+        self._periods, self._throttled, self._throttled_s = (
+            CounterRate(),
+            CounterRate(),
+            CounterRate(),
+        )
 
     def read(self, *, slow_tier: bool) -> Fields:
         """Return the fields as they are now; `slow_tier` also looks for a changed quota."""
@@ -191,7 +195,11 @@ class CgroupReader:
         if self._groups is not None:
             self._known, self._quota = find_tightest(*self._groups)
         if before is None or self._quota is None or before.folder != self._quota.folder:
-            self._periods, self._throttled, self._throttled_s = Rate(), Rate(), Rate()
+            self._periods, self._throttled, self._throttled_s = (
+                CounterRate(),
+                CounterRate(),
+                CounterRate(),
+            )
 
     def _read_throttling(self, quota: Quota) -> Fields:
         counters = parse_throttling(self._files.read(f"{quota.folder}/cpu.stat") or b"")

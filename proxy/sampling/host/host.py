@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, read_whole
+from slowtok.proxy.sampling.host.procfs import CounterRate, ProcFiles, read_whole
 
 Fields = dict[str, float | int | None]
 """Values by the name of their field in `HostSample`."""
@@ -136,8 +136,8 @@ class HostReader:
     def __init__(self, files: ProcFiles) -> None:
         self._files = files
         self._cores: dict[int, CoreTicks] | None = None
-        self._swap_in = Rate()
-        self._stalls = {name: Rate() for name in ("cpu", "io", "memory")}
+        self._swap_in = CounterRate()
+        self._stalls = {name: CounterRate() for name in ("cpu", "io", "memory")}
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._mhz: float | None = None
         self._available_bytes: int | None = None

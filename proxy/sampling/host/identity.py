@@ -6,7 +6,7 @@ Only what tells how the server is set up leaves this module, and nothing secret.
 from typing import Any
 
 from slowtok.proxy.sampling.host.host import parse_field
-from slowtok.proxy.sampling.host.listener import Listener
+from slowtok.proxy.sampling.host.listener import PortListener
 from slowtok.proxy.sampling.host.process import TICKS_PER_S, read_stat
 from slowtok.proxy.sampling.host.procfs import read_whole
 from slowtok.proxy.sampling.host.redaction import redact_arguments, redact_variable
@@ -51,7 +51,7 @@ def boot_unix_s() -> int | None:
     return parse_field(read_whole("/proc/stat") or b"", b"btime ")
 
 
-def describe(port: int, listener: Listener, tree: list[int]) -> dict[str, Any]:
+def describe(port: int, listener: PortListener, tree: list[int]) -> dict[str, Any]:
     """Return the line about the process behind a port; `tree` is its pid and its descendants'."""
     booted_s = boot_unix_s()
     started_s = listener.started_ticks / TICKS_PER_S

@@ -35,7 +35,7 @@ class Socket(NamedTuple):
     user: int = 0
 
 
-class Listener(NamedTuple):
+class PortListener(NamedTuple):
     """The process behind a port; with its start it stays identified when the pid is used again."""
 
     pid: int
@@ -56,7 +56,7 @@ def find_sockets(port: int) -> tuple[Socket, ...]:
     return tuple(socket for table in tables for socket in parse_listeners(table.decode(), port))
 
 
-def find_listener(sockets: tuple[Socket, ...], port: int) -> Listener | str:
+def find_listener(sockets: tuple[Socket, ...], port: int) -> PortListener | str:
     """Return the process that serves a port by one of the sockets, or why it cannot be told.
 
     A forwarder is told by its name, unless the server behind it is a process that is seen here.
@@ -78,7 +78,7 @@ def find_listener(sockets: tuple[Socket, ...], port: int) -> Listener | str:
     behind = _in_container(owner.argv) if name else None
     if behind is not None:
         owner, name = behind, _forwarder(behind)
-    return name or Listener(owner.pid, owner.stat.name, owner.stat.started_ticks)
+    return name or PortListener(owner.pid, owner.stat.name, owner.stat.started_ticks)
 
 
 def is_elsewhere(found: object) -> bool:

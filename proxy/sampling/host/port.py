@@ -7,7 +7,7 @@ from slowtok.proxy.sampling.host.cgroup import CgroupReader
 from slowtok.proxy.sampling.host.host import Fields
 from slowtok.proxy.sampling.host.identity import describe
 from slowtok.proxy.sampling.host.listener import (
-    Listener,
+    PortListener,
     Socket,
     find_listener,
     find_sockets,
@@ -35,7 +35,7 @@ class PortReader:
         self._files = files
         self._port = port
         self._sockets: tuple[Socket, ...] | None = None
-        self._found: Listener | str | None = None
+        self._found: PortListener | str | None = None
         self._tree: TreeReader | None = None
         self._cgroup: CgroupReader | None = None
         self._look_at_s = self._search_at_s = 0.0
@@ -69,7 +69,7 @@ class PortReader:
         if self._found is None or state == self._told:
             return None
         self._told = state
-        if isinstance(self._found, Listener):
+        if isinstance(self._found, PortListener):
             return describe(self._port, self._found, self.pids)
         return {"kind": "process", "port": self._port, "unmapped": self._found}
 
@@ -85,7 +85,7 @@ class PortReader:
         self._search_at_s = now_s + SEARCH_AGAIN_S
         self._sockets, self._found = sockets, find_listener(sockets, self._port)
         self._tree = self._cgroup = None
-        if isinstance(self._found, Listener):
+        if isinstance(self._found, PortListener):
             pid = self._found.pid
             self._tree = TreeReader(self._files, pid, self._found.started_ticks)
             self._cgroup = CgroupReader(self._files, pid)

@@ -13,7 +13,7 @@ from slowtok.proxy.sampling.host.host import CoreTicks, Fields, cpu_usage
 from slowtok.proxy.sampling.host.identity import MAX_CHARS, select_variables
 from slowtok.proxy.sampling.host.listener import NO_LISTENER, NO_PERMISSION, is_elsewhere
 from slowtok.proxy.sampling.host.power_state import Conditions
-from slowtok.proxy.sampling.host.procfs import Rate, total
+from slowtok.proxy.sampling.host.procfs import CounterRate, total
 from slowtok.proxy.sampling.host.programs import forwarder
 from slowtok.proxy.sampling.host.redaction import redact_arguments
 
@@ -59,7 +59,7 @@ class PortablePort:
         self._root: psutil.Process | None = None
         self._reason: str | None = None
         self._search_at_s = 0.0
-        self._cpu: dict[int, Rate] = {}
+        self._cpu: dict[int, CounterRate] = {}
         self._told: object = None
         self._members: list[psutil.Process] = []
 
@@ -111,7 +111,7 @@ class PortablePort:
                 times, threads = process.cpu_times(), process.num_threads()
         except psutil.Error:
             return None, None
-        rate = self._cpu.setdefault(process.pid, Rate())
+        rate = self._cpu.setdefault(process.pid, CounterRate())
         return rate.per_s(times.user + times.system, time.monotonic()), threads
 
     def news(self) -> Line | None:

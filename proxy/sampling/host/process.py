@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple
 
 from slowtok.proxy.sampling.host.host import Fields, parse_kib
-from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, read_whole, total
+from slowtok.proxy.sampling.host.procfs import CounterRate, ProcFiles, read_whole, total
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -156,7 +156,7 @@ class ProcessReader:
         self._files = files
         self._folder = f"/proc/{pid}"
         self._started_ticks = started_ticks
-        self._cpu, self._faults, self._reads = Rate(), Rate(), Rate()
+        self._cpu, self._faults, self._reads = CounterRate(), CounterRate(), CounterRate()
         self.threads = ThreadReader(files, pid)
         self.stat: ProcessStat | None = None
         self.rates: Fields = {}

@@ -73,7 +73,7 @@ def read_whole(path: str) -> bytes | None:
         return None
 
 
-class Rate:
+class CounterRate:
     """One counter's change per second between readings."""
 
     __slots__ = ("_last",)

@@ -18,7 +18,7 @@ from slowtok.proxy.sampling.nvidia.facts import read_facts
 from slowtok.proxy.sampling.nvidia.indices import Indices
 from slowtok.proxy.sampling.nvidia.kernel import listed_gpus
 from slowtok.proxy.sampling.nvidia.parts import Naming, make_parts
-from slowtok.proxy.sampling.nvidia.watched import Watched
+from slowtok.proxy.sampling.nvidia.watched import WatchedNvidiaGpu
 from slowtok.proxy.sampling.optional_readings import ALL, Extras
 
 STALL_S = 0.1
@@ -31,7 +31,7 @@ HEALTHY_S = 60.0
 LIBRARY_NOT_FOUND = 12
 
 
-class Devices:
+class NvidiaDevices:
     """All NVIDIA GPUs, through a module with the functions of `pynvml`."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Devices:
         self._nvml = nvml
         self._is_wsl = is_wsl
         self._naming = Naming(process_name=process_name, is_hidden=is_wsl)
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedNvidiaGpu] = []
         self._indices = Indices()
         self._xids = Xids()
         self._pause_s = PAUSE_S[0]
@@ -93,7 +93,7 @@ class Devices:
         for gpu in self._watched:
             gpu.look()
 
-    def _each(self, sample: Callable[[Watched], list[Values]]) -> list[Values]:
+    def _each(self, sample: Callable[[WatchedNvidiaGpu], list[Values]]) -> list[Values]:
         now_s = time.monotonic()
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._open(now_s)
@@ -142,7 +142,7 @@ class Devices:
             device.index = facts["index"] = self._indices.of_gpu(facts["uuid"], position)
             parts = make_parts(device, facts, self._indices.of_slice, self._naming)
             self._watched.append(
-                Watched(device, facts, parts, self._xids, is_wsl=self._is_wsl),
+                WatchedNvidiaGpu(device, facts, parts, self._xids, is_wsl=self._is_wsl),
             )
         except (GpuLost, self._nvml.NVMLError) as error:
             self.reason = f"GPU {position}: {error}"

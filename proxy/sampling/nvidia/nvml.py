@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from slowtok.proxy.sampling.hang_guard import PatientGpus
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.nvidia.library import is_wsl, load_wsl_library
 
 HUNG = "a call into the NVIDIA driver does not return"
@@ -16,4 +16,4 @@ def open_gpus(process_name: Callable[[int], str | None]) -> PatientGpus | str:
     except ImportError:
         return "Python package nvidia-ml-py is not installed"
     load_wsl_library()
-    return PatientGpus(Devices(pynvml, process_name, is_wsl=is_wsl()), HUNG)
+    return PatientGpus(NvidiaDevices(pynvml, process_name, is_wsl=is_wsl()), HUNG)

@@ -47,7 +47,7 @@ FACTS_S = 15.0
 """How often limits and facts that failed are asked for again; that takes a millisecond."""
 
 
-class Watched:
+class WatchedNvidiaGpu:
     """One GPU and its parts. `facts` of the parts are replaced, never changed."""
 
     def __init__(

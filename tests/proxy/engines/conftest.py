@@ -5,7 +5,7 @@ import numpy as np
 import orjson
 import pytest
 
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -33,14 +33,14 @@ class Recorded:
     def __init__(self, engine: str) -> None:
         self.engine = engine
 
-    def __call__(self, what: str) -> Reply:
+    def __call__(self, what: str) -> ProbeReply:
         lines = (RECORDED / f"{self.engine}.{what}.jsonl").read_text(encoding="utf-8").splitlines()
         reads = [orjson.loads(line)["bytes"] for line in lines[1:]]
         head, _, body = "".join(reads).encode().partition(b"\r\n\r\n")
         first, *rest = head.decode().split("\r\n")
         pairs = (line.partition(": ") for line in rest)
         headers = {name.lower(): value for name, _, value in pairs}
-        return Reply(status=int(first.split()[1]), headers=headers, body=body)
+        return ProbeReply(status=int(first.split()[1]), headers=headers, body=body)
 
 
 @pytest.fixture

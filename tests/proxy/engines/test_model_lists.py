@@ -6,32 +6,32 @@ import pytest
 
 from fakes import recordings
 from slowtok.proxy.engines.model_lists import merge, read_list
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
 
 @pytest.mark.parametrize(
     "reply",
     [
         None,
-        Reply(status=401, body=b'{"data":[]}'),
-        Reply(status=200, body=b"<html>"),
-        Reply(status=200, body=b'["data"]'),
-        Reply(status=200, body=b'{"data":{}}'),
-        Reply(status=200, body=b'{"error":"no"}'),
+        ProbeReply(status=401, body=b'{"data":[]}'),
+        ProbeReply(status=200, body=b"<html>"),
+        ProbeReply(status=200, body=b'["data"]'),
+        ProbeReply(status=200, body=b'{"data":{}}'),
+        ProbeReply(status=200, body=b'{"error":"no"}'),
     ],
 )
-def test_what_is_no_list(reply: Reply | None) -> None:
+def test_what_is_no_list(reply: ProbeReply | None) -> None:
     assert read_list(reply) is None
 
 
 def test_an_empty_list_is_one() -> None:
-    assert read_list(Reply(status=200, body=b'{"data":[]}')) == {"data": []}
+    assert read_list(ProbeReply(status=200, body=b'{"data":[]}')) == {"data": []}
 
 
 def test_recorded_lists_keep_every_entry() -> None:
     names = ("llama-server-2026.10.models", "vllm-0.32.models")
     replies = [recordings.unframe(recordings.load(name)) for name in names]
-    lists = [read_list(Reply(status=200, body=reply.body)) for reply in replies]
+    lists = [read_list(ProbeReply(status=200, body=reply.body)) for reply in replies]
     [llama, vllm] = [each for each in lists if each]
 
     merged = merge([llama, vllm])

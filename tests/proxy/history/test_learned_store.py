@@ -20,10 +20,10 @@ from slowtok.proxy.history.database import open_database, run
 from slowtok.proxy.history.keys import decode_setup
 from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peak_readings import Best
-from slowtok.proxy.history.rates import MAX_OF_A_DAY, MAX_RATES, Rate
+from slowtok.proxy.history.rates import MAX_OF_A_DAY, MAX_RATES, LearnedRate
 
 SETUP = decode_setup(healthy())
-RATE_COLUMNS = [field.name for field in fields(Rate)]
+RATE_COLUMNS = [field.name for field in fields(LearnedRate)]
 TESTS = Path(__file__).parents[2]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, limits and modes are POSIX")
 
@@ -42,20 +42,20 @@ def opened(path: Path, *, now_unix_s: float = NOW_UNIX_S) -> Iterator[LearnedSto
         kept.close()
 
 
-def write(path: Path, *rates: Rate) -> LearnedStore:
+def write(path: Path, *rates: LearnedRate) -> LearnedStore:
     with opened(path) as kept:
         for each in rates:
             kept.add_rate(SETUP, each)
     return kept
 
 
-def read(path: Path) -> list[Rate]:
+def read(path: Path) -> list[LearnedRate]:
     with opened(path) as kept:
         assert (kept.errors, kept.failure) == (0, None)
         return kept.rates.of(SETUP)
 
 
-def fill(path: Path, rates: list[Rate]) -> None:
+def fill(path: Path, rates: list[LearnedRate]) -> None:
     """Write many rows at once, past all limits."""
     with closing(open_database(path, tables.STEPS)) as database:
         run(database, [statement for r in rates for statement in tables.adding_rate(SETUP, r)])

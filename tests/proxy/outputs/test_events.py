@@ -1,6 +1,6 @@
 """A listener's queue: it never waits, loses the oldest, and says so."""
 
-from slowtok.proxy.outputs.events import Listener, written
+from slowtok.proxy.outputs.events import EventListener, written
 
 
 def event(number: int) -> bytes:
@@ -8,7 +8,7 @@ def event(number: int) -> bytes:
 
 
 async def test_events_come_in_order() -> None:
-    listener = Listener()
+    listener = EventListener()
     lost = [listener.put(event(n)) for n in range(3)]
 
     assert lost == [0, 0, 0]
@@ -19,7 +19,7 @@ async def test_events_come_in_order() -> None:
 
 
 async def test_slow_listener_loses_the_oldest_and_is_told_how_many() -> None:
-    listener = Listener(most=2)
+    listener = EventListener(most=2)
     lost = [listener.put(event(n)) for n in range(5)]
 
     assert lost == [0, 0, 1, 1, 1]

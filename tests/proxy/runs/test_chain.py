@@ -11,7 +11,7 @@ from slowtok.proxy.runs.chain import (
     KEEP_REQUESTS,
     MAX_LINK_AGE_S,
     Chain,
-    Link,
+    EarlierRequest,
     Messages,
     best_of,
     messages_of,
@@ -26,11 +26,13 @@ def messages(said: dict[str, Any]) -> Messages:
     return messages_of(printed)
 
 
-def link(said: dict[str, Any], name: str = "a", at_s: float = 1.0, **facts: Any) -> Link:
-    return Link(name, at_s, messages(said), seen_s=at_s, **{"ended": True, **facts})
+def link(said: dict[str, Any], name: str = "a", at_s: float = 1.0, **facts: Any) -> EarlierRequest:
+    return EarlierRequest(name, at_s, messages(said), seen_s=at_s, **{"ended": True, **facts})
 
 
-def found(said: dict[str, Any], *links: Link, at_s: float = 100.0) -> tuple[str, str] | None:
+def found(
+    said: dict[str, Any], *links: EarlierRequest, at_s: float = 100.0
+) -> tuple[str, str] | None:
     chain = Chain()
     for one in links:
         chain.add(one)

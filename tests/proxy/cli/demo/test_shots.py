@@ -6,15 +6,15 @@ import pytest
 
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.cli.demo import shots
-from slowtok.proxy.cli.demo.shots import Outcome, Pace, Shot
+from slowtok.proxy.cli.demo.shots import Outcome, Shot, ShotPace
 from slowtok.proxy.cli.demo.stage import CONTEXT_TOKENS, SLOTS
 from slowtok.proxy.stream.call import compare, fingerprint_prompt
 
 LEARNING_CONTEXT_TOKENS = 1024  # the first bucket of the learned baseline
 
 
-def pace(decode_tps: float = 140.0, prefill_tps: float = 450.0) -> Pace:
-    return Pace(decode_tps=decode_tps, prefill_tps=prefill_tps, tokens_per_rule=18.0)
+def pace(decode_tps: float = 140.0, prefill_tps: float = 450.0) -> ShotPace:
+    return ShotPace(decode_tps=decode_tps, prefill_tps=prefill_tps, tokens_per_rule=18.0)
 
 
 def record(verdict: str, *causes: str, informational: bool = False) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def warm_up(decode_tps: float, prefill_tps: float) -> dict[str, Any]:
 def test_the_pace_is_the_best_that_was_seen() -> None:
     found = shots.read_pace([warm_up(140.0, 90.0), warm_up(20.0, 450.0)])
 
-    assert found == Pace(
+    assert found == ShotPace(
         decode_tps=140.0, prefill_tps=450.0, tokens_per_rule=240 / shots.WARM_UP_RULES
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from slowtok.proxy.cli.demo.children import how_it_ended, run_child
 from slowtok.proxy.cli.demo.client import Client
-from slowtok.proxy.cli.demo.stage import Stage
+from slowtok.proxy.cli.demo.stage import DemoStage
 
 STAYS = "import sys; sys.stdin.close(); import time; time.sleep(60)"
 
@@ -30,7 +30,9 @@ def test_how_a_process_ended(code: int, said: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 async def test_the_part_that_ends_is_named() -> None:
     async with run_child("-c", STAYS) as engine, run_child("-c", STAYS) as proxy:
-        stage = Stage(client=cast(Client, None), parts={"llama-server": engine, "slowtok": proxy})
+        stage = DemoStage(
+            client=cast(Client, None), parts={"llama-server": engine, "slowtok": proxy}
+        )
         engine.send_signal(signal.SIGKILL)
 
         assert await stage.until_one_ends() == "llama-server was ended by SIGKILL"

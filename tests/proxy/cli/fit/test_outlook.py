@@ -7,7 +7,7 @@ import pytest
 
 from fakes.hf_folder import small_llama, write_folder
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
-from slowtok.proxy.cli.fit.asked import Asked, AskError, question
+from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
 
 QWEN: dict[str, Any] = {"model": "Qwen3-8B", "quant": "Q4_K_M", "gpu": "RTX 5090"}
@@ -17,7 +17,7 @@ LLAMA: dict[str, Any] = {
 
 
 def ask(claim: float | None = None, present: DeviceFacts | None = None, **more: Any) -> Any:
-    return outlook_json(outlook(question(Asked(**more), present), claim))
+    return outlook_json(outlook(question(FitOptions(**more), present), claim))
 
 
 def test_seventeen_thousand_tokens_per_second_are_46_times_too_many() -> None:
@@ -64,7 +64,7 @@ def test_a_gpu_is_known_by_what_it_is_called(gpu: str, name: str) -> None:
 def test_the_same_card_with_another_memory() -> None:
     """The one with 8 GB has a narrower bus, which its name does not tell: hence a wide band."""
     usual, small = (ask(gpu=f"RTX 3060 {size}GB", **LLAMA) for size in (12, 8))
-    again = question(Asked(gpu="RTX 3060 8GB", vram=7.5, **LLAMA), None)
+    again = question(FitOptions(gpu="RTX 3060 8GB", vram=7.5, **LLAMA), None)
 
     assert usual["setup"] == small["setup"]
     assert "12 GB assumed" not in str(usual)

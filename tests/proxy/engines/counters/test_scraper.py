@@ -14,7 +14,7 @@ from fakes.wire import reply
 from slowtok.proxy.engines.counters import scraper as module
 from slowtok.proxy.engines.counters.activity import ActivityLog, Scrape
 from slowtok.proxy.engines.counters.scraper import Scraper
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 from slowtok.proxy.upstream.client import make_session
 
 PAGE = recordings.unframe(recordings.load("vllm-0.32.metrics")).body
@@ -83,11 +83,11 @@ async def test_what_is_wanted_meanwhile_is_asked_afterwards_and_once(
 ) -> None:
     asked, answer = 0, asyncio.Event()
 
-    async def get(*_: object, **__: object) -> Reply:
+    async def get(*_: object, **__: object) -> ProbeReply:
         nonlocal asked
         asked += 1
         await answer.wait()
-        return Reply(status=200, body=PAGE)
+        return ProbeReply(status=200, body=PAGE)
 
     monkeypatch.setattr(module, "get", get)
     scraper.want()
@@ -187,7 +187,7 @@ async def test_failure_is_counted_and_asked_again(
 async def test_engine_that_hangs_costs_the_wait_alone(
     scraper: Scraper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def get(*_: object, **__: object) -> Reply | None:
+    async def get(*_: object, **__: object) -> ProbeReply | None:
         await asyncio.sleep(600)
         return None
 

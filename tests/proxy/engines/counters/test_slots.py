@@ -13,13 +13,13 @@ from slowtok.proxy.engines.counters.slots import (
     WorkingSlot,
     read_slots,
 )
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
 RECORDED = recordings.unframe(recordings.load("llama-server-2026.10.slots")).body
 
 
-def answer(body: bytes, status: int = 200) -> Reply:
-    return Reply(status=status, headers={}, body=body)
+def answer(body: bytes, status: int = 200) -> ProbeReply:
+    return ProbeReply(status=status, headers={}, body=body)
 
 
 def test_recorded_idle_slots() -> None:
@@ -72,7 +72,7 @@ def test_slots_that_tell_less(
         pytest.param(answer(b"no JSON"), id="no JSON"),
     ],
 )
-def test_what_tells_nothing(reply: Reply | None) -> None:
+def test_what_tells_nothing(reply: ProbeReply | None) -> None:
     assert read_slots(reply) is None
 
 

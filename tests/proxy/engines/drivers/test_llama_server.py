@@ -10,9 +10,9 @@ from aiohttp import web
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers.llama_server import probe, read_probe
 from slowtok.proxy.engines.probing.facts import Loaded, Probe
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
-Recorded = Callable[[str], Reply]
+Recorded = Callable[[str], ProbeReply]
 
 
 def test_no_replies_say_nothing() -> None:
@@ -21,12 +21,12 @@ def test_no_replies_say_nothing() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"7", b'{"data": 7}', b"{", b'{"data": [7, {}]}'])
 def test_garbage_says_nothing(body: bytes) -> None:
-    reply = Reply(status=200, body=body)
+    reply = ProbeReply(status=200, body=body)
     assert read_probe(reply, reply) == Probe()
 
 
 def test_a_model_that_is_being_loaded() -> None:
-    reply = Reply(status=503, body=b'{"error":{"code":503,"message":"Loading model"}}')
+    reply = ProbeReply(status=503, body=b'{"error":{"code":503,"message":"Loading model"}}')
     assert read_probe(reply, reply) == Probe(loading=True)
 
 
@@ -75,8 +75,8 @@ LOADED_A = Loaded(
 )  # fmt: skip
 
 
-def says(value: object) -> Reply:
-    return Reply(status=200, body=orjson.dumps(value))
+def says(value: object) -> ProbeReply:
+    return ProbeReply(status=200, body=orjson.dumps(value))
 
 
 def test_a_router_that_holds_nothing() -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers.lm_studio import probe, read_probe, read_probe_v0
 from slowtok.proxy.engines.probing.facts import Flags, Identity, Loaded, Probe
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 from slowtok.proxy.engines.probing.server_facts import server_facts
 
 V1 = {
@@ -71,8 +71,8 @@ LLAMA = Loaded(
 )  # fmt: skip
 
 
-def says(value: object) -> Reply:
-    return Reply(status=200, body=orjson.dumps(value))
+def says(value: object) -> ProbeReply:
+    return ProbeReply(status=200, body=orjson.dumps(value))
 
 
 @pytest.mark.parametrize("said", [None, {"error": "Unexpected endpoint"}, {"models": 3}, [], 7])

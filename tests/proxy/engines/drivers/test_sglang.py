@@ -13,7 +13,7 @@ from aiohttp import web
 from slowtok.proxy.engines.drivers.sglang import probe, read_probe
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.engines.probing.facts import Flags, Identity, Probe
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 from slowtok.proxy.engines.probing.server_facts import server_facts
 
 INFO: dict[str, object] = {
@@ -50,8 +50,8 @@ FOUND = Probe(
 )  # fmt: skip
 
 
-def says(value: object) -> Reply:
-    return Reply(status=200, body=orjson.dumps(value))
+def says(value: object) -> ProbeReply:
+    return ProbeReply(status=200, body=orjson.dumps(value))
 
 
 @pytest.mark.parametrize("said", [None, [], {}, 7])

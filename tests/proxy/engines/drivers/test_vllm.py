@@ -5,20 +5,20 @@ import pytest
 from fakes import recordings
 from slowtok.proxy.engines.drivers.vllm import parse_flags, read_probe, weights_asked
 from slowtok.proxy.engines.probing.facts import Flags, Probe
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
-Recorded = Callable[[str], Reply]
+Recorded = Callable[[str], ProbeReply]
 METRICS = recordings.unframe(recordings.load("vllm-0.32.metrics")).body
 
 
-def cache_page(*configs: str) -> Reply:
+def cache_page(*configs: str) -> ProbeReply:
     lines = (f"vllm:cache_config_info{{{config}}} 1.0" for config in configs)
-    return Reply(status=200, body="\n".join(lines).encode())
+    return ProbeReply(status=200, body="\n".join(lines).encode())
 
 
 def test_no_replies_say_nothing() -> None:
     assert read_probe(None, None) == Probe()
-    garbage = Reply(status=200, body=b'{"data": [3], "version": ')
+    garbage = ProbeReply(status=200, body=b'{"data": [3], "version": ')
     assert read_probe(garbage, garbage) == Probe()
 
 
@@ -29,7 +29,7 @@ def test_the_recorded_replies(vllm_reply: Recorded) -> None:
 
 
 def test_the_recorded_metrics() -> None:
-    assert read_probe(None, None, Reply(status=200, body=METRICS)) == Probe(
+    assert read_probe(None, None, ProbeReply(status=200, body=METRICS)) == Probe(
         kv_cache_tokens=46592,
         gpu_memory_ratio=0.92,
         prefix_caching=True,
@@ -40,7 +40,7 @@ def test_the_recorded_metrics() -> None:
 @pytest.mark.parametrize(
     ("reply", "tokens"),
     [
-        pytest.param(Reply(status=404, body=METRICS), None, id="switched off"),
+        pytest.param(ProbeReply(status=404, body=METRICS), None, id="switched off"),
         pytest.param(cache_page('block_size="16",num_gpu_blocks="None"'), None, id="not yet"),
         pytest.param(cache_page('block_size="16",num_gpu_blocks="10"'), 160, id="before 0.3x"),
         pytest.param(
@@ -49,7 +49,7 @@ def test_the_recorded_metrics() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_the_cache_holds(reply: Reply, tokens: int | None) -> None:
+def test_what_the_cache_holds(reply: ProbeReply, tokens: int | None) -> None:
     assert read_probe(None, None, reply).kv_cache_tokens == tokens
 
 

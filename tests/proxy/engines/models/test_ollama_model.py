@@ -7,7 +7,7 @@ import pytest
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models.ollama_model import read_model
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
 ENTRY = {
     "name": "llama3:8b", "digest": "sha256:1", "details": {"quantization_level": "Q4_K_M"},
@@ -25,13 +25,13 @@ SAID = ModelFacts(
 
 def read(**changed: Any) -> ModelFacts:
     info = {**LLAMA3, **{key.replace("__", "."): value for key, value in changed.items()}}
-    shown = Reply(status=200, body=orjson.dumps({"model_info": info}))
+    shown = ProbeReply(status=200, body=orjson.dumps({"model_info": info}))
     return read_model(ENTRY, shown, path="/a", on_disk_bytes=9)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"model_info": 3}', b'{"model_info": {}}'])
 def test_without_metadata_the_lists_still_say_something(body: bytes) -> None:
-    found = read_model(ENTRY, Reply(status=200, body=body), path=None, on_disk_bytes=None)
+    found = read_model(ENTRY, ProbeReply(status=200, body=body), path=None, on_disk_bytes=None)
     assert found == ModelFacts(name="llama3:8b", digest="sha256:1", quantisation="Q4_K_M")
 
 

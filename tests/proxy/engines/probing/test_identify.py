@@ -8,21 +8,21 @@ from aiohttp import web
 
 from slowtok.proxy.engines.probing.facts import Identity
 from slowtok.proxy.engines.probing.identify import PATHS, decide, identify
-from slowtok.proxy.engines.probing.reply import Reply
+from slowtok.proxy.engines.probing.reply import ProbeReply
 
-Recorded = Callable[[str], Reply]
-NOT_FOUND = Reply(status=404, body=b"404 page not found")
-
-
-def says(value: object, **headers: str) -> Reply:
-    return Reply(status=200, headers=headers, body=orjson.dumps(value))
+Recorded = Callable[[str], ProbeReply]
+NOT_FOUND = ProbeReply(status=404, body=b"404 page not found")
 
 
-def owned_by(owner: str | None) -> Reply:
+def says(value: object, **headers: str) -> ProbeReply:
+    return ProbeReply(status=200, headers=headers, body=orjson.dumps(value))
+
+
+def owned_by(owner: str | None) -> ProbeReply:
     return says({"object": "list", "data": [{"id": "m", "owned_by": owner}]})
 
 
-def replies(**changed: Reply) -> dict[str, Reply]:
+def replies(**changed: ProbeReply) -> dict[str, ProbeReply]:
     """Return 404 for every path but the ones changed (`v1_models` for `/v1/models`)."""
     names = {"/" + name.replace("__", "-").replace("_", "/"): r for name, r in changed.items()}
     return {path: names.get(path, NOT_FOUND) for path in PATHS}
@@ -36,13 +36,13 @@ def test_nothing_answers() -> None:
 
 
 def test_another_slowtok_is_told_from_the_engine_behind_it() -> None:
-    through = Reply(status=502, headers={"slowtok-id": "x"}, body=b"")
+    through = ProbeReply(status=502, headers={"slowtok-id": "x"}, body=b"")
     found = decide(replies(version=through))
     assert found == Identity(kind="unknown", relayed=True)
 
 
 def test_some_web_server_is_unknown() -> None:
-    page = Reply(status=200, headers={"server": "nginx"}, body=b"<html>Welcome</html>")
+    page = ProbeReply(status=200, headers={"server": "nginx"}, body=b"<html>Welcome</html>")
     assert decide(dict.fromkeys(PATHS, page)) == Identity(kind="unknown")
 
 
@@ -64,7 +64,7 @@ def test_another_python_server_with_a_version_is_not_vllm() -> None:
 
 
 def test_a_server_that_wants_a_key_and_shows_no_mark_is_unknown() -> None:
-    refused = Reply(status=401, body=b'{"error":{"message":"no key"}}')
+    refused = ProbeReply(status=401, body=b'{"error":{"message":"no key"}}')
     assert decide(dict.fromkeys(PATHS, refused)) == Identity(kind="unknown")
 
 
@@ -85,12 +85,16 @@ def test_llama_server(llama_server_reply: Recorded) -> None:
 
 
 def test_llama_server_while_it_loads() -> None:
-    loading = Reply(status=503, headers={"server": "llama.cpp"}, body=b'{"error":{"code":503}}')
+    loading = ProbeReply(
+        status=503, headers={"server": "llama.cpp"}, body=b'{"error":{"code":503}}'
+    )
     assert decide(dict.fromkeys(PATHS, loading)) == Identity(kind="llama-server")
 
 
 def test_llama_server_behind_a_server_that_hides_its_name(llama_server_reply: Recorded) -> None:
-    bare = Reply(status=200, headers={"server": "nginx"}, body=llama_server_reply("props").body)
+    bare = ProbeReply(
+        status=200, headers={"server": "nginx"}, body=llama_server_reply("props").body
+    )
     assert decide(replies(props=bare)) == Identity(kind="llama-server", version="b0-unknown")
 
 
@@ -104,7 +108,9 @@ def test_vllm(vllm_reply: Recorded) -> None:
 
 
 def test_vllm_whose_models_want_a_key(vllm_reply: Recorded) -> None:
-    refused = Reply(status=401, headers={"server": "uvicorn"}, body=b'{"error":"Unauthorized"}')
+    refused = ProbeReply(
+        status=401, headers={"server": "uvicorn"}, body=b'{"error":"Unauthorized"}'
+    )
     found = decide(replies(v1_models=refused, version=vllm_reply("version")))
     assert found == Identity(kind="vllm", version="0.32.0")
 
@@ -113,8 +119,8 @@ def test_vllm_whose_models_want_a_key(vllm_reply: Recorded) -> None:
 
 
 @pytest.mark.parametrize("models", [owned_by("library"), owned_by("someone"), says({"data": []})])
-def test_ollama(models: Reply) -> None:
-    root = Reply(status=200, body=b"Ollama is running")
+def test_ollama(models: ProbeReply) -> None:
+    root = ProbeReply(status=200, body=b"Ollama is running")
     found = decide(replies(v1_models=models, api_version=says({"version": "0.33.0"})) | {"/": root})
     assert found == Identity(kind="ollama", version="0.33.0")
 

@@ -13,7 +13,7 @@ from slowtok.proxy.engines.drivers.openai_server import read_probe
 from slowtok.proxy.engines.probing.facts import Identity, Loaded, Probe
 from slowtok.proxy.engines.probing.identify import identify
 from slowtok.proxy.engines.probing.probe import ask, slots_url
-from slowtok.proxy.engines.probing.reply import Reply, get
+from slowtok.proxy.engines.probing.reply import ProbeReply, get
 from slowtok.proxy.engines.probing.server_facts import server_facts
 from slowtok.proxy.sampling.protocol import ChildProcess, ProcessFacts
 
@@ -62,7 +62,7 @@ def test_ollama_is_asked_at_the_child_that_runs_the_model() -> None:
 def test_a_server_of_openais_interface(
     models: list[dict[str, object]], context_tokens: int | None
 ) -> None:
-    found = read_probe(Reply(status=200, body=orjson.dumps({"data": models})))
+    found = read_probe(ProbeReply(status=200, body=orjson.dumps({"data": models})))
     assert found.context_tokens == context_tokens
     assert found.models == tuple(model["id"] for model in models)
 
@@ -103,7 +103,7 @@ def test_the_slots_of_a_real_child_are_seen(engine: RunningEngine) -> None:
     url = slots_url("http://127.0.0.1:11434", OLLAMA, Probe(), process, "m")
     assert url is not None
 
-    async def look() -> Reply | None:
+    async def look() -> ProbeReply | None:
         async with aiohttp.ClientSession() as session:
             return await get(session, url, "")
 

@@ -6,10 +6,10 @@ import pytest
 
 from fakes.learning import DAY_S, NOW_UNIX_S, rate
 from slowtok.proxy.history.peers.rows import FUTURE_S, MAX_OF_A_CARD, MAX_ROW_BYTES, pack, unpack
-from slowtok.proxy.history.rates import Rate
+from slowtok.proxy.history.rates import LearnedRate
 
 
-def read(row: bytes) -> tuple[Rate, ...]:
+def read(row: bytes) -> tuple[LearnedRate, ...]:
     return unpack(row, now_unix_s=NOW_UNIX_S)
 
 

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.registry import Collector
 
-from slowtok.proxy.outputs.metrics.counters import Counter, Counters, Histograms
+from slowtok.proxy.outputs.metrics.counters import Counter, Histograms, MetricCounters
 
 AT_S = 1795190354.25
 BOUNDS = (0.1, 1, 2.5, 10_000)
@@ -73,7 +73,7 @@ def test_counter_without_a_request_has_no_exemplar() -> None:
 
 
 def test_what_is_not_known_is_not_counted() -> None:
-    counters = Counters(("kind",), ("a", "How many."), ("b", "How many."))
+    counters = MetricCounters(("kind",), ("a", "How many."), ("b", "How many."))
     counters.inc(("vllm",), (2, None))
     counters.inc(("vllm",), (0, None))
     histograms = Histograms(("kind",), ("s", "How long.", BOUNDS), ("t", "How long.", BOUNDS))

@@ -5,8 +5,8 @@ import pytest
 from fakes.amdgpu import FDINFO_OF_6_1, Tree, fdinfo
 from slowtok.proxy.sampling.amd import processes as amdgpu_processes
 from slowtok.proxy.sampling.amd.processes import (
-    Client,
     Clients,
+    DrmClient,
     parse_client,
     processes_on,
     read_kfd_memory,
@@ -29,7 +29,7 @@ def test_a_descriptor_of_anything_else_is_no_client() -> None:
 
 
 def test_a_recorded_file_of_an_older_kernel() -> None:
-    assert parse_client(FDINFO_OF_6_1.encode()) == Client(
+    assert parse_client(FDINFO_OF_6_1.encode()) == DrmClient(
         key=("0000:08:00.0", "217"),
         vram_bytes=2068 * KIB,
         host_bytes=8192 * KIB,
@@ -42,7 +42,7 @@ def test_a_file_of_a_newer_kernel() -> None:
     text = fdinfo(7, vram_kib=1000, gtt_kib=20, evicted_kib=300)
     engines = "drm-engine-gfx:\t5 ns\ndrm-engine-compute:\t7 ns\ndrm-engine-dma:\t100 ns\n"
 
-    assert parse_client((text + engines).encode()) == Client(
+    assert parse_client((text + engines).encode()) == DrmClient(
         key=(PDEV, "7"),
         vram_bytes=1000 * KIB,
         host_bytes=20 * KIB,

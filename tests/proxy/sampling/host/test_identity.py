@@ -11,7 +11,7 @@ from slowtok.proxy.sampling.host.identity import (
     parse_arguments,
     parse_environment,
 )
-from slowtok.proxy.sampling.host.listener import Listener, find_listener, find_sockets
+from slowtok.proxy.sampling.host.listener import PortListener, find_listener, find_sockets
 
 ENVIRONMENT = (
     b"HOME=/root\0PATH=/usr/bin\0LLAMA_ARG_THREADS=8\0LLAMA_ARG_API_KEY=hidden\0"
@@ -61,7 +61,7 @@ def test_a_real_server_describes_itself_without_its_secrets() -> None:
     env = os.environ | {"LLAMA_ARG_THREADS": "3", "LLAMA_ARG_API_KEY": "hidden"}
     with running("0", "alone", "--api-key", "hidden", env=env) as server:
         found = find_listener(find_sockets(server.port), server.port)
-        assert isinstance(found, Listener)
+        assert isinstance(found, PortListener)
         line = describe(server.port, found, [found.pid])
 
     assert line["pid"] == server.pid

@@ -11,7 +11,7 @@ from slowtok.proxy.sampling.host.listener import (
     NO_LISTENER,
     NO_PERMISSION,
     NOT_VISIBLE,
-    Listener,
+    PortListener,
     Socket,
     choose_owner,
     find_listener,
@@ -77,7 +77,7 @@ def test_a_port_without_a_listener() -> None:
 def test_the_owner_of_a_real_socket(quiet_server: Server) -> None:
     found = find_listener(find_sockets(quiet_server.port), quiet_server.port)
 
-    assert isinstance(found, Listener)
+    assert isinstance(found, PortListener)
     assert found.pid == quiet_server.pid
     assert found.name.startswith("python")
 
@@ -92,7 +92,7 @@ def test_an_ipv6_socket_is_found_too() -> None:
         port = listener.getsockname()[1]
         found = find_listener(find_sockets(port), port)
 
-    assert isinstance(found, Listener)
+    assert isinstance(found, PortListener)
     assert found.pid == os.getpid()
 
 
@@ -132,7 +132,7 @@ def test_another_users_server_is_known_by_the_port_in_its_arguments() -> None:
     with running("0", "alone", "--port", str(port), port=port) as server:
         found = found_by_another_user(port)
 
-    assert found.startswith(f"Listener(pid={server.pid},")
+    assert found.startswith(f"PortListener(pid={server.pid},")
 
 
 @needs_root

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.listening_process import open_descriptors
-from slowtok.proxy.sampling.host.procfs import ProcFiles, Rate, total
+from slowtok.proxy.sampling.host.procfs import CounterRate, ProcFiles, total
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
@@ -54,7 +54,7 @@ def test_descriptors_stay_bounded() -> None:
 
 
 def test_rate_needs_two_readings() -> None:
-    rate = Rate()
+    rate = CounterRate()
 
     assert rate.per_s(100, at_s=1.0) is None
     assert rate.per_s(150, at_s=3.0) == 25.0
@@ -66,14 +66,14 @@ def test_rate_needs_two_readings() -> None:
     ids=["counter went backwards", "reading failed", "no time passed"],
 )
 def test_rate_is_unknown(value: float | None, at_s: float) -> None:
-    rate = Rate()
+    rate = CounterRate()
     rate.per_s(100, at_s=1.0)
 
     assert rate.per_s(value, at_s) is None
 
 
 def test_rate_begins_anew_after_a_gap() -> None:
-    rate = Rate()
+    rate = CounterRate()
     rate.per_s(100, at_s=1.0)
     rate.per_s(None, at_s=2.0)
 

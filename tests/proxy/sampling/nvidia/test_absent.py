@@ -11,7 +11,7 @@ from fakes.nvml.cards import H100, RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 
 FIELDS = set(GpuSample.__slots__) - {"at_s", "index"}
 ALWAYS = {"vgpu_licensed"}  # unless it is a vGPU
@@ -64,7 +64,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clocks.stopped(monkeypatch)
 
 
-def look(clock: Clock, gpus: Devices) -> tuple[set[str], dict[str, str]]:
+def look(clock: Clock, gpus: NvidiaDevices) -> tuple[set[str], dict[str, str]]:
     """Return the fields that have a value once all had the time for one, and those absent."""
     for _ in range(4):
         gpus.sample(slow_tier=True, servers=set())
@@ -76,8 +76,8 @@ def look(clock: Clock, gpus: Devices) -> tuple[set[str], dict[str, str]]:
     return {name for name in FIELDS if line.get(name) is not None}, gpus.facts[0]["absent"]
 
 
-def devices(*defines: str, **options: Any) -> Devices:
-    return Devices(stand_in.binding(*defines), lambda _: None, **options)
+def devices(*defines: str, **options: Any) -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(*defines), lambda _: None, **options)
 
 
 def test_what_a_whole_gpu_says(script: Script, clock: Clock) -> None:

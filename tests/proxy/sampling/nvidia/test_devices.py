@@ -13,7 +13,7 @@ from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia import calls as nvml_calls
 from slowtok.proxy.sampling.nvidia.counters import LOOK_S
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.optional_readings import Extras
 
 NAMES = {7: "llama-server", 8: "Xorg"}
@@ -31,11 +31,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def devices(*defines: str) -> Devices:
-    return Devices(stand_in.binding(*defines), process_name=NAMES.get)
+def devices(*defines: str) -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(*defines), process_name=NAMES.get)
 
 
-def sample(gpus: Devices, *, slow_tier: bool = False) -> dict[str, Any]:
+def sample(gpus: NvidiaDevices, *, slow_tier: bool = False) -> dict[str, Any]:
     (line,) = gpus.sample(slow_tier=slow_tier, servers={7})
     return line
 
@@ -295,7 +295,7 @@ def test_an_old_binding_lacks_functions(script: Script) -> None:
     pynvml = stand_in.binding()
     del pynvml.nvmlDeviceGetTemperatureV
     del pynvml.nvmlDeviceGetMarginTemperature
-    line = sample(Devices(pynvml, NAMES.get))
+    line = sample(NvidiaDevices(pynvml, NAMES.get))
 
     assert (line["temperature_c"], line["temperature_margin_c"]) == (63, None)
 

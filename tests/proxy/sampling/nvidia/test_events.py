@@ -15,7 +15,7 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import H100
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia import events as nvml_events
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 
 SECOND = H100 | {"UUID": "GPU-2"}
 
@@ -29,11 +29,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def devices() -> Devices:
-    return Devices(stand_in.binding(), lambda _: None)
+def devices() -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(), lambda _: None)
 
 
-def xids(gpus: Devices) -> dict[int, tuple[int | None, int | None]]:
+def xids(gpus: NvidiaDevices) -> dict[int, tuple[int | None, int | None]]:
     lines = gpus.sample(slow_tier=True, servers=set())
     return {line["index"]: (line.get("xid"), line.get("xids")) for line in lines}
 

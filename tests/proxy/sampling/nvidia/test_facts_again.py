@@ -10,7 +10,7 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def devices() -> Devices:
-    return Devices(stand_in.binding(), process_name=lambda _: None)
+def devices() -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(), process_name=lambda _: None)
 
 
-def sample(gpus: Devices, *, slow_tier: bool) -> dict[str, Any]:
+def sample(gpus: NvidiaDevices, *, slow_tier: bool) -> dict[str, Any]:
     (line,) = gpus.sample(slow_tier=slow_tier, servers=set())
     return line
 

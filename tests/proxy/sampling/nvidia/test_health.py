@@ -11,7 +11,7 @@ from fakes.nvml.cards import H100
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia.calls import Device, GpuLost
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.nvidia.health import Health, read_licensed
 
 HEALTH = {
@@ -84,7 +84,7 @@ def test_a_gpu_may_be_lost_here_too(device: Device, script: Script, call: str, e
 
 
 def test_it_is_asked_seldom_and_told_always(script: Script, clock: Clock) -> None:
-    gpus = Devices(stand_in.binding(), lambda _: None)
+    gpus = NvidiaDevices(stand_in.binding(), lambda _: None)
 
     def slow_tier() -> dict[str, Any]:
         (line,) = gpus.sample(slow_tier=True, servers=set())

@@ -21,7 +21,7 @@ from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.sampling import hang_guard
 from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.nvidia import devices as nvml_devices
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.nvidia.nvml import HUNG
 from slowtok.proxy.sampling.protocol import parse_line
 from slowtok.proxy.sampling.supervisor import Sampler
@@ -42,7 +42,7 @@ def nobody(_: int) -> None:
 
 
 def opened(patience_s: float = 10.0) -> PatientGpus:
-    return PatientGpus(Devices(stand_in.binding(), nobody), HUNG, patience_s=patience_s)
+    return PatientGpus(NvidiaDevices(stand_in.binding(), nobody), HUNG, patience_s=patience_s)
 
 
 def sample(gpus: PatientGpus) -> list[dict[str, Any]]:
@@ -165,7 +165,7 @@ def test_a_call_that_does_not_return_is_news(
 def test_a_fault_between_samples_reaches_the_loop_and_ends_nothing(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    devices = Devices(stand_in.binding(), nobody)
+    devices = NvidiaDevices(stand_in.binding(), nobody)
     gpus = PatientGpus(devices, HUNG, patience_s=10.0)
     faults = [ZeroDivisionError("ours")]
     looks: list[float | None] = [0.0]  # once at once, never again
@@ -191,7 +191,7 @@ def test_a_fault_of_ours_reaches_the_loop_and_ends_nothing(script: Script) -> No
             raise faults.pop()
         return None
 
-    gpus = PatientGpus(Devices(stand_in.binding(), name_of), HUNG, patience_s=10.0)
+    gpus = PatientGpus(NvidiaDevices(stand_in.binding(), name_of), HUNG, patience_s=10.0)
     with pytest.raises(ZeroDivisionError):
         gpus.sample(slow_tier=True, servers=set())
     assert len(gpus.sample(slow_tier=True, servers=set())) == 1

@@ -10,7 +10,7 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 
 SECOND = RTX_4090 | {"UUID": "GPU-2", "Name": "NVIDIA RTX A4000"}
 
@@ -31,11 +31,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def devices() -> Devices:
-    return Devices(stand_in.binding(), process_name=nobody)
+def devices() -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(), process_name=nobody)
 
 
-def sample(gpus: Devices, *, slow_tier: bool = False) -> dict[str, Any]:
+def sample(gpus: NvidiaDevices, *, slow_tier: bool = False) -> dict[str, Any]:
     (line,) = gpus.sample(slow_tier=slow_tier, servers={7})
     return line
 
@@ -47,7 +47,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def uuids(gpus: Devices) -> dict[int, str]:
+def uuids(gpus: NvidiaDevices) -> dict[int, str]:
     return {facts["index"]: facts["uuid"] for facts in gpus.facts or ()}
 
 
@@ -119,7 +119,7 @@ def test_pauses_grow_while_a_gpu_stays_lost(script: Script, clock: Clock) -> Non
         init()
 
     pynvml.nvmlInit = note_init
-    gpus = Devices(pynvml, nobody)
+    gpus = NvidiaDevices(pynvml, nobody)
     sample(gpus)
     script.gpu(0, {"UtilizationRates": "!15"})  # it opens again, but does not work
     for _ in range(200):

@@ -11,7 +11,7 @@ from fakes.nvml.cards import H100, MIB, MIG, RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
-from slowtok.proxy.sampling.nvidia.devices import Devices
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 
 NO_EVENTS = {"Xids": None}
 GIB = 1024 * MIB
@@ -29,15 +29,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clocks.stopped(monkeypatch)
 
 
-def devices() -> Devices:
-    return Devices(stand_in.binding(), {7: "vllm"}.get)
+def devices() -> NvidiaDevices:
+    return NvidiaDevices(stand_in.binding(), {7: "vllm"}.get)
 
 
-def lines(gpus: Devices, *, slow_tier: bool = True) -> dict[int, dict[str, Any]]:
+def lines(gpus: NvidiaDevices, *, slow_tier: bool = True) -> dict[int, dict[str, Any]]:
     return {line["index"]: line for line in gpus.sample(slow_tier=slow_tier, servers={7})}
 
 
-def facts(gpus: Devices) -> dict[int, GpuFacts]:
+def facts(gpus: NvidiaDevices) -> dict[int, GpuFacts]:
     return {found["index"]: GpuFacts(**found) for found in gpus.facts or ()}
 
 
