@@ -27,6 +27,7 @@ class KnownModel:
     `window_bytes_per_token` is what layers with a sliding window of `window_tokens` add;
     `state_bytes` is the size of a recurrent state, read and written for each token.
     `read_bytes_by_type` is exact where the types of a file are mixed unevenly.
+    `trained_context_tokens` is `max_position_embeddings`; None where variants of one shape differ.
     """
 
     name: str
@@ -42,6 +43,7 @@ class KnownModel:
     window_bytes_per_token: float | None
     state_bytes: float
     read_bytes_by_type: tuple[tuple[str, float], ...]
+    trained_context_tokens: int | None
 
 
 @lru_cache(maxsize=256)
@@ -122,4 +124,5 @@ def _model(row: dict[str, str]) -> KnownModel:
         window_bytes_per_token=number("window_bytes_per_token"),
         state_bytes=(number("state_read_write_bytes") or 0.0) / 2,
         read_bytes_by_type=tuple((kind, float(gb) * 1e9) for kind, gb in pairs),
+        trained_context_tokens=whole("trained_context_tokens"),
     )

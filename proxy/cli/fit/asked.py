@@ -42,6 +42,30 @@ SOLD_AS = {
 OTHER_MEMORY = Assumption(note="", low_ratio=0.65, high_ratio=1.35)
 """The GeForce RTX 3060 with 8 GB has 240 GB/s, that with 12 GB 360 (NVIDIA's specifications)."""
 
+DISTILLED = {
+    "deepseek-r1-1-5b": "Qwen2.5-1.5B",
+    "deepseek-r1-7b": "Qwen2.5-7B",
+    "deepseek-r1-8b": "Qwen3-8B",
+    "deepseek-r1-14b": "Qwen2.5-14B",
+    "deepseek-r1-32b": "Qwen2.5-32B",
+    "deepseek-r1-70b": "Llama-3-70B",
+    "deepseek-r1-671b": "DeepSeek-V3-671B",
+    "deepseek-r1": "Qwen3-8B",
+    "deepseek-r1-latest": "Qwen3-8B",
+}
+"""Models that go by the name of what taught them, with the published shape that they have
+(https://huggingface.co/deepseek-ai/DeepSeek-R1, and -0528 for 8b)."""
+
+OLLAMA_DEFAULT_QUANT = "Q4_K_M"
+OLLAMA_DEFAULT_QUANTS = {"gpt-oss": "MXFP4"}
+"""What Ollama's library gives where a tag names no type: nearly always Q4_K_M; gpt-oss as it was
+published (https://ollama.com/library)."""
+
+OTHER_TYPE = Assumption(note="", low_ratio=0.9, high_ratio=1.1)
+"""Types of about four bits read 4.4 to 5.0 bits per weight. Heuristic."""
+
+_OLLAMA_NAME = re.compile(r"(?:[\w.-]+/)?([\w.-]+):([\w.-]+)")
+_TYPE_IN_TAG = re.compile(r"(?:^|-)(i?q\d\w*|bf16|fp?16|f32|mxfp4)$", re.IGNORECASE)
 _MEMORY = re.compile(r"[\s(]*(\d{1,3})\s*(?:gb|gib|g)\)?$", re.IGNORECASE)
 
 
@@ -78,11 +102,16 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The same as facts; the KV cache has room for `context_tokens`."""
+    """The same as facts; the KV cache has room for `context_tokens`.
+
+    `trained_context_tokens` is the longest context that the model was trained for, where it is one
+    of the published ones; None is not known.
+    """
 
     facts: Published
     context_tokens: int
     title: str
+    trained_context_tokens: int | None = None
 
 
 def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
@@ -96,6 +125,7 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     depth = context // 2 if asked.depth is None else asked.depth
     if depth > context:
         raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+    asked, as_pulled = _as_pulled(asked)
     asked, as_sold = _as_sold(asked)
     name, card = _gpu(asked)
     try:
@@ -103,9 +133,15 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     except Unsized:
         raise AskError(_too_little(asked)) from None
     model, assumed = completed_live(facts.model)
-    facts = replace(facts, model=model, assumed=(*as_sold, *facts.assumed, *assumed))
+    facts = replace(facts, model=model, assumed=(*as_pulled, *as_sold, *facts.assumed, *assumed))
     facts = _on(facts, asked, present)
-    return Question(facts=facts, context_tokens=context, title=_title(asked, facts))
+    known = find_model(_published(asked.model))
+    return Question(
+        facts=facts,
+        context_tokens=context,
+        title=_title(asked, facts),
+        trained_context_tokens=known.trained_context_tokens if known else None,
+    )
 
 
 def _check(asked: FitOptions) -> None:
@@ -149,6 +185,23 @@ def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
 
 
+def _published(model: str | None) -> str | None:
+    """Return the name that the table of published models knows."""
+    return model and DISTILLED.get(re.sub(r"[^a-z\d]+", "-", model.lower()), model)
+
+
+def _as_pulled(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
+    """Return it with the type of weights that Ollama's name means, and what that assumes."""
+    name = _OLLAMA_NAME.fullmatch(asked.model or "")
+    if name is None or asked.quant or asked.weights or Path(name[0]).exists():
+        return asked, ()
+    if told := _TYPE_IN_TAG.search(name[2]):
+        return replace(asked, quant=told[1].upper().replace("FP16", "F16")), ()
+    quant = OLLAMA_DEFAULT_QUANTS.get(name[1].lower(), OLLAMA_DEFAULT_QUANT)
+    note = f"type of the weights not named: {quant} assumed, Ollama's default; --quant names it"
+    return replace(asked, quant=quant), (replace(OTHER_TYPE, note=note),)
+
+
 def _gpu(asked: FitOptions) -> tuple[str | None, Card | None]:
     """Return the GPU's name as the tables have it, and its card."""
     if asked.gpu is None or asked.gpu.lower() in NO_GPU:
@@ -171,7 +224,7 @@ def _row(asked: FitOptions, gpu: str | None, card: Card | None, depth: int) -> M
         bandwidth = card.bandwidth_bytes_per_s / 1e9
     return {
         "gpu": gpu, "n_gpus": asked.gpus, "vram_gb": asked.vram, "mem_bw_gbs": bandwidth,
-        "backend": asked.engine, "model": asked.model, "params_b": asked.params,
+        "backend": asked.engine, "model": _published(asked.model), "params_b": asked.params,
         "active_params_b": asked.active_params, "quant": asked.quant, "weights_gib": asked.weights,
         "n_layers": asked.layers, "n_kv_heads": asked.kv_heads, "head_dim": asked.head_dim,
         "experts": asked.experts, "experts_used": asked.experts_used, "context_depth": depth,

@@ -76,6 +76,8 @@ def _at_most(answer: Outlook) -> str:
     if not answer.question.facts.device.gpus:
         return ""
     if answer.found.fits:
+        if tokens and tokens == answer.question.trained_context_tokens:
+            return f", with all {tokens:,} tokens of context that the model was trained for"
         return f", with up to {_round(tokens):,} tokens of context" if tokens else ""
     ways = []
     if tokens:

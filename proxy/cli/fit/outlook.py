@@ -96,4 +96,6 @@ def _most_context(question: Question) -> int | None:
     room = room_bytes(facts.device)
     if room is None or not facts.device.gpus:
         return None
-    return context_that_fits(facts.model, facts.server, room - FIT_MARGIN_BYTES)
+    fitting = context_that_fits(facts.model, facts.server, room - FIT_MARGIN_BYTES)
+    trained = question.trained_context_tokens
+    return fitting if fitting is None or trained is None else min(fitting, trained)

@@ -1,6 +1,8 @@
 """`slowtok fit`, run as a user runs it: the real small model, numbers, claims, JSON lines."""
 
 import json
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -130,3 +132,22 @@ def test_number_of_weights_that_is_none_is_said_in_words() -> None:
 
     assert ended.returncode == 2
     assert "'8x' is no number of weights, like 8B" in ended.stderr
+
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/fit.md"
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    [block] = re.findall(
+        r"^```\n\$ slowtok (.*?)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    done = run(*shlex.split(block[0]), env={"COLUMNS": "80"})
+
+    assert [line.rstrip() for line in done.stdout.splitlines()] == block[1].splitlines()
+
+
+@pytest.mark.parametrize("command", re.findall(r"`slowtok (fit [^`]*)`", PAGE.read_text()))
+def test_commands_of_the_page_work(command: str) -> None:
+    done = run(*shlex.split(command))
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -201,3 +201,39 @@ def test_a_folder_is_read_itself(tmp_path: Path) -> None:
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(AskError, match="cannot be read as a Hugging Face folder"):
         ask(model=str(tmp_path), gpu="3060")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("qwen3:8b", "Q4_K_M on"),
+        ("gpt-oss:20b", "MXFP4 on"),
+        ("library/qwen3:8b-q8_0", "Q8_0 on"),
+        ("llama3.1:8b-instruct-fp16", "F16 on"),
+    ],
+)
+def test_ollamas_names_tell_the_type_of_the_weights(name: str, title: str) -> None:
+    found = ask(model=name, gpu="RTX 4090")
+
+    assert title in found["setup"]
+    assert any("Ollama's default" in line for line in found["basis"]) is (
+        "-q" not in name and "-fp" not in name
+    )
+
+
+def test_a_type_that_was_given_stays() -> None:
+    assert "Q6_K on" in ask(model="qwen3:8b", quant="Q6_K", gpu="RTX 4090")["setup"]
+
+
+def test_a_distilled_model_has_the_shape_of_its_base() -> None:
+    found, base = (
+        ask(model=name, quant="Q4_K_M", gpu="RTX 4090")
+        for name in ("deepseek r1 14b", "Qwen2.5-14B")
+    )
+
+    assert found["decode_tps"] == base["decode_tps"]
+
+
+def test_no_more_context_than_the_model_was_trained_for() -> None:
+    assert ask(model="qwen3:8b", gpu="RTX 5090")["most_context_tokens"] == 40_960
+    assert ask(model="qwen3:8b", gpu="RTX 3060")["most_context_tokens"] < 40_960
