@@ -76,7 +76,7 @@ def _attribution(text: str) -> VolatileSpan | None:
 
 
 def _mark(text: str, begin: int, end: int, after: int) -> VolatileSpan:
-    """VolatileSpan the word around the digits at `begin`."""
+    """Mark the word around the digits at `begin`."""
     while begin > after and (text[begin - 1].isalnum() or text[begin - 1] in "_-"):
         begin -= 1
     word = text[begin:end].rstrip(".:/+-")

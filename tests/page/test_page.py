@@ -56,6 +56,21 @@ def test_a_slow_request_is_found_with_its_cause_and_remedy(browser: Browser, sta
         assert hidden["fact"] in seen
 
 
+def test_it_says_first_whether_all_is_well_and_what_to_fix(browser: Browser, stage: Stage) -> None:
+    browser.open(stage.page)
+    browser.says("#lately", "No request lately")
+
+    hot, queued = stage.put(*recent("thermal-throttle", "queued"))
+    browser.says("#lately", "2 slow of 2 requests lately")
+
+    worst = max((hot, queued), key=lambda record: record["findings"][0]["lost_ms"])
+    first = worst["findings"][0]
+    assert f"Fix first: {first['cause']} (lost " in browser.text("#lately")
+    assert first["remedy"] in browser.text("#lately")
+    browser.find("#lately a").click()
+    browser.says("#view-request", first["summary"])
+
+
 def test_a_new_record_appears_and_is_announced(browser: Browser, stage: Stage) -> None:
     browser.open(stage.page)
     browser.says("#link-state", "live")
@@ -147,7 +162,7 @@ def test_tab_goes_from_the_skip_link_to_what_is_on_the_page(browser: Browser, st
     browser.says("#filter-count", "1 of 1")
 
     reached = []
-    for _ in range(13):
+    for _ in range(14):
         browser.press(TAB)
         reached.append(
             browser.run(
@@ -158,6 +173,7 @@ def test_tab_goes_from_the_skip_link_to_what_is_on_the_page(browser: Browser, st
 
     names = [name for name, _ in reached]
     assert names[:5] == ["Skip to content", "slowtok", "Requests", "Runs", "Engines and GPUs"]
+    assert names[5] == "one request"  # that lost most, above the list
     assert names[6:12] == ["text", "verdict", "cause", "model", "order", "reset"]
     assert "none" not in {outline for _, outline in reached}
 

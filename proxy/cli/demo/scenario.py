@@ -189,7 +189,7 @@ def _explain_command(show: Show, listen: str | None, state_dir: Path | None) -> 
 
 
 async def _stay(stage: DemoStage) -> None:
-    """Occupancy until Ctrl-C, which is the normal end here.
+    """Stay until Ctrl-C, which is the normal end here.
 
     Raises:
         DemoError: the engine or the proxy is gone, and with it the demo.

@@ -3,6 +3,7 @@
 import { announce } from "./dom.js";
 import { dropCharts } from "./chart.js";
 import { describe, moveFocus, renderRecent } from "./requests.js";
+import { renderLately } from "./lately.js";
 import { renderMachine } from "./machine.js";
 import { renderRequest } from "./request.js";
 import { renderRunning } from "./running.js";
@@ -11,7 +12,7 @@ import { renderTrends } from "./trends.js";
 import { Source } from "./source.js";
 
 const byId = (id) => document.getElementById(id);
-const recent = byId("recent"), filters = byId("filters"), running = byId("running");
+const lately = byId("lately"), recent = byId("recent"), filters = byId("filters"), running = byId("running");
 const LINK_WORDS = { connecting: "connecting", live: "live", polling: "asking each second", offline: "no answer" };
 let view = { name: "now", id: null };
 let lastOpened = null;
@@ -20,7 +21,7 @@ const source = new Source((what) => {
   if (what.record) announce(`New request: ${describe(what.record)}`);
   else if (what === "link") showLink();
   else if (what === "running" && view.name === "now") renderRunning(running, source);
-  else if (what === "records" && view.name === "now") renderRecent(recent, source, filters);
+  else if (what === "records" && view.name === "now") drawRecords();
   else if (what === "status" && view.name === "machine") renderMachine(byId("view-machine"), source);
   else if (what === "status" && view.name === "trends") renderTrends(byId("view-trends"), source);
 });
@@ -62,7 +63,7 @@ function draw() {
   const shown = view;
   if (view.name === "now") {
     renderRunning(running, source);
-    renderRecent(recent, source, filters);
+    drawRecords();
   } else if (view.name === "request") {
     renderRequest(byId("view-request"), view.id, source, () => view === shown);
   } else if (view.name === "runs") {
@@ -72,6 +73,11 @@ function draw() {
   } else {
     renderTrends(byId("view-trends"), source);
   }
+}
+
+function drawRecords() {
+  renderLately(lately, source);
+  renderRecent(recent, source, filters);
 }
 
 /** Put the focus where reading begins: on the row that was opened, or at the view's top. */
