@@ -172,9 +172,10 @@ def test_tab_goes_from_the_skip_link_to_what_is_on_the_page(browser: Browser, st
         )
 
     names = [name for name, _ in reached]
-    assert names[:5] == ["Skip to content", "slowtok", "Requests", "Runs", "Engines and GPUs"]
-    assert names[5] == "one request"  # that lost most, above the list
-    assert names[6:12] == ["text", "verdict", "cause", "model", "order", "reset"]
+    views = ["Requests", "Runs", "Engines and GPUs", "Trends"]
+    assert names[:6] == ["Skip to content", "slowtok", *views]
+    assert names[6] == "one request"  # that lost most, above the list
+    assert names[7:13] == ["text", "verdict", "cause", "model", "order", "reset"]
     assert "none" not in {outline for _, outline in reached}
 
 
