@@ -1,12 +1,18 @@
 """What tests with a real engine share."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from hypothesis import settings
 
 AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=5)
+
+# The same examples in every run, however slow the machine is; `make fuzz` tries others.
+settings.register_profile("bounded", derandomize="FUZZ" not in os.environ, deadline=None)
+settings.load_profile("bounded")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,8 +23,6 @@ MOMENT_S = 0.05
 AT_ONCE = 8  # raw requests to one proxy: starting one costs more than they do
 BOUNDED = settings(
     max_examples=TRIES,
-    derandomize="FUZZ" not in os.environ,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 LINE = re.compile(rb"[A-Z]+ [^\s]+ HTTP/1\.1")

@@ -38,8 +38,6 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "streams"
 TRIES = int(os.environ.get("FUZZ", "150"))
 BOUNDED = settings(
     max_examples=TRIES,
-    derandomize="FUZZ" not in os.environ,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 FEW = settings(BOUNDED, max_examples=max(TRIES // 10, 1))

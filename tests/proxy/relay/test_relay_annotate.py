@@ -182,9 +182,7 @@ def without_record(body: bytes, mode: str) -> bytes:
     return text.encode()
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(
         st.binary(min_size=1)

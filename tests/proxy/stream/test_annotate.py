@@ -93,7 +93,7 @@ def test_json_lines(cuts: Any) -> None:
 
 @pytest.mark.parametrize("name", STREAMED)
 @pytest.mark.parametrize("mode", ["comment", "chunk"])
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(offsets=st.lists(st.integers(0, 12_000), max_size=40))
 def test_recorded_streams_keep_every_other_byte(name: str, mode: Mode, offsets: list[int]) -> None:
     body = recordings.unframe(recordings.load(name)).body
@@ -106,7 +106,6 @@ def test_recorded_streams_keep_every_other_byte(name: str, mode: Mode, offsets: 
 
 
 @pytest.mark.parametrize("mode", ["comment", "chunk"])
-@settings(deadline=None)
 @given(pieces=st.lists(st.binary() | st.sampled_from([b"\n\n", b"data: ", FINISH, DONE])))
 def test_anything_else_passes_unharmed(mode: Mode, pieces: list[bytes]) -> None:
     """Bytes that are no stream at all: nothing lost, nothing out of order but a ping."""

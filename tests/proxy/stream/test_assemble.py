@@ -184,7 +184,7 @@ def test_made_chats_are_what_openai_python_makes_of_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*CHATS, *TEXTS])
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(offsets=st.lists(st.integers(0, 12_000), max_size=40))
 def test_in_any_pieces(name: str, offsets: list[int]) -> None:
     body = recordings.unframe(recordings.load(name)).body

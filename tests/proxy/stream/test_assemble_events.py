@@ -267,7 +267,7 @@ def test_events_that_do_not_fit_together_raise(event: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", [*MESSAGES, *RESPONSES])
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(offsets=st.lists(st.integers(0, 12_000), max_size=40))
 def test_in_any_pieces(name: str, offsets: list[int]) -> None:
     make_parts: Callable[[], Parts] = MessageAssembler if "messages" in name else Response

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slowtok.detectors.case.case import DifferenceKind, PromptPrefix
@@ -359,7 +359,6 @@ def test_nothing_of_the_prompt_can_be_reached_from_its_print() -> None:
 CONTENTS = st.lists(st.text(max_size=60) | st.none(), min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(new=CONTENTS, old=CONTENTS)
 def test_any_two_prompts_compare_soundly(new: list[str | None], old: list[str | None]) -> None:
     one, two = fingerprint_prompt(chat(*new)), fingerprint_prompt(chat(*old))

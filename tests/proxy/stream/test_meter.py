@@ -235,7 +235,7 @@ def test_events_too_large_to_keep_count_as_unread() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("content_type", [SSE, NDJSON, JSON])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(chunks=st.lists(st.binary(max_size=60)))
 def test_no_bytes_at_all_break_it(path: str, content_type: str, chunks: list[bytes]) -> None:
     meter = Meter(api(path), content_type)
@@ -257,7 +257,7 @@ DOCUMENTS = st.recursive(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(document=st.dictionaries(NAMES, DOCUMENTS, max_size=6))
 def test_no_json_at_all_breaks_it(path: str, document: dict[str, Any]) -> None:
     meter = Meter(api(path), JSON)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import recordings
@@ -44,7 +44,6 @@ def test_a_line_is_complete_at_its_newline_and_not_before() -> None:
     assert reader.flush() == []
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.sampled_from([b"{}", b"\n", b"\r\n", b" ", b"x"])).map(b"".join),
     offsets=st.lists(st.integers(0, 100)),

@@ -324,7 +324,7 @@ TIMINGS = st.none() | st.builds(
 COUNTS = st.none() | st.integers(0, 1000)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     times=st.lists(st.integers(0, 20_000), min_size=7, max_size=7).map(sorted),
     reached=st.integers(1, 7),

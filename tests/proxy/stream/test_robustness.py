@@ -129,7 +129,7 @@ def read(path: str, content_type: str, pieces: Sequence[bytes]) -> Meter:
 
 
 @pytest.mark.parametrize("path", APIS)
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     pieces=PIECES,
     where=st.sampled_from(WHERE),
@@ -166,7 +166,7 @@ def _arrival(cut: Sequence[bytes], end: int, style: Style) -> set[float]:
     return set(at)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(pieces=PIECES, offsets=st.lists(st.integers(0, 1500), max_size=30), crlf=st.booleans())
 def test_json_lines_however_cut(pieces: list[list[str]], offsets: list[int], crlf: bool) -> None:
     lines: list[dict[str, Any]] = [{"response": "".join(p), "done": False} for p in pieces]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import recordings
@@ -65,7 +65,6 @@ def test_an_event_is_its_data(text: bytes, events: list[bytes]) -> None:
     assert read(recordings.cut(text, range(0, len(text), 3))) == events
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(
         st.sampled_from(
@@ -170,7 +169,6 @@ def test_the_largest_event_that_is_kept() -> None:
     assert read(recordings.cut(b"data: " + data + b"\n\n", [1_000_000])) == [data]
 
 
-@settings(deadline=None)
 @given(
     events=st.lists(st.lists(st.integers(1, 40).map(lambda n: b"data: " + b"x" * n), min_size=1)),
     offsets=st.lists(st.integers(0, 2000)),

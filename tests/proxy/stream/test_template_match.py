@@ -155,7 +155,7 @@ TEXTS = st.one_of(
     sizes=st.one_of(st.just(()), st.lists(st.integers(0, 400), max_size=20)),
     together=st.integers(1, 4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @example(openai, [" a", "b"] * 5, True, True, set(), (), 1)
 def test_generated_streams_count_the_same(
     shape: Any,

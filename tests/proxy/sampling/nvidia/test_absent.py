@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import H100, RTX_4090
 from fakes.nvml.clock import Clock
@@ -57,11 +56,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     script = Script(tmp_path / "nvml.txt", QUIET_H100)
     monkeypatch.setenv("NVML_STAND_IN", str(script.path))
     return script
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 def look(clock: Clock, gpus: NvidiaDevices) -> tuple[set[str], dict[str, str]]:

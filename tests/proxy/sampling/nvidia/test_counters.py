@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
@@ -21,11 +20,6 @@ from slowtok.proxy.sampling.nvidia.counters import (
 TX, RX = "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"
 UNKNOWN = {TX: None, RX: None}
 NEW, OLD = (269, 270, 271), (251, 252, 253)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

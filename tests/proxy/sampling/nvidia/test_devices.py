@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import MIB, RTX_4090
 from fakes.nvml.clock import Clock
@@ -17,11 +16,6 @@ from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.optional_readings import Extras
 
 NAMES = {7: "llama-server", 8: "Xorg"}
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

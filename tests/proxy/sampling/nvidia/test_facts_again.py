@@ -5,17 +5,11 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

@@ -37,6 +37,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
+@pytest.fixture(autouse=True)
+def clock() -> None:
+    """Let the clock run: what blocks, and for how long, is the subject here."""
+
+
 def nobody(_: int) -> None:
     """No process has a name."""
 
@@ -88,7 +93,7 @@ def test_a_call_that_blocks_is_not_waited_for(script: Script) -> None:
     begun_s = time.monotonic()
     for _ in range(5):
         assert sample(gpus) == []
-    assert time.monotonic() - begun_s < 0.5
+    assert time.monotonic() - begun_s < 1.0
 
     script.gpu(0, {"UtilizationRates": "97 61"})
     answered(gpus)
@@ -233,13 +238,13 @@ def test_calls_that_hang_are_counted_while_they_do_and_after(
     ["TotalEnergyConsumption", "Field82", "GpmDramBusy", "TotalEccErrors.1.1", "PciInfo", "Xids"],
 )
 def test_whatever_call_blocks_nothing_is_delayed(script: Script, call: str) -> None:
-    script.gpu(0, H100 | {call: f"~400 {H100[call]}"})
+    script.gpu(0, H100 | {call: f"~1000 {H100[call]}"})
     gpus = opened(patience_s=0.02)
     begun_s = time.monotonic()
     for _ in range(5):
         gpus.sample(slow_tier=True, servers=set())
 
-    assert time.monotonic() - begun_s < 0.3
+    assert time.monotonic() - begun_s < 1.0
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
@@ -17,11 +16,6 @@ SECOND = RTX_4090 | {"UUID": "GPU-2", "Name": "NVIDIA RTX A4000"}
 
 def nobody(_: int) -> None:
     """No process has a name."""
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 @pytest.fixture

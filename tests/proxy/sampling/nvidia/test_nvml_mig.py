@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import clock as clocks
 from fakes.nvml import stand_in
 from fakes.nvml.cards import H100, MIB, MIG, RTX_4090
 from fakes.nvml.clock import Clock
@@ -22,11 +21,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     script = Script(tmp_path / "nvml.txt", H100 | MIG | NO_EVENTS, RTX_4090)
     monkeypatch.setenv("NVML_STAND_IN", str(script.path))
     return script
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return clocks.stopped(monkeypatch)
 
 
 def devices() -> NvidiaDevices:

@@ -89,7 +89,7 @@ REPLIES = [
 
 
 @pytest.mark.parametrize(("path", "text", "finish", "tokens", "engine"), REPLIES)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(offsets=st.lists(st.integers(0, 700)))
 def test_native_streams(
     path: str,
