@@ -7,7 +7,8 @@ status; the proxy goes on with what is in memory.
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from slowtok.proxy.history import database, tables
@@ -17,7 +18,8 @@ from slowtok.proxy.history.peak_readings import Best, PeakReadings
 from slowtok.proxy.history.rates import LearnedRate, Rates
 from slowtok.proxy.runtime.background_writer import BackgroundWriter
 
-PRUNE_EVERY = 500  # rows written
+PRUNE_EVERY = 500  # statements, of which a row takes one or two
+GATHER_S = 1.0  # rows are written together: each transaction costs more than its row
 
 
 class LearnedStore:
@@ -32,10 +34,16 @@ class LearnedStore:
         self._now_unix_s = now_unix_s
         self._database: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
-        self._written = 0
+        self._gathered: list[Statement] = []
+        self._statements = 0
         self._unread = 0
         self._read()
-        self._writer = BackgroundWriter[tuple[Statement, ...]](self._write, close=self._close)
+        self._writer = BackgroundWriter[Callable[[], tuple[Statement, ...]]](
+            lambda row: self._gathered.extend(row()),
+            flush=self._write,
+            close=self._close,
+            gather_s=GATHER_S,
+        )
 
     @property
     def errors(self) -> int:
@@ -45,12 +53,12 @@ class LearnedStore:
     def add_rate(self, setup: BaselineKey, rate: LearnedRate) -> None:
         """Keep a rate; never waits."""
         self.rates.add(setup, rate)
-        self._writer.write(tables.adding_rate(setup, rate))
+        self._writer.write(partial(tables.adding_rate, setup, rate))
 
     def add_best(self, best: Best) -> None:
         """Keep readings that are better than what was seen; never waits."""
         if self.bests.add(best):
-            self._writer.write(tables.keeping_best(best))
+            self._writer.write(partial(tables.keeping_best, best))
 
     def close(self) -> None:
         """Write what is queued; give up on a disk that hangs."""
@@ -72,19 +80,20 @@ class LearnedStore:
     def _open(self) -> sqlite3.Connection:
         return database.open_database(self._path, tables.STEPS)
 
-    def _write(self, statements: tuple[Statement, ...]) -> None:
-        """Write one row; in the writer's thread, which counts what is raised."""
+    def _write(self) -> None:
+        """Write the gathered rows; in the writer's thread, which counts what is raised."""
+        statements, self._gathered = self._gathered, []
+        before, self._statements = self._statements, self._statements + len(statements)
         try:
             self._run(statements)
-            self._written += 1
-            if self._written % PRUNE_EVERY == 1:
+            if before // PRUNE_EVERY != self._statements // PRUNE_EVERY or not before:
                 self._run(tables.pruning(self._now_unix_s()))
         except (sqlite3.Error, OSError) as error:
             self.failure = _reason(error)
             raise
         self.failure = None
 
-    def _run(self, statements: tuple[Statement, ...]) -> None:
+    def _run(self, statements: Sequence[Statement]) -> None:
         """Do it, at the second try with the file opened again: mended, or with its WAL emptied."""
         try:
             database.run(self._connection(), statements)

@@ -6,7 +6,7 @@ task that was the leaver's and is still there, or more tasks than there are requ
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import Abandoned, Phases
@@ -49,7 +49,7 @@ class AbandonedLog:
         phases: Phases,
         met: Sequence[Occupancy],
         looks: Sequence[Look],
-        tasks: Sequence[BusySlots],
+        looks_since: Callable[[float], Sequence[BusySlots]],
     ) -> Abandoned | None:
         """Return what a request met of those that were left before its first token.
 
@@ -58,18 +58,20 @@ class AbandonedLog:
             phases: when its prompt was begun, and its answer.
             met: the other requests of the proxy at its engine.
             looks: those at the engine's slots or gauges while it was there.
-            tasks: looks at the slots' tasks from `MAX_AGE_S` before it was sent, where it has any.
+            looks_since: returns the looks at the slots' tasks from a moment to its end.
         """
         sent_s, until_s = mine.sent_at_s, mine.last_byte_at_s or mine.ended_at_s
         if sent_s is None or until_s is None or not self._left:
             return None
+        since_s = sent_s - MAX_AGE_S
         left = [
             one
             for one in self._left
-            if one.engine_name == mine.engine_name
-            and sent_s - MAX_AGE_S <= one.at_s < until_s
-            and not any(look.busy == 0 and look.at_s > one.at_s for look in tasks)
+            if one.engine_name == mine.engine_name and since_s <= one.at_s < until_s
         ]
+        tasks = looks_since(left[0].at_s) if left else ()
+        idle_at_s = next((look.at_s for look in reversed(tasks) if look.busy == 0), since_s)
+        left = [one for one in left if one.at_s >= idle_at_s]
         if not left:
             return None
         last = left[-1]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from slowtok.detectors.case.case import (
     Baseline,
@@ -25,7 +26,7 @@ from slowtok.proxy.engines.gpus_used import gpus_used, seen_from
 from slowtok.proxy.engines.registry import Engine, Engines
 from slowtok.proxy.history.baselines import NO_BASELINE, Baselines
 from slowtok.proxy.history.history import NO_HISTORY, EngineHistory
-from slowtok.proxy.observe.abandoned import MAX_AGE_S, AbandonedLog
+from slowtok.proxy.observe.abandoned import AbandonedLog
 from slowtok.proxy.observe.crowds import (
     Look,
     Occupancy,
@@ -109,7 +110,8 @@ class CaseBuilder:
         neighbours = count_neighbours(at_send, phases, met)
         if met or looks:
             neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
-        if abandoned := self._abandoned.of(exchange, phases, met, looks, _tasks(exchange, engine)):
+        tasks = partial(_tasks, exchange, engine)
+        if abandoned := self._abandoned.of(exchange, phases, met, looks, tasks):
             neighbours = replace(neighbours, abandoned=abandoned)
         case = Case(
             timeline=timeline,
@@ -201,12 +203,10 @@ def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]
     return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
 
 
-def _tasks(exchange: Exchange, engine: Engine | None) -> Sequence[BusySlots]:
-    """Return the looks at the engine's slots before and while the request was there."""
-    begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
-    if engine is None or begin_s is None or end_s is None:
-        return ()
-    return engine.slots.window(begin_s - MAX_AGE_S, end_s)
+def _tasks(exchange: Exchange, engine: Engine | None, since_s: float) -> Sequence[BusySlots]:
+    """Return the looks at the engine's slots from a moment to the end of the request."""
+    end_s = exchange.last_byte_at_s or exchange.ended_at_s
+    return () if engine is None or end_s is None else engine.slots.window(since_s, end_s)
 
 
 def _with_crowds(

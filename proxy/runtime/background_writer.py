@@ -12,7 +12,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
@@ -30,7 +29,7 @@ T = TypeVar("T")
 class BackgroundWriter(Generic[T]):
     """Calls `write` with one item after the other, in order, in a thread.
 
-    With `flush`, items that come within `GATHER_S` are written before it is called once for all of
+    With `flush`, items that come within `gather_s` are written before it is called once for all of
     them. `dropped` counts items that came faster than they could be written, `failed` those that
     could not be written at all.
     """
@@ -41,6 +40,7 @@ class BackgroundWriter(Generic[T]):
         *,
         flush: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
+        gather_s: float = GATHER_S,
         max_queued: int = MAX_QUEUED,
     ) -> None:
         self.dropped = 0
@@ -48,6 +48,8 @@ class BackgroundWriter(Generic[T]):
         self._write = write
         self._flush = flush
         self._close = close
+        self._gather_s = gather_s
+        self._closing = threading.Event()
         self._ended = False
         self._max_queued = max_queued
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()  # None is the end
@@ -63,6 +65,7 @@ class BackgroundWriter(Generic[T]):
 
     def close(self) -> None:
         """Write what is queued, and stop; give up on a writer that is stuck."""
+        self._closing.set()
         self._items.put(None)
         self._thread.join(CLOSE_S)
 
@@ -82,7 +85,7 @@ class BackgroundWriter(Generic[T]):
         """Yield the next item, and with `flush` what comes shortly after it."""
         item = self._items.get()
         if self._flush is not None and item is not None:
-            time.sleep(GATHER_S)
+            self._closing.wait(self._gather_s)
         for left in reversed(range(MAX_TOGETHER)):
             if item is None:
                 self._ended = True

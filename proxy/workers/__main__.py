@@ -25,6 +25,7 @@ import uvloop
 from aiohttp import web
 
 from slowtok.proxy.relay.relay import Relay
+from slowtok.proxy.runtime.heap import collect_seldom
 from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import LoopLag, keep_threads_short
 from slowtok.proxy.server.access import AccessPolicy
@@ -222,6 +223,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # Linux alone has it: top, pgrep and other slowtoks see it
         Path("/proc/self/comm").write_text("slowtok")
     keep_threads_short()
+    collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ours, port = (socket.socket(fileno=number) for number in (channel, listener))
         grace_s = runner.run(work(ours, port, *observing_pid))

@@ -14,6 +14,11 @@ from typing import Any, cast
 MAX_UNREAD_BYTES = 32 * 1024 * 1024
 """What may wait for a side that does not read, as one that was stopped. Heuristic."""
 
+GATHER_S = 0.002
+"""What is told waits so long for company: each message on its own wakes the other side up, which
+costs both more than the message. What is asked goes at once, and takes along what waits.
+Heuristic."""
+
 _LENGTH_BYTES = 4
 
 Message = tuple[int | None, str | None, Any]
@@ -32,7 +37,8 @@ class Channel(asyncio.Protocol):
         self._handlers = handlers
         self._failed = failed
         self._unread = bytearray()
-        self._unsent: list[Message] = []  # of this turn of the loop
+        self._unsent: list[Message] = []
+        self._flushing: asyncio.Handle | None = None
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -111,12 +117,22 @@ class Channel(asyncio.Protocol):
     def _send(self, message: Message) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(message)
+        loop, is_told = asyncio.get_running_loop(), message[0] is None
+        if is_told and self._flushing is None:
+            self._flushing = loop.call_later(GATHER_S, self._flush)
+        elif not is_told:
+            self._cancel_flush()
+            self._flushing = loop.call_soon(self._flush)
+
+    def _cancel_flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
 
     def _flush(self) -> None:
-        """Send the messages of one turn of the loop as one: a write costs more than a message."""
+        """Send as one what was said meanwhile."""
+        self._cancel_flush()
         messages, self._unsent = self._unsent, []
         if not messages or self._transport is None or self._transport.is_closing():
             return

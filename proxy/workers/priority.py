@@ -1,9 +1,10 @@
 """Priority: what observes gives way to what relays.
 
-Both may have to share a core, and a diagnosis of 2 ms is an age to a token. At a niceness of 10 the
-observing process takes a core that somebody relaying wants for next to nothing (17,000 tokens/s
-and 57 requests/s on one core: the time to the first token is 1.0 times a naive relay's, without it
-17 times), and where others keep every core busy it still gets a tenth of one.
+Both may have to share a core, and a diagnosis of 2 ms is an age to a token. How far it gives way
+is a choice between two users. With 17,000 tokens/s and 57 ends of streams a second on one core, the
+99th percentile of a token's delay is 1.1, 0.8 and 0.2 ms above a naive relay's at a niceness of 10,
+15 and 19. Beside as many busy loops as there are cores, a whole reply waits 14, 30 and 39 to 107 ms
+for its diagnosis, and a record comes 0.07, 0.12 and 0.25 s after its stream (all measured).
 """
 
 import os
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-OBSERVER_NICENESS = 10
+OBSERVER_NICENESS = 15
 
 
 class Launcher:

@@ -115,8 +115,9 @@ def detect(case: Case) -> Finding | None:
         if (case.phases.prefill_s or 0.0) >= MIN_PREFILL_S:
             need_samples(case, "prefill")
         return None
-    phase = max(contended, key=lambda phase: _cost_of(case, phase, queues[phase])[0])
-    return _finding(case, phase, queues[phase])
+    costs = {phase: _cost_of(case, phase, queues[phase]) for phase in contended}
+    phase = max(contended, key=lambda phase: costs[phase][0])
+    return _finding(case, phase, queues[phase], *costs[phase])
 
 
 def _is_taken(queue: RunQueue) -> bool:
@@ -127,8 +128,7 @@ def _is_taken(queue: RunQueue) -> bool:
     )
 
 
-def _finding(case: Case, phase: Phase, queue: RunQueue) -> Finding:
-    lost_s, proof_s = _cost_of(case, phase, queue)
+def _finding(case: Case, phase: Phase, queue: RunQueue, lost_s: float, proof_s: float) -> Finding:
     is_steal = queue.stolen_ratio >= max(queue.taken_ratio, MIN_STOLEN_RATIO)
     taken = () if is_steal and not _is_taken(queue) else _evidence_of_others(case, phase, queue)
     stolen = _evidence_of_steal(case, phase, queue)

@@ -27,6 +27,7 @@ from slowtok.proxy.outputs.recorder import Recorder
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runtime.background_writer import to_file
+from slowtok.proxy.runtime.heap import collect_seldom
 from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import keep_threads_short
 from slowtok.proxy.runtime.state_lock import claimed
@@ -124,6 +125,7 @@ async def _serve(
         front = proxy.front = _front(proxy, runner, listeners, first, stop)
         await front.open()
         give_way()
+        collect_seldom()
         if len(workers := front.workers()) > 1:
             ready = sum(worker["ready"] for worker in workers)
             of_all = "" if ready == len(workers) else f" of {len(workers)}"

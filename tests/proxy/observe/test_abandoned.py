@@ -51,11 +51,15 @@ def busy(at_s: float, *tasks: int) -> BusySlots:
     return BusySlots(at_s, len(tasks), 1, frozenset(), frozenset(), frozenset(tasks))
 
 
+def nothing(_since_s: float) -> tuple[BusySlots, ...]:
+    return ()
+
+
 def met_by(gone: Exchange, tasks: list[BusySlots], met: tuple[Occupancy, ...] = ()) -> Any:
     log = AbandonedLog()
     log.note(gone, 99.0)
     looks = of_slots([look for look in tasks if look.at_s >= SENT_S])
-    return log.of(MINE, BEGUN, met, looks, tasks)
+    return log.of(MINE, BEGUN, met, looks, lambda since_s: [t for t in tasks if t.at_s >= since_s])
 
 
 def test_a_task_that_was_the_leavers_is_still_there() -> None:
@@ -98,5 +102,5 @@ def test_who_left_long_ago_is_forgotten() -> None:
     log = AbandonedLog()
     log.note(left(), SENT_S - MAX_AGE_S - 1)
 
-    assert log.of(MINE, BEGUN, (), [Look(101.0, 1)], ()) is None
-    assert log.of(exchange("never", sent_at_s=None), BEGUN, (), (), ()) is None
+    assert log.of(MINE, BEGUN, (), [Look(101.0, 1)], nothing) is None
+    assert log.of(exchange("never", sent_at_s=None), BEGUN, (), (), nothing) is None

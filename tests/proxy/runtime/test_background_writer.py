@@ -103,8 +103,7 @@ def test_writing_goes_on_when_it_can_again() -> None:
     assert writer.failed == 1
 
 
-def test_lines_that_come_together_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_writer, "GATHER_S", 0.0)
+def test_lines_that_come_together_are_written_together() -> None:
     written: list[int] = []
     flushed_at: list[int] = []
     began, may_go = threading.Event(), threading.Event()
@@ -114,7 +113,7 @@ def test_lines_that_come_together_are_written_together(monkeypatch: pytest.Monke
         began.set()
         may_go.wait(10)
 
-    writer = BackgroundWriter(write, flush=lambda: flushed_at.append(len(written)))
+    writer = BackgroundWriter(write, flush=lambda: flushed_at.append(len(written)), gather_s=0.0)
     writer.write(0)
     assert began.wait(10)
     for i in range(1, 5):
@@ -124,6 +123,15 @@ def test_lines_that_come_together_are_written_together(monkeypatch: pytest.Monke
 
     assert written == [0, 1, 2, 3, 4]
     assert flushed_at == [5]
+
+
+def test_the_end_does_not_wait_for_more() -> None:
+    written: list[int] = []
+    writer = BackgroundWriter(written.append, flush=lambda: None, gather_s=3600.0)
+    writer.write(1)
+    writer.close()
+
+    assert written == [1]
 
 
 def test_lines_that_are_lost_together_are_all_counted() -> None:

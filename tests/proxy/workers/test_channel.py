@@ -3,9 +3,11 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
+from slowtok.proxy.workers import channel
 from slowtok.proxy.workers.channel import Channel, Handlers
 
 LONG_S = 30.0  # nothing takes nearly as long
@@ -30,10 +32,20 @@ class Pair:
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
         self.failed: list[str] = []
+        self._hears = asyncio.Event()
+
+    def _hear(self, *said: object) -> None:
+        self.heard.append(said)
+        self._hears.set()
+
+    async def hears(self) -> None:
+        """Wait until something was told."""
+        async with asyncio.timeout(LONG_S):
+            await self._hears.wait()
 
     async def connect(self) -> None:
         answers: Handlers = {
-            "hear": lambda *said: self.heard.append(said),
+            "hear": self._hear,
             "same": lambda said: said,
             "later": said_later,
             "never": late,
@@ -65,6 +77,31 @@ async def test_what_is_told_arrives_in_order(pair: Pair) -> None:
     await pair.ask("same", 0)
 
     assert [said[0] for said in pair.heard] == list(range(100))
+
+
+async def test_what_is_told_waits_for_company_and_goes_with_what_is_asked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "GATHER_S", LONG_S)
+    sent: list[bytes] = []
+    transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, close=lambda: None)
+    transport.get_write_buffer_size = lambda: 0
+    monkeypatch.setattr(pair.near, "_transport", transport)
+    for number in range(3):
+        pair.near.tell("hear", number)
+        await asyncio.sleep(0)
+    assert sent == []
+
+    pair.near.ask("same", 0)
+    await asyncio.sleep(0)
+    assert len(sent) == 1
+
+
+async def test_what_is_told_alone_goes_too(pair: Pair) -> None:
+    pair.near.tell("hear", "alone")
+    await pair.hears()
+
+    assert pair.heard == [("alone",)]
 
 
 async def test_questions_find_their_answers(pair: Pair) -> None:
@@ -106,8 +143,8 @@ async def test_whoever_waits_is_told_when_the_other_end_is_gone(pair: Pair) -> N
 async def test_end_that_does_not_read_fills_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slowtok.proxy.workers.channel.MAX_UNREAD_BYTES", 1 << 20)
     assert not pair.near.is_full
-    pair.near.tell("hear", b"x" * (8 << 20))
-    await asyncio.sleep(0)  # what one turn of the loop says is sent together
+    pair.near.ask("same", b"x" * (8 << 20))
+    await asyncio.sleep(0)  # what one turn of the loop asks is sent together
 
     assert pair.near.is_full
     assert await pair.ask("same", 1) is None

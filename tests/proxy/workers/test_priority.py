@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from slowtok.proxy.workers.priority import OBSERVER_NICENESS
+
 PROGRAM = """
 import json, os, subprocess, sys
 from slowtok.proxy.workers.priority import Launcher, give_way
@@ -25,5 +27,5 @@ def test_what_is_launched_keeps_the_first_priority() -> None:
     told = subprocess.run((sys.executable, "-c", PROGRAM), stdout=subprocess.PIPE, check=True)
     before, own, launched, other = json.loads(told.stdout)
 
-    assert own == other == min(before + 10, 19)
+    assert own == other == min(before + OBSERVER_NICENESS, 19)
     assert launched == before
