@@ -173,11 +173,17 @@ class Observer:
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
         loop = asyncio.get_running_loop()
+        self._meanwhile.add(self.publish_all)
         soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
 
     def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        """Compare a worker's prompt, of which there is the fingerprint, with earlier ones."""
+        """Compare a worker's prompt, of which there is the fingerprint, with earlier ones.
+
+        Those that have ended are concluded first: one may be of this conversation, or have evicted
+        it.
+        """
         self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
+        self.publish_all()
         self._compare(exchange, fingerprint)
         self._runs.fingerprinted(exchange, fingerprint)
 
@@ -238,7 +244,7 @@ class Observer:
         self.publish_all()
 
     def publish_all(self) -> None:
-        """Publish at once what is only waiting its turn: somebody asks for it."""
+        """Publish at once what is only waiting its turn: somebody asks for it, or depends on it."""
         self._publishing.do_all()
 
     def _note(self, step: Step, exchange: Exchange) -> None:

@@ -4,10 +4,13 @@ Nobody configures anything. A clock in the system prompt is the planted loss, wh
 its prompt change between steps.
 """
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,6 +34,13 @@ TASK = "How will the weather be in Rome on each of the next ten days?"
 REQUESTS = STEPS + 1
 OF_A_BUSY_MACHINE = ("host-contention", "cpu-quota")  # true where others use the cores meanwhile
 Ask = Callable[[str, Callable[[], str]], None]
+WITH_TOOLS = """{%- for tool in tools or [] -%}{{ tool | tojson }}{%- endfor -%}
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{{ m.content or '' }}<|im_end|>
+{% endfor -%}
+<|im_start|>assistant
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +49,27 @@ def proxy(
 ) -> Iterator[RunningProxy]:
     state = tmp_path_factory.mktemp("runs")
     keep_ram_bandwidth(state, ram_bytes_per_s)
+    with serving(state) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def forgetful(
+    tmp_path_factory: pytest.TempPathFactory, ram_bytes_per_s: float
+) -> Iterator[RunningProxy]:
+    """A proxy to an engine that keeps no evicted prompt, and shows its model the tools."""
+    state = tmp_path_factory.mktemp("forgetful")
+    keep_ram_bandwidth(state, ram_bytes_per_s)
+    template = state / "template.jinja"
+    template.write_text(WITH_TOOLS, encoding="ascii")
+    with serving(state, "--cache-ram", "0", "--chat-template-file", str(template)) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def serving(state: Path, *more: str) -> Iterator[RunningProxy]:
     with (
-        real_engine(threads=1, slots=1, context=8192, alias="m") as engine,
+        real_engine(threads=1, slots=1, context=8192, alias="m", more=more) as engine,
         scripted_engine(engine.url) as scripted,
         running_proxy(state, scripted) as running,
     ):
@@ -197,7 +226,62 @@ def by_crewai(url: str, system: Callable[[], str]) -> None:
         max_iter=2 * STEPS,
     )
     task = crewai.Task(description=TASK, expected_output="a sentence", agent=agent)
-    crewai.WorkerPool(agents=[agent], tasks=[task]).kickoff()
+    crewai.Crew(agents=[agent], tasks=[task]).kickoff()
+
+
+OTHER_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"{what}_of_city",
+            "description": f"Tell the {what} of a city, as its newest book tells it.",
+            "parameters": SCHEMA,
+        },
+    }
+    for what in ("history", "music", "food", "mayor", "river", "museum", "station", "harbour")
+]
+
+
+def by_openai_with_tools_in_any_order(url: str, system: Callable[[], str]) -> None:
+    openai = pytest.importorskip("openai")
+    said: list[Any] = [{"role": "user", "content": TASK}]
+    dice = Random(7)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+        for _ in range(REQUESTS):
+            tools = dice.sample([FUNCTION, *OTHER_TOOLS], k=1 + len(OTHER_TOOLS))
+            messages = [{"role": "system", "content": system()}, *said]
+            answer = client.chat.completions.create(model="m", messages=messages, tools=tools)
+            message = answer.choices[0].message
+            said.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls or ():
+                result = weather(**json.loads(call.function.arguments))
+                said.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+def by_openai_with_a_sub_agent(url: str, system: Callable[[], str]) -> None:
+    """Between any two steps a sub-agent asks, whose prompt is another: there is one slot."""
+    openai = pytest.importorskip("openai")
+    said: list[Any] = [{"role": "user", "content": TASK}]
+    helper = f"You check what others found, {system()[::-1]}"
+    session = {"x-session-id": "main"}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+        ask = client.chat.completions.create
+        for number in range(REQUESTS):
+            messages = [{"role": "system", "content": system()}, *said]
+            answer = ask(model="m", messages=messages, tools=[FUNCTION], extra_headers=session)
+            message = answer.choices[0].message
+            said.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls or ():
+                result = weather(**json.loads(call.function.arguments))
+                said.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            ask(
+                model="m",
+                messages=[
+                    {"role": "system", "content": helper},
+                    {"role": "user", "content": f"Is step {number} right?"},
+                ],
+                extra_headers={"x-session-id": f"sub-{number}", "x-parent-session-id": "main"},
+            )
 
 
 CHANGING: list[Ask] = [
@@ -250,6 +334,23 @@ def test_a_clock_in_the_system_prompt_is_named_first(proxy: RunningProxy, ask: A
     assert "date and time" in run["fix_first"]["hint"] or run["fix_first"]["cause"] != ours[0]
     assert run["split_ms"]["prefill_again"] > 0.3 * run["wall_ms"]
     assert run["wall_ms"] - run["won_ms"]["prompt-cache-miss"] < 0.7 * run["wall_ms"]
+
+
+def test_tools_in_any_order_are_named_first(forgetful: RunningProxy) -> None:
+    run, _ = run_of(forgetful, by_openai_with_tools_in_any_order, lambda: f"In {CITY}. {RULES}")
+
+    ours = [cause for cause in run["won_ms"] if cause not in OF_A_BUSY_MACHINE]
+    assert ours[0] == "prompt-cache-miss"
+    assert "sort its tools" in run["fix_first"]["hint"] or run["fix_first"]["cause"] != ours[0]
+
+
+def test_a_sub_agent_that_evicts_is_named_first(forgetful: RunningProxy) -> None:
+    run, _ = run_of(forgetful, by_openai_with_a_sub_agent, lambda: f"Main, in {CITY}. {RULES}")
+
+    ours = [cause for cause in run["won_ms"] if cause not in OF_A_BUSY_MACHINE]
+    assert ours[0] == "cache-evicted"
+    assert all("cache-evicted" in turn["causes"] for turn in run["turns"][2:])
+    assert {turn["parent"] for turn in run["turns"][1:]} > {1}, "the sub-agent is in the same run"
 
 
 @pytest.mark.parametrize("ask", [*CHANGING[2:], *FIXED], ids=lambda ask: ask.__name__)

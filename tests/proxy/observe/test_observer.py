@@ -22,6 +22,7 @@ from slowtok.proxy.observe import observer
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.call import fingerprint_prompt
 
 WHOLE = orjson.dumps(
     {
@@ -295,6 +296,23 @@ async def test_only_streams_that_had_ended_before_are_settled_for_the_next(
     watching._meanwhile.do_all()
 
     assert set(watching._settling) == {"b"}  # it waits for its last sample
+    watching.end(mine)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_has_ended_is_concluded_before_the_next_prompt_is_compared(
+    proxy: Served, stream: bool
+) -> None:
+    watching = proxy.proxy.observer
+    before, mine = generation("before", stream=stream), generation("mine", stream=stream)
+    fingerprint = fingerprint_prompt({"messages": [{"role": "user", "content": "hi"}]})
+    assert fingerprint is not None
+    watching.begin(before)
+    watching.end(before)
+    watching.begin(mine)
+    watching.note_fingerprint(mine, fingerprint)
+
+    assert await proxy.proxy.store.get("before", timeout_s=0.0) is not None
     watching.end(mine)
 
 
