@@ -99,6 +99,16 @@ def kept_ratio(prompt: PromptPrefix) -> float:
     return _common_chars(prompt) / prompt.chars if prompt.chars else 0.0
 
 
+def least_kept_ratio(prompt: PromptPrefix) -> float:
+    """Return the least share of the tokens that the common beginning can be."""
+    common, images = _common_chars(prompt), prompt.common_image_chars
+    later_images = prompt.image_chars - images
+    least = max(common - images, 0) + images / IMAGE_SPREAD
+    rest = max(prompt.chars - common - later_images, 0) * DENSITY_SPREAD
+    rest += later_images * IMAGE_SPREAD
+    return least / (least + rest) if least + rest else 0.0
+
+
 @once
 def why_lost(case: Case) -> Why:
     """Return why the engine lost a beginning that stayed the same."""
@@ -197,7 +207,7 @@ def _lost_by_engine(prompt: PromptPrefix, cached: Cached | None, total: int, kep
         return 0.0
     if not cached.is_told and cached.tokens > MAX_CACHED_RATIO * kept:
         return 0.0
-    least = _least_kept_ratio(prompt) * total - cached.tokens
+    least = least_kept_ratio(prompt) * total - cached.tokens
     return kept - cached.tokens if least >= MIN_LOST_TOKENS else 0.0
 
 
@@ -206,16 +216,6 @@ def _is_same_conversation(prompt: PromptPrefix) -> bool:
     if common >= MIN_PREFIX_RATIO * prompt.chars:
         return True
     return before is not None and common >= MIN_PREFIX_RATIO * before
-
-
-def _least_kept_ratio(prompt: PromptPrefix) -> float:
-    """Return the least share of the tokens that the common beginning can be."""
-    common, images = _common_chars(prompt), prompt.common_image_chars
-    later_images = prompt.image_chars - images
-    least = max(common - images, 0) + images / IMAGE_SPREAD
-    rest = max(prompt.chars - common - later_images, 0) * DENSITY_SPREAD
-    rest += later_images * IMAGE_SPREAD
-    return least / (least + rest) if least + rest else 0.0
 
 
 def _is_new(case: Case, prompt: PromptPrefix) -> bool:

@@ -79,9 +79,13 @@ class _Script:
 
 
 def _steps(asked: dict[str, Any]) -> int:
-    """Return how many results of tools there are: messages of OpenAI's, parts of Anthropic's."""
+    """Return how many results of tools there are.
+
+    They are messages of OpenAI's, parts of Anthropic's, or what smolagents says as a user.
+    """
     as_messages = [m for m in asked["messages"] if m.get("role") == "tool"]
-    return len(as_messages) + json.dumps(asked["messages"]).count('"tool_result"')
+    written = json.dumps(asked["messages"])
+    return len(as_messages) + written.count('"tool_result"') + written.count("Observation:\\n")
 
 
 def _choices(asked: dict[str, Any]) -> dict[str, Any]:
