@@ -92,7 +92,7 @@ def _choices(asked: dict[str, Any]) -> dict[str, Any]:
     done = _steps(asked)
     tools = {tool["function"]["name"] for tool in asked.get("tools") or ()}
     if done < STEPS:
-        said = _call(done, TOOL, {"city": CITY})
+        said = _call(done, TOOL, _arguments(done))
     elif FINAL_TOOL in tools:
         said = _call(done, FINAL_TOOL, {"answer": DONE})
     else:
@@ -107,11 +107,16 @@ def _call(number: int, name: str, arguments: dict[str, str]) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
+def _arguments(number: int) -> dict[str, str]:
+    """Return what the tool is asked: CrewAI stops an agent that asks the same again and again."""
+    return {"city": f"{CITY} {number + 1}"}
+
+
 def _message(asked: dict[str, Any]) -> dict[str, Any]:
     done = _steps(asked)
     if done >= STEPS:
         return {"content": [{"type": "text", "text": DONE}], "stop_reason": "end_turn"}
-    call = {"type": "tool_use", "id": f"call_{done}", "name": TOOL, "input": {"city": CITY}}
+    call = {"type": "tool_use", "id": f"call_{done}", "name": TOOL, "input": _arguments(done)}
     return {"content": [call], "stop_reason": "tool_use"}
 
 
