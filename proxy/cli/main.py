@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from slowtok.proxy.cli.commands.fit_options import fit
 from slowtok.proxy.cli.complaint import complain
@@ -29,11 +30,32 @@ from slowtok.proxy.cli.options import (
     settings_from,
 )
 
+
+class ServesByDefault(TyperGroup):
+    """The commands, of which `serve` is meant where none is named; the Tab key knows it, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `serve` before options that are not slowtok's own, and where there is nothing."""
+        own = {name for option in self.get_params(ctx) for name in option.opts}
+        first = args[0] if args else ""
+        nothing = not args and not ctx.resilient_parsing  # Tab: the command may be yet to come
+        if nothing or (first.startswith("-") and first.partition("=")[0] not in own):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return what begins so, options of `serve` among it, for its name may be left out."""
+        own = super().shell_complete(ctx, incomplete)
+        names = {item.value for item in own}
+        serve = self.commands["serve"].shell_complete(ctx, incomplete)
+        return [*own, *(item for item in serve if item.value not in names)]
+
+
 app = typer.Typer(
     name="slowtok",
+    cls=ServesByDefault,
     help="Why was this request slow? A local proxy for llama-server, vLLM and Ollama.",
     no_args_is_help=False,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -369,11 +391,15 @@ def _reading(
 
 def main() -> None:
     """Run the command line; without a command it serves."""
-    arguments = sys.argv[1:]
-    about = ("-h", "--help", "--version")
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in about):
-        arguments = ["serve", *arguments]
-    _command_line()(args=arguments)
+    # By that name also as `python -m slowtok.proxy`: completion is for the command `slowtok`.
+    _command_line()(args=sys.argv[1:], prog_name="slowtok")
+
+
+COMPLETION = {
+    "install_completion": "Complete with Tab in this shell.",
+    "show_completion": "Print what that installs.",
+}
+"""Typer's two options, in the words of this help."""
 
 
 def _command_line() -> Any:
@@ -383,6 +409,7 @@ def _command_line() -> Any:
         for option in command.get_params(whole.context_class(command, **whole.context_settings)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
+                option.help = COMPLETION.get(option.name, option.help)
     return whole
 
 

@@ -39,7 +39,19 @@ Run = Annotated[
     str | None, typer.Option("--run", metavar="ID", help="Only this run: its id or name.")
 ]
 Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only requests of this model.")]
-Cause = Annotated[str | None, typer.Option(metavar="CAUSE", help="Only requests slowed by this.")]
+
+
+def _causes() -> list[tuple[str, str]]:
+    """Return every cause with its title, for the Tab key."""
+    from slowtok.detectors.diagnosis.catalog import BY_CAUSE  # noqa: PLC0415 - all detectors
+
+    return [(cause, detector.TITLE) for cause, detector in BY_CAUSE.items()]
+
+
+Cause = Annotated[
+    str | None,
+    typer.Option(metavar="CAUSE", help="Only requests slowed by this.", autocompletion=_causes),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
 
 
