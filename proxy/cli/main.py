@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 usage, 3 nothing could be inspected.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -297,6 +298,30 @@ def doctor(
     end_with(lambda: run_doctor(settings))
 
 
+@app.command()
+def service(
+    action: Annotated[
+        Literal["install", "remove", "status"], typer.Argument(help="What to do with it.")
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPTION", help="After --: what `slowtok serve` gets.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be written and run, and end.")
+    ] = False,
+) -> None:
+    """Keep slowtok running: a service of yours, in systemd, launchd or Windows' Task Scheduler."""
+    from slowtok.proxy.cli.commands.service import run_service  # noqa: PLC0415 - as above
+
+    serving = _command_line().commands["serve"].make_context("serve", list(options or ()))
+    given = {name: value or None for name, value in serving.params.items()}
+    settings = settings_from({k: v for k, v in given.items() if k != "config"}, given["config"])
+    raise typer.Exit(run_service(action, options or (), given, settings, dry_run))
+
+
 app.command()(fit)
 
 
@@ -391,6 +416,8 @@ def _reading(
 
 def main() -> None:
     """Run the command line; without a command it serves."""
+    if sys.stdout is None:  # Windows' service has neither: pythonw.exe
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - to its end
     # By that name also as `python -m slowtok.proxy`: completion is for the command `slowtok`.
     _command_line()(args=sys.argv[1:], prog_name="slowtok")
 

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.commands import run
 
-ORDER = "serve demo status tail explain runs run report top doctor fit bench replay mcp"
+ORDER = "serve demo status tail explain runs run report top doctor service fit bench replay mcp"
 
 
 def test_commands_stand_in_the_order_in_which_they_are_met() -> None:
