@@ -1,9 +1,12 @@
 """The sdist, the wheel and the locks, built and read for real."""
 
+import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from email import message_from_string
 from pathlib import Path
 
@@ -20,10 +23,12 @@ LOCKS = {path.stem: path for path in (ROOT / "requirements").glob("*.lock")}
 LARGEST = max(LOCKS.values(), key=lambda lock: lock.stat().st_size)
 
 
-def hatchling_build(source: Path, into: Path, *targets: str) -> None:
+def hatchling_build(
+    source: Path, into: Path, *targets: str, env: Mapping[str, str] | None = None
+) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(into)]
     command += [word for target in targets for word in ("-t", target)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -75,6 +80,23 @@ def test_wheel_from_the_sdist_is_the_same_wheel(dist: Path, tmp_path: Path) -> N
     subprocess.run(command, check=True)
 
     assert names_in(only(tmp_path, "*.whl")) == names_in(only(dist, "*.whl"))
+
+
+def test_who_builds_it_again_gets_the_same_bytes(dist: Path, tmp_path: Path) -> None:
+    with tarfile.open(only(dist, "*.tar.gz")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    elsewhere = only(tmp_path, "slowtok-*")
+    for path in elsewhere.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    at_one_time = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+
+    built = []
+    for source, name in ((ROOT, "here"), (elsewhere, "there")):
+        hatchling_build(source, tmp_path / name, "sdist", "wheel", env=at_one_time)
+        built.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+
+    assert len(built[0]) == 2
+    assert built[0] == built[1]
 
 
 def test_wheel_metadata(dist: Path) -> None:
