@@ -39,11 +39,12 @@ fuzz: .venv/dev.stamp ## bytes of any kind against the relay and its readers, mi
 
 clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
 
-check: .venv/dev.stamp ## lint, format, types, directions of imports, known vulnerabilities where a database can be reached
+check: .venv/dev.stamp ## lint, format, types, directions of imports, spelling, known vulnerabilities where a database can be reached
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/codespell
 	@PYTHONPATH=tests $(BIN)/python -m security.audit
 
 docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and the explained request

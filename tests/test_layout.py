@@ -223,3 +223,33 @@ def test_no_module_of_the_proxy_lies_outside_its_rooms() -> None:
     loose = {path.name for path in (ROOT / "proxy").glob("*.py")}
 
     assert loose == {"__init__.py", "__main__.py", "app.py"}
+
+
+def misspelt(root: Path) -> list[str]:
+    """The files below `root` in which codespell finds something, by the rules in pyproject.toml."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import codespell_lib; raise SystemExit(codespell_lib._script_main())",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        check=False,
+    )
+    assert done.stderr == ""
+    return sorted(line.partition(":")[0] for line in done.stdout.splitlines())
+
+
+def test_spelling_is_read_in_code_pages_and_workflows_and_not_in_data(tmp_path: Path) -> None:
+    pytest.importorskip("codespell_lib")  # comes with `make check`
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    wrong = "te" + "h"
+    read = ["./.github/workflows/ci.yml", "./README.md", "./docs/page.md", "./proxy/app.py"]
+    data = ["./.git/x", "./config/gpus.csv", "./proxy/web/page/x.min.js", "./requirements/a.lock"]
+    for name in (*read, *data):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {wrong}\n", encoding="utf-8")
+
+    assert misspelt(tmp_path) == read
