@@ -1,5 +1,6 @@
 """`slowtok service`, with stand-ins for the systems' programs, which note what they are asked."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -226,3 +227,13 @@ def test_options_that_serve_would_refuse_are_refused_now(wrong: tuple[str, ...])
 
     assert done.returncode == 2
     assert done.stdout == ""
+
+
+def test_without_standard_output_as_under_windows_scheduler_commands_work() -> None:
+    code = (
+        "import sys; sys.stdout = sys.stderr = None; "
+        "sys.argv = ['slowtok', 'service', 'install', '--dry-run']; "
+        "from slowtok.proxy.cli.main import main; main()"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
