@@ -25,6 +25,13 @@ MAX_OVERHEAD_BYTES = int(2.1 * GIB)
 FIT_MARGIN_BYTES = 1 * GIB
 """What engines leave free when they choose the layers themselves."""
 
+LARGER_MAC_BYTES = 36 * GIB
+LARGER_MAC_RATIO, SMALLER_MAC_RATIO = 3 / 4, 2 / 3
+"""What macOS lets the GPU have of a Mac's memory (Metal's recommendedMaxWorkingSetSize), as
+llama.cpp prints it at load: 10.67 of 16 GiB (abetlen/llama-cpp-python#687), 21.33 of 32
+(ggml-org/llama.cpp#2011), 27 of 36, 48 of 64 (#1870), 72 of 96 (#3213). Later versions of macOS
+give more, like 107.5 of 128 (antirez/ds4#893): what fits here fits there, too."""
+
 WHOLE_ON_GPU = frozenset({"vllm", "sglang"})
 """Engines that put all weights on GPUs, or do not start; what is left they fill with KV cache."""
 
@@ -104,6 +111,12 @@ def footprint(
         embedding_bytes=0 if server.kind in WHOLE_ON_GPU else embedding_bytes(model),
         gpus=gpus,
     )
+
+
+def macos_gpu_bytes(ram_bytes: float) -> int:
+    """Return what macOS lets the GPU have of so much memory, unless it was told otherwise."""
+    is_larger = ram_bytes >= LARGER_MAC_BYTES
+    return int(ram_bytes * (LARGER_MAC_RATIO if is_larger else SMALLER_MAC_RATIO))
 
 
 def embedding_bytes(model: ModelFacts) -> int:

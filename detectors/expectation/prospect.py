@@ -9,15 +9,17 @@ band.
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.case.case import Envelope, Range
-from slowtok.detectors.case.machine import DeviceFacts
+from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
 from slowtok.detectors.expectation.assumed_model import raised, widened
 from slowtok.detectors.expectation.configured import Configured, configured
 from slowtok.detectors.expectation.envelope import DRAFTS_HIGH_RATIO, expect
 from slowtok.detectors.expectation.footprint import (
+    GIB,
     MAX_OVERHEAD_BYTES,
     Footprint,
     footprint,
     kv_bytes,
+    macos_gpu_bytes,
 )
 from slowtok.detectors.expectation.memory import (
     GIVEN_RAM,
@@ -26,6 +28,7 @@ from slowtok.detectors.expectation.memory import (
     TYPICAL_RAM_HIGH_RATIO,
     TYPICAL_RAM_LOW_RATIO,
     reference,
+    spec_of,
 )
 from slowtok.detectors.expectation.published import Published
 from slowtok.detectors.expectation.reads import NoBasis, reads_of
@@ -65,7 +68,7 @@ class Prospect:
 def prospect(facts: Published, *, reserved_tokens: int | None = None) -> Prospect:
     """Return what to expect at the facts' context; the KV cache holds that or more."""
     tokens = max(reserved_tokens or 0, facts.context_tokens)
-    needed = footprint(facts.model, facts.server, context_tokens=tokens)
+    needed = footprint(facts.model, facts.server, context_tokens=tokens, gpus=_sharing(facts))
     room = room_bytes(facts.device)
     fits = None if needed is None or room is None else needed.fits(room)
     placed, notes = _placed(facts, tokens, fits=fits)
@@ -74,7 +77,7 @@ def prospect(facts: Published, *, reserved_tokens: int | None = None) -> Prospec
     decode, more = _decode(placed, told, today)
     assumed = (each.note for each in facts.assumed)
     told_notes = (IN_RAM if note in RAM_NOTES else note for note in told.because)
-    basis = (told.basis, *told_notes, *assumed, *notes, *more)
+    basis = (told.basis, *told_notes, *assumed, *notes, *more, *_share_of_memory(facts.device))
     return Prospect(
         decode=decode,
         prefill=_prefill(placed, told, split=bool(placed.device.gpus) and today is not None),
@@ -88,11 +91,38 @@ def prospect(facts: Published, *, reserved_tokens: int | None = None) -> Prospec
 
 
 def room_bytes(device: DeviceFacts) -> int | None:
-    """Return the memory of all GPUs; that of the machine where there is none."""
+    """Return the memory that all GPUs may use; that of the machine where there is none."""
     if not device.gpus:
         return device.ram_bytes
-    totals = [gpu.total_bytes for gpu in device.gpus if gpu.total_bytes]
-    return sum(totals) if len(totals) == len(device.gpus) else None
+    rooms = [_room_of(gpu, device) for gpu in device.gpus]
+    known = [room for room in rooms if room]
+    return sum(known) if len(known) == len(rooms) else None
+
+
+def _room_of(gpu: GpuFacts, device: DeviceFacts) -> int | None:
+    """Return the memory of one GPU; on a Mac what macOS lets it have."""
+    whole = _memory_of_mac(gpu, device)
+    return gpu.total_bytes if whole is None else macos_gpu_bytes(whole)
+
+
+def _memory_of_mac(gpu: GpuFacts, device: DeviceFacts) -> int | None:
+    """Return the memory that an Apple GPU shares with its machine; None for others."""
+    return gpu.total_bytes or device.ram_bytes if spec_of(gpu).maker == "apple" else None
+
+
+def _share_of_memory(device: DeviceFacts) -> tuple[str, ...]:
+    """Say what macOS lets the GPU have of the memory, and what gives it more."""
+    whole = _memory_of_mac(device.gpus[0], device) if device.gpus else None
+    if whole is None:
+        return ()
+    share = f"{macos_gpu_bytes(whole) / GIB:.3g} of {whole / GIB:.3g} GiB"
+    note = f"macOS lets the GPU have {share}, recent versions more; "
+    return (note + "sudo sysctl iogpu.wired_limit_mb=MB sets another limit",)
+
+
+def _sharing(facts: Published) -> int:
+    """Return how many GPUs have buffers of their own."""
+    return max(len(facts.device.gpus or ()), 1)
 
 
 def layers_that_fit(facts: Published, tokens: int) -> int | None:
@@ -105,7 +135,7 @@ def layers_that_fit(facts: Published, tokens: int) -> int | None:
     if not model.layers or model.file_bytes is None or kv is None or room is None:
         return None
     per_layer = (model.file_bytes + kv) / (model.layers + 1)
-    fitting = int(max(room - MAX_OVERHEAD_BYTES * len(facts.device.gpus or ()), 0) / per_layer)
+    fitting = int(max(room - MAX_OVERHEAD_BYTES * _sharing(facts), 0) / per_layer)
     return min(fitting, model.layers)
 
 

@@ -26,6 +26,7 @@ from slowtok.detectors.expectation.footprint import (
     Footprint,
     embedding_bytes,
     footprint,
+    macos_gpu_bytes,
 )
 from slowtok.detectors.expectation.reads import every_expert_bytes, expert_bytes
 
@@ -44,7 +45,7 @@ MEMORY_SLACK_RATIO = 0.95
 """The memory that a process holds says "not all of it" only below this share of what it needs."""
 
 UNIFIED_ROOM_RATIO = 0.75
-"""What macOS lets a GPU have of a larger Mac's memory (two thirds of a smaller one's)."""
+"""What a GPU that is no Mac's may have of the machine's memory. Heuristic: as of a larger Mac's."""
 
 TOLD: Collection[PlacementSource] = ("engine", "command line")
 """Sources that say what was done, instead of what can be seen of it."""
@@ -173,7 +174,10 @@ def room_bytes(case: Case, held: VramSplit | None) -> float | None:
     gpus = serving_gpus(case)
     if shares_memory(case):
         ram_bytes = case.device.ram_bytes
-        return None if ram_bytes is None else UNIFIED_ROOM_RATIO * ram_bytes
+        if ram_bytes is None:
+            return None
+        is_mac = all(gpu.vendor == "apple" for gpu in gpus)
+        return macos_gpu_bytes(ram_bytes) if is_mac else UNIFIED_ROOM_RATIO * ram_bytes
     totals = [gpu.total_bytes for gpu in gpus if gpu.total_bytes]
     return sum(totals) if gpus and len(totals) == len(gpus) else None
 

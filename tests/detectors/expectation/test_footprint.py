@@ -10,6 +10,7 @@ from slowtok.detectors.expectation.footprint import (
     embedding_bytes,
     footprint,
     kv_bytes,
+    macos_gpu_bytes,
     reserved_tokens,
     saved_by_q8_kv_bytes,
     type_of,
@@ -143,3 +144,10 @@ def test_type_of(bits: float, name: str | None) -> None:
 def test_bits_that_fit() -> None:
     assert bits_that_fit(ModelFacts(parameters=8_000_000_000), 4e9) == 4.0
     assert bits_that_fit(ModelFacts(), 4e9) is None
+
+
+@pytest.mark.parametrize(
+    ("ram_gib", "mib"), [(16, 10922.67), (24, 16384), (32, 21845.34), (36, 27648), (64, 49152)]
+)
+def test_macos_gives_the_gpu_what_llama_cpp_prints(ram_gib: int, mib: float) -> None:
+    assert macos_gpu_bytes(ram_gib * GIB) / 2**20 == pytest.approx(mib, abs=0.01)

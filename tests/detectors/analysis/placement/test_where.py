@@ -181,6 +181,7 @@ def test_of_a_gpu_in_slices_only_the_slices_serve() -> None:
         (gpu_case(), 24 - 300 / 1024),
         (replace(gpu_case(), gpu=()), 24.0),
         (replace(gpu_case(device=apple()), gpu=()), 48.0),
+        (replace(gpu_case(device=replace(apple(), ram_bytes=24 << 30)), gpu=()), 16.0),
         (with_card(replace(gpu_case(), gpu=()), total_bytes=None), None),
     ],
 )
