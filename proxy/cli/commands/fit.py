@@ -14,6 +14,7 @@ from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
 from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answers
+from slowtok.proxy.cli.fit.comparison import others, side_by_side, side_by_side_json
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
 from slowtok.proxy.cli.fit.present import look_at_machine
@@ -22,17 +23,26 @@ from slowtok.proxy.cli.found import running_at, with_state_of
 DONE, FAILED, USAGE = 0, 1, 2
 
 
-def run_fit(settings: Settings, asked: FitOptions, claimed_tps: float | None) -> int:
-    """Answer one question and print it. Returns 2 where it cannot be used, with one line why."""
+def run_fit(
+    settings: Settings, asked: FitOptions, claimed_tps: float | None, compared: list[str]
+) -> int:
+    """Answer one question and print it, or the same of several machines side by side.
+
+    Returns 2 where it cannot be used, with one line why.
+    """
+    if compared and claimed_tps is not None:
+        return complain("--claim: judges one machine, so leave out --compare", USAGE)
     try:
-        answer = outlook(question(asked, _present(settings, asked)), claimed_tps)
+        rest = [question(other, None) for other in others(asked, compared)]
+        first = outlook(question(asked, _present(settings, asked)), claimed_tps)
+        answers = [first, *(outlook(other, None) for other in rest)]
     except (AskError, ValueError) as reason:
         return complain(str(reason), USAGE)
     if settings.json_lines:
-        text = orjson.dumps(outlook_json(answer), option=orjson.OPT_INDENT_2).decode()
-        sys.stdout.write(text + "\n")
+        told = side_by_side_json(answers) if compared else outlook_json(first)
+        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        Console(highlight=False).print(page(answer))
+        Console(highlight=False).print(side_by_side(answers) if compared else page(first))
     return DONE
 
 

@@ -43,6 +43,10 @@ def fit(
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="How many GPUs of this kind [1].")
     ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Other GPUs side by side, like '2 x RTX 3090'."),
+    ] = None,
     vram: Annotated[float | None, typer.Option(metavar="GIB", help="Memory of one GPU.")] = None,
     bandwidth: Annotated[
         float | None, typer.Option(metavar="GB/S", help="Peak bandwidth of one GPU's memory.")
@@ -129,4 +133,4 @@ def fit(
         experts_used=experts_used, context=context, depth=depth, kv_type=kv_type,
         gpu_layers=gpu_layers, cpu_moe_layers=cpu_moe_layers, engine=engine,
     )  # fmt: skip
-    raise typer.Exit(run_fit(settings, asked, claim))
+    raise typer.Exit(run_fit(settings, asked, claim, compare or []))

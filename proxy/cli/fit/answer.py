@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.expectation.footprint import GIB, LEAST_OVERHEAD_BYTES, MAX_OVERHEAD_BYTES
+from slowtok.detectors.expectation.footprint import GIB
 from slowtok.detectors.expectation.prospect import ExpectedRate, Prospect
 
 DIGITS = 4
@@ -40,18 +40,19 @@ def _memory(found: Prospect) -> dict[str, float | None] | None:
     if needed is None:
         return None
     return {
-        "weights": _gib(needed.weights_bytes),
-        "embeddings_in_ram": _gib(needed.embedding_bytes),
-        "kv_cache": _gib(needed.kv_bytes),
-        "buffers_low": _gib(LEAST_OVERHEAD_BYTES),
-        "buffers_high": _gib(MAX_OVERHEAD_BYTES),
-        "needed_low": _gib(needed.least_bytes),
-        "needed_high": _gib(needed.most_bytes),
-        "available": _gib(found.room_bytes),
+        "weights": gib(needed.weights_bytes),
+        "embeddings_in_ram": gib(needed.embedding_bytes),
+        "kv_cache": gib(needed.kv_bytes),
+        "buffers_low": gib(needed.least_overhead_bytes),
+        "buffers_high": gib(needed.most_overhead_bytes),
+        "needed_low": gib(needed.least_bytes),
+        "needed_high": gib(needed.most_bytes),
+        "available": gib(found.room_bytes),
     }
 
 
-def _gib(count: float | None) -> float | None:
+def gib(count: float | None) -> float | None:
+    """Return bytes in GiB, with the digits that count."""
     return None if count is None else round(count / GIB, 3)
 
 

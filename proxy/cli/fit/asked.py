@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from slowtok.config.hardware import Card, card_called, cards_with
-from slowtok.config.models import find_model
+from slowtok.config.hardware import Card, card_called, cards_with, find_gpu
+from slowtok.config.models import KnownModel, find_model
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.detectors.expectation.assumed_model import (
@@ -36,8 +36,14 @@ SOLD_AS = {
     "nvidia dgx spark": "NVIDIA GB10",
     "strix halo": "AMD Radeon 8060S",
     "ryzen ai max+ 395": "AMD Radeon 8060S",
+    **{f"m3 max {gb}gb": f"Apple M3 Max (30-core) {gb}GB" for gb in (36, 96)},
+    **{f"m3 max {gb}gb": f"Apple M3 Max (40-core) {gb}GB" for gb in (48, 64, 128)},
+    "m4 max 36gb": "Apple M4 Max (32-core) 36GB",
+    **{f"m4 max {gb}gb": f"Apple M4 Max (40-core) {gb}GB" for gb in (48, 64, 128)},
 }
-"""Machines and processors by the name that they are sold under, with the name of their GPU."""
+"""Machines and processors by the name that they are sold under, with the name of their GPU. Which
+of its two GPUs a Max chip has goes by the memory (technical specifications of the MacBook Pro of
+2023 and 2024, support.apple.com)."""
 
 OTHER_MEMORY = Assumption(note="", low_ratio=0.65, high_ratio=1.35)
 """The GeForce RTX 3060 with 8 GB has 240 GB/s, that with 12 GB 360 (NVIDIA's specifications)."""
@@ -61,10 +67,13 @@ OLLAMA_DEFAULT_QUANTS = {"gpt-oss": "MXFP4"}
 """What Ollama's library gives where a tag names no type: nearly always Q4_K_M; gpt-oss as it was
 published (https://ollama.com/library)."""
 
+TYPES_TO_CHOOSE = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
+"""Types in which models of Ollama's library and of Hugging Face come most."""
+
 OTHER_TYPE = Assumption(note="", low_ratio=0.9, high_ratio=1.1)
 """Types of about four bits read 4.4 to 5.0 bits per weight. Heuristic."""
 
-_OLLAMA_NAME = re.compile(r"(?:[\w.-]+/)?([\w.-]+):([\w.-]+)")
+OLLAMA_NAME = re.compile(r"(?:[\w.-]+/)?([\w.-]+):([\w.-]+)")
 _TYPE_IN_TAG = re.compile(r"(?:^|-)(i?q\d\w*|bf16|fp?16|f32|mxfp4)$", re.IGNORECASE)
 _MEMORY = re.compile(r"[\s(]*(\d{1,3})\s*(?:gb|gib|g)\)?$", re.IGNORECASE)
 
@@ -105,13 +114,22 @@ class Question:
     """The same as facts; the KV cache has room for `context_tokens`.
 
     `trained_context_tokens` is the longest context that the model was trained for, where it is one
-    of the published ones; None is not known.
+    of the published ones; None is not known. `of_types` are the facts in each type of weights that
+    can be chosen: only `facts` where the type is fixed. `asked` is what was typed.
     """
 
     facts: Published
     context_tokens: int
-    title: str
+    model_title: str
+    machine: str
     trained_context_tokens: int | None = None
+    of_types: tuple[Published, ...] = ()
+    asked: FitOptions = FitOptions()
+
+    @property
+    def title(self) -> str:
+        """The model and the machine."""
+        return f"{self.model_title} on {self.machine}"
 
 
 def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
@@ -125,7 +143,38 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     depth = context // 2 if asked.depth is None else asked.depth
     if depth > context:
         raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+    typed = asked
     asked, as_pulled = _as_pulled(asked)
+    facts = _facts(asked, as_pulled, present, depth)
+    known = published_model(asked.model)
+    types = TYPES_TO_CHOOSE if as_pulled and asked.quant == OLLAMA_DEFAULT_QUANT else ()
+    others = (
+        facts if quant == asked.quant else _facts(replace(asked, quant=quant), (), present, depth)
+        for quant in types
+    )
+    return Question(
+        facts=facts,
+        context_tokens=context,
+        model_title=_model_title(facts.model),
+        machine=_machine(facts.device),
+        trained_context_tokens=known.trained_context_tokens if known else None,
+        of_types=tuple(others) or (facts,),
+        asked=typed,
+    )
+
+
+def published_model(name: str | None) -> KnownModel | None:
+    """Return the published model that a name means; one that was distilled has its base's shape."""
+    return find_model(_published(name))
+
+
+def _facts(
+    asked: FitOptions,
+    as_pulled: tuple[Assumption, ...],
+    present: DeviceFacts | None,
+    depth: int,
+) -> Published:
+    """Return the model and the machine as facts."""
     asked, as_sold = _as_sold(asked)
     name, card = _gpu(asked)
     try:
@@ -134,14 +183,7 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
         raise AskError(_too_little(asked)) from None
     model, assumed = completed_live(facts.model)
     facts = replace(facts, model=model, assumed=(*as_pulled, *as_sold, *facts.assumed, *assumed))
-    facts = _on(facts, asked, present)
-    known = find_model(_published(asked.model))
-    return Question(
-        facts=facts,
-        context_tokens=context,
-        title=_title(asked, facts),
-        trained_context_tokens=known.trained_context_tokens if known else None,
-    )
+    return _on(facts, asked, present)
 
 
 def _check(asked: FitOptions) -> None:
@@ -172,7 +214,8 @@ def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     Shops call machines by a name of their own, and put the memory behind a card's name.
     """
     text = (asked.gpu or "").strip()
-    gpu = SOLD_AS.get(text.casefold(), text)
+    squeezed = re.sub(r"\s+(?=gb$)", "", text.casefold().removeprefix("apple "))
+    gpu = SOLD_AS.get(squeezed, text)
     sold = _MEMORY.search(gpu)
     card = card_called(gpu[: sold.start()]) if sold and card_called(gpu) is None else None
     if sold is None or card is None or not card.memory_bytes:
@@ -181,6 +224,9 @@ def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     if size == own:
         return replace(asked, gpu=card.name), ()
     vram = size if asked.vram is None else asked.vram
+    spec = find_gpu(card.name)
+    if spec is not None and spec.unified:  # sold with more or less of the same memory
+        return replace(asked, gpu=card.name, vram=vram), ()
     note = f"the bandwidth of the one with {own} GB assumed; --bandwidth gives another"
     return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
 
@@ -192,7 +238,7 @@ def _published(model: str | None) -> str | None:
 
 def _as_pulled(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     """Return it with the type of weights that Ollama's name means, and what that assumes."""
-    name = _OLLAMA_NAME.fullmatch(asked.model or "")
+    name = OLLAMA_NAME.fullmatch(asked.model or "")
     if name is None or asked.quant or asked.weights or Path(name[0]).exists():
         return asked, ()
     if told := _TYPE_IN_TAG.search(name[2]):
@@ -294,10 +340,13 @@ def _too_little(asked: FitOptions) -> str:
     return f"{asked.model}: no such file, and no published model of that name: give --params"
 
 
-def _title(asked: FitOptions, facts: Published) -> str:
-    model, gpus = facts.model, facts.device.gpus or ()
+def _model_title(model: ModelFacts) -> str:
     name = model.name or f"a model of {(model.parameters or 0) / 1e9:.3g}B"
-    type_ = "" if not model.quantisation or model.quantisation in name else f" {model.quantisation}"
-    where = gpus[0].name or "a GPU" if gpus else "the CPU"
+    is_told = not model.quantisation or model.quantisation in name
+    return name if is_told else f"{name} {model.quantisation}"
+
+
+def _machine(device: DeviceFacts) -> str:
+    gpus = device.gpus or ()
     count = f"{len(gpus)} x " if len(gpus) > 1 else ""
-    return f"{name}{type_} on {count}{where}"
+    return count + (gpus[0].name or "a GPU" if gpus else "the CPU")

@@ -6,14 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.detectors.expectation.envelope import Claim
-from slowtok.detectors.expectation.footprint import (
-    FIT_MARGIN_BYTES,
-    GIB,
-    LEAST_OVERHEAD_BYTES,
-    MAX_OVERHEAD_BYTES,
-)
+from slowtok.detectors.expectation.footprint import FIT_MARGIN_BYTES, GIB
 from slowtok.detectors.expectation.prospect import ExpectedRate
+from slowtok.proxy.cli.fit.launch import launches
 from slowtok.proxy.cli.fit.outlook import Outlook
+from slowtok.proxy.cli.fit.table import Cell
 from slowtok.proxy.cli.render.console import number, plain
 
 _FITS = {
@@ -30,6 +27,7 @@ def page(answer: Outlook) -> RenderableType:
     parts += [_memory(answer), _verdict(answer), Text(), _rates(answer), Text()]
     if answer.claim is not None:
         parts += [_claim(answer.claim), Text()]
+    parts += [*_grid(answer), Text(), *_commands(answer)]
     parts += [_indented(line) for line in answer.found.basis]
     return Group(*parts)
 
@@ -45,22 +43,22 @@ def _memory(answer: Outlook) -> Table:
     if needed is None:
         return table
     embeddings = needed.embedding_bytes if answer.question.facts.device.gpus else 0
-    table.add_row("weights", _gib(needed.weights_bytes), _beside(embeddings))
+    table.add_row("weights", gib_text(needed.weights_bytes), _beside(embeddings))
     server = answer.question.facts.server
-    table.add_row("KV cache", _gib(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
-    low, high = _gib(LEAST_OVERHEAD_BYTES), _gib(MAX_OVERHEAD_BYTES)
+    table.add_row("KV cache", gib_text(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
+    low, high = gib_text(needed.least_overhead_bytes), gib_text(needed.most_overhead_bytes)
     table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
     most = needed.most_bytes
-    total = _gib(needed.least_bytes) + ("" if most is None else f" - {_gib(most)}")
+    total = gib_text(needed.least_bytes) + ("" if most is None else f" - {gib_text(most)}")
     gpus = answer.question.facts.device.gpus
-    reserve = f"and engines like to leave {_gib(FIT_MARGIN_BYTES)} free" if gpus else ""
+    reserve = f"and engines like to leave {gib_text(FIT_MARGIN_BYTES)} free" if gpus else ""
     table.add_row("needed", total, reserve)
-    table.add_row("there", _gib(found.room_bytes), "" if found.room_bytes else "not known")
+    table.add_row("there", gib_text(found.room_bytes), "" if found.room_bytes else "not known")
     return table
 
 
 def _beside(embedding_bytes: int) -> str:
-    return f"of them {_gib(embedding_bytes)} may stay in RAM" if embedding_bytes else ""
+    return f"of them {gib_text(embedding_bytes)} may stay in RAM" if embedding_bytes else ""
 
 
 def _verdict(answer: Outlook) -> Text:
@@ -78,7 +76,8 @@ def _at_most(answer: Outlook) -> str:
     if answer.found.fits:
         if tokens and tokens == answer.question.trained_context_tokens:
             return f", with all {tokens:,} tokens of context that the model was trained for"
-        return f", with up to {_round(tokens):,} tokens of context" if tokens else ""
+        most = max(_round(tokens or 0), min(tokens or 0, answer.question.context_tokens))
+        return f", with up to {most:,} tokens of context" if most else ""
     ways = []
     if tokens:
         ways.append(f"up to {_round(tokens):,} tokens of context")
@@ -88,7 +87,8 @@ def _at_most(answer: Outlook) -> str:
 
 
 def _round(tokens: int) -> int:
-    return tokens if tokens < 1000 else tokens // 1000 * 1000
+    step = 1000 if tokens >= 10_000 else 100
+    return tokens // step * step
 
 
 def _rates(answer: Outlook) -> Table:
@@ -99,6 +99,49 @@ def _rates(answer: Outlook) -> Table:
         table.add_row(f"decode at {tokens:,} tokens", *_numbers(found.decode))
     table.add_row("prefill", *_numbers(answer.found.prefill))
     return table
+
+
+def _grid(answer: Outlook) -> list[RenderableType]:
+    """Return what fits at which context, in each type of weights that can be chosen."""
+    contexts = [_short(cell.context_tokens) for cell in answer.rows[0].cells]
+    grid = _table("Context", "GiB", *contexts)
+    for row in answer.rows:
+        model = row.facts.model
+        type_ = plain(model.quantisation or "as it is")
+        cells = (Text(cell_text(cell), _FITS[cell.found.fits][1]) for cell in row.cells)
+        grid.add_row(type_, gib_text(model.file_bytes), *cells)
+    unknown = answer.question.trained_context_tokens is None
+    legend = (
+        "Tokens/s expected with half of the context in use; ? may not fit; -3.2 means that 3.2 GiB "
+        f"are missing.{' What the model was trained for is not known.' if unknown else ''}"
+    )
+    return [grid, Text(legend, "dim")]
+
+
+def cell_text(cell: Cell) -> str:
+    """Return the expected rate where it fits, else the GiB that are missing."""
+    found = cell.found
+    if found.fits is False:
+        return f"-{gib_text(cell.missing_bytes)}"
+    expected = found.decode.expected
+    rate = "?" if expected is None else number(expected)
+    return rate if found.fits or rate == "?" else f"{rate} ?"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}"
+
+
+def _commands(answer: Outlook) -> list[RenderableType]:
+    """Return the lines to copy, each engine's under what they start."""
+    parts: list[RenderableType] = []
+    for each in launches(answer.question, answer.rows):
+        what = f"{plain(each.quantisation or 'as it is')}, {each.context_tokens:,} tokens"
+        parts.append(
+            Text(each.engine, "bold underline").append(f"  {what}", "not bold not underline dim")
+        )
+        parts += [Text(plain(line), overflow="fold") for line in each.lines]
+    return [*parts, Text()]
 
 
 def _claim(claim: Claim) -> Text:
@@ -122,7 +165,8 @@ def _numbers(found: ExpectedRate) -> tuple[str, ...]:
     return tuple("?" if v is None else number(v) for v in values)
 
 
-def _gib(count: float | None) -> str:
+def gib_text(count: float | None) -> str:
+    """Return bytes in GiB, `?` where they are not known."""
     if count is None:
         return "?"
     return f"{count / GIB:.2f}" if count >= GIB / 2 else f"{count / GIB:.2g}"

@@ -5,25 +5,29 @@ from typing import Any
 
 from slowtok.detectors.case.case import Range
 from slowtok.detectors.expectation.envelope import Claim, judge_claim
-from slowtok.detectors.expectation.footprint import FIT_MARGIN_BYTES, context_that_fits
+from slowtok.detectors.expectation.footprint import MAX_OVERHEAD_BYTES, context_that_fits
 from slowtok.detectors.expectation.prospect import Prospect, layers_that_fit, prospect, room_bytes
 from slowtok.proxy.cli.fit.answer import as_json, rate
 from slowtok.proxy.cli.fit.asked import Question
+from slowtok.proxy.cli.fit.launch import launches, launches_json
+from slowtok.proxy.cli.fit.table import Row, table, table_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What `slowtok fit` says.
 
-    `most_context_tokens` is the context that fits for sure with all layers on GPUs, beside a
-    reserve; `most_gpu_layers` the layers that do at the context asked for. `empty` and `full` are
-    the rates at the start and the end of the context.
+    `most_context_tokens` is the context that fits for sure with all layers on GPUs, by the same
+    measure as `found.fits`; `most_gpu_layers` the layers that do at the context asked for. `empty`
+    and `full` are the rates at the start and the end of the context. `rows` say it for each type of
+    weights that can be chosen, at each usual context.
     """
 
     question: Question
     found: Prospect
     empty: Prospect
     full: Prospect
+    rows: tuple[Row, ...]
     most_context_tokens: int | None
     most_gpu_layers: int | None
     claim: Claim | None
@@ -37,7 +41,8 @@ def outlook(question: Question, claimed_tps: float | None) -> Outlook:
         found=found,
         empty=_at(question, 0),
         full=_at(question, question.context_tokens),
-        most_context_tokens=_most_context(question),
+        rows=table(question),
+        most_context_tokens=_most_context(question, fits=found.fits),
         most_gpu_layers=layers_that_fit(question.facts, question.context_tokens),
         claim=None if claimed_tps is None else judge(found, claimed_tps),
     )
@@ -72,6 +77,8 @@ def outlook_json(answer: Outlook) -> dict[str, Any]:
         "decode_tps_full": rate(answer.full.decode),
         "most_context_tokens": answer.most_context_tokens,
         "most_gpu_layers": answer.most_gpu_layers,
+        "table": table_json(answer.rows),
+        "commands": launches_json(launches(answer.question, answer.rows)),
         **({} if claim is None else {"claim": _claim_json(claim)}),
     }
 
@@ -91,11 +98,15 @@ def _at(question: Question, depth_tokens: int) -> Prospect:
     return prospect(facts, reserved_tokens=question.context_tokens)
 
 
-def _most_context(question: Question) -> int | None:
+def _most_context(question: Question, *, fits: bool | None) -> int | None:
     facts = question.facts
     room = room_bytes(facts.device)
     if room is None or not facts.device.gpus:
         return None
-    fitting = context_that_fits(facts.model, facts.server, room - FIT_MARGIN_BYTES)
-    trained = question.trained_context_tokens
-    return fitting if fitting is None or trained is None else min(fitting, trained)
+    others = MAX_OVERHEAD_BYTES * (len(facts.device.gpus) - 1)  # each has buffers of its own
+    fitting = context_that_fits(facts.model, facts.server, room - others)
+    if fitting is None:
+        return None
+    if fits:  # a window shorter than its layers could have leaves a little more than that
+        fitting = max(fitting, question.context_tokens)
+    return min(fitting, question.trained_context_tokens or fitting)

@@ -91,6 +91,9 @@ def test_ram_bandwidth_that_is_no_number_is_one_line(command: str) -> None:
         (("nowhere/there/m.gguf", "--gpu", "cpu"), "nowhere/there/m.gguf: no such file or folder"),
         ((__file__, "--gpu", "cpu"), "cannot be read as a GGUF file"),
         (("--gpu", "RTX 1", *NUMBERS[:-2]), "--gpu RTX 1: not in the table"),
+        ((*NUMBERS, "--compare", "RTX 1"), "--gpu RTX 1: not in the table"),
+        ((*NUMBERS, "--compare", "RTX 4090,"), "--compare: expected the name of a GPU"),
+        ((*NUMBERS, "--compare", "4090", "--claim", "9"), "--claim: judges one machine"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments: tuple[str, ...], said: str) -> None:
@@ -122,6 +125,30 @@ def test_batch_answers_each_line_at_once_and_goes_on() -> None:
         process.stdout.close()
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+@pytest.mark.parametrize("more", [(), ("--compare", "2 x RTX 3090, M4 Max 64GB")])
+def test_tables_and_commands_fit_the_columns_without_colours(
+    columns: str, more: tuple[str, ...]
+) -> None:
+    asked = ("fit", "gpt-oss:20b", "--gpu", "RTX 3060 12GB", "--kv-type", "q8_0", *more)
+    done = run(*asked, env={"COLUMNS": columns, "NO_COLOR": "1"})
+
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= int(columns)
+    assert "\x1b" not in done.stdout
+    said = ("2 x NVIDIA GeForce", "Apple M4 Max") if more else ("128k", "ollama run gpt-oss:20b")
+    assert all(words in done.stdout for words in said)
+
+
+def test_json_has_the_table_the_commands_and_the_other_machines() -> None:
+    asked = ("fit", "qwen3:8b", "--gpu", "RTX 3060", "--json", "--compare", "RTX 4090")
+    found = json.loads(run(*asked).stdout)
+
+    assert [row["quantisation"] for row in found["table"]][:2] == ["Q4_K_M", "Q5_K_M"]
+    assert [each["engine"] for each in found["commands"]] == ["llama-server", "Ollama"]
+    assert [each["engine"] for each in found["compare"][0]["commands"]][-1] == "vLLM"
+
+
 @pytest.mark.parametrize(("text", "expected"), [("8", 8), ("8B", 8), ("0.5b", 0.5), ("500M", 0.5)])
 def test_numbers_of_weights_may_have_their_letter(text: str, expected: float) -> None:
     assert billions(text) == expected
@@ -137,10 +164,12 @@ def test_number_of_weights_that_is_none_is_said_in_words() -> None:
 PAGE = Path(__file__).resolve().parents[4] / "docs/fit.md"
 
 
-def test_the_page_shows_what_is_printed() -> None:
-    [block] = re.findall(
-        r"^```\n\$ slowtok (.*?)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
+@pytest.mark.parametrize(
+    "block",
+    re.findall(r"^```\n\$ slowtok (.*?)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL),
+    ids=lambda block: block[0],
+)
+def test_the_page_shows_what_is_printed(block: tuple[str, str]) -> None:
     done = run(*shlex.split(block[0]), env={"COLUMNS": "80"})
 
     assert [line.rstrip() for line in done.stdout.splitlines()] == block[1].splitlines()

@@ -237,3 +237,60 @@ def test_a_distilled_model_has_the_shape_of_its_base() -> None:
 def test_no_more_context_than_the_model_was_trained_for() -> None:
     assert ask(model="qwen3:8b", gpu="RTX 5090")["most_context_tokens"] == 40_960
     assert ask(model="qwen3:8b", gpu="RTX 3060")["most_context_tokens"] < 40_960
+
+
+def test_what_fits_has_never_less_context_than_was_asked_for() -> None:
+    """With 3.1 GiB kept back from a card of 12, 3,000 tokens fitted where 4,096 did."""
+    found = ask(model="qwen3:14b", gpu="RTX 3060")
+
+    assert found["fits"] is True
+    assert found["most_context_tokens"] >= 4096
+
+
+@pytest.mark.parametrize("model", ["qwen3:14b", "gpt-oss:20b", "gemma3:12b"])
+def test_the_most_context_fits_and_more_does_not(model: str) -> None:
+    most = ask(model=model, gpu="RTX 3060", gpus=2, vram=7.5)["most_context_tokens"]
+
+    fits = [
+        ask(model=model, gpu="RTX 3060", gpus=2, vram=7.5, context=tokens)["fits"]
+        for tokens in (most, most + 2000)
+    ]
+    assert most > 1000
+    assert fits == [True, None]
+
+
+def test_each_of_several_gpus_has_buffers_of_its_own() -> None:
+    one, two = (ask(gpu="RTX 4090", gpus=count, **LLAMA)["vram_gib"] for count in (1, 2))
+
+    assert two["buffers_high"] == 2 * one["buffers_high"]
+    assert two["needed_high"] - one["needed_high"] == pytest.approx(one["buffers_high"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib"), [("M4 Pro 24GB", 16), ("M4 Pro 48GB", 36), ("M4 Max 64GB", 48)]
+)
+def test_macos_lets_the_gpu_have_a_share_of_the_memory(gpu: str, gib: float) -> None:
+    found = ask(gpu=gpu, **LLAMA)
+
+    assert found["vram_gib"]["available"] == gib
+    assert any(line.startswith(f"macOS lets the GPU have {gib} of") for line in found["basis"])
+    assert not any("GB assumed" in line for line in found["basis"])
+
+
+def test_the_mac_that_is_here_tells_only_its_memory() -> None:
+    chip = GpuFacts(index=0, name="Apple M4", vendor="apple", unified_memory=True)
+    here = DeviceFacts(gpus=(chip,), ram_bytes=24 << 30)
+
+    assert ask(present=here, **LLAMA)["vram_gib"]["available"] == 16
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("M4 Max 36GB", "Apple M4 Max (32-core)"),
+        ("Apple M4 Max 128 GB", "Apple M4 Max (40-core)"),
+        ("m3 max 96gb", "Apple M3 Max (30-core)"),
+    ],
+)
+def test_which_gpu_a_max_chip_has_goes_by_its_memory(gpu: str, name: str) -> None:
+    assert ask(gpu=gpu, **LLAMA)["setup"].endswith(f" on {name}")
