@@ -7,7 +7,8 @@ architecture and the width of the memory's bus.
 Sources: `hardware.toml` for the kinds, `efficiency.toml` for what they reach, `gpus.csv` for the
 cards: bandwidth is data rate x bus width / 8 from the vendors' specifications; peak arithmetic
 (dense FP16 on tensor cores; on Apple FP32, on Radeon FP16) and Apple's and GB10's figures are the
-vendors' stated ones from memory, not fetched again.
+vendors' stated ones from memory, not fetched again. Of GB10's 128 GB, CUDA tells 121.69 GiB
+(MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47).
 """
 
 import csv

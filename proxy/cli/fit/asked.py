@@ -33,6 +33,7 @@ GIB = 2**30
 
 SOLD_AS = {
     "dgx spark": "NVIDIA GB10",
+    "dgx spark 128gb": "NVIDIA GB10",
     "nvidia dgx spark": "NVIDIA GB10",
     "strix halo": "AMD Radeon 8060S",
     "ryzen ai max+ 395": "AMD Radeon 8060S",

@@ -10,10 +10,12 @@ only.
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.expectation.memory import spec_of
 from slowtok.proxy.cli.fit.asked import OLLAMA_NAME, FitOptions, Question, published_model
 from slowtok.proxy.cli.fit.table import Cell, Row
@@ -24,6 +26,10 @@ ALL_LAYERS = 999
 GGUF_KV_TYPES = frozenset({"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "bf16", "f32"})
 OLLAMA_KV_TYPES = frozenset({"q8_0", "q4_0"})
 VLLM_TYPES = ("BF16", "F16", "MXFP4", "NVFP4", "FP8", "AWQ", "GPTQ")
+UNIFIED_VLLM_RATIO = 0.85
+"""What vLLM may have of a memory that it shares with the system: with its own default it does not
+start on GB10 (vllm-project/recipes#632)."""
+
 PUBLISHED_BY = (
     (re.compile(r"gpt-oss-\d+b"), "openai"),
     (re.compile(r"Qwen3-[\d.]+B(-A\d+B)?"), "Qwen"),
@@ -134,18 +140,28 @@ def _for_vllm(question: Question, rows: tuple[Row, ...]) -> tuple[Row, Cell] | N
         return None
     row = next((row for row in rows if _is_for_vllm(row.facts.model.quantisation)), None)
     cell = None if row is None else _asked_cell(row, question)
-    return (row, cell) if row and cell and cell.found.fits else None
+    return (row, cell) if row and cell and _fits_vllm(cell, gpus) else None
+
+
+def _fits_vllm(cell: Cell, gpus: Sequence[GpuFacts]) -> bool:
+    """Say whether it fits into the memory that vLLM may have."""
+    needed, room = cell.found.footprint, cell.found.room_bytes
+    ratio = UNIFIED_VLLM_RATIO if spec_of(gpus[0]).unified else 1.0
+    return needed is not None and room is not None and needed.fits(ratio * room) is True
 
 
 def _vllm(question: Question, cell: Cell) -> list[str]:
+    gpus = question.facts.device.gpus or ()
     options = [f"--max-model-len {cell.context_tokens}"]
-    count = len(question.facts.device.gpus or ())
-    if count > 1:
-        options.append(f"--tensor-parallel-size {count}")
+    if len(gpus) > 1:
+        options.append(f"--tensor-parallel-size {len(gpus)}")
     if (question.asked.kv_type or "").lower().startswith("fp8"):
         options.append("--kv-cache-dtype fp8")
     name = shlex.quote(_on_hugging_face(question.asked))
-    return [f"vllm serve {name} \\", f"  {' '.join(options)}"]
+    lines = [f"vllm serve {name} \\", f"  {' '.join(options)}"]
+    if gpus and spec_of(gpus[0]).unified:
+        lines = [lines[0], f"{lines[1]} \\", f"  --gpu-memory-utilization {UNIFIED_VLLM_RATIO}"]
+    return lines
 
 
 def _is_for_vllm(quantisation: str | None) -> bool:

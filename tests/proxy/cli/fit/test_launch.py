@@ -106,6 +106,14 @@ def test_apples_gpus_have_no_vllm() -> None:
     assert "vLLM" not in ask(model="qwen3:8b", gpu="M4 Max 64GB")
 
 
+def test_vllm_leaves_a_memory_that_it_shares_to_the_system() -> None:
+    fitting = ask(model="gpt-oss:120b", gpu="DGX Spark", context=4096)
+    too_large = ask(params=52.0, quant="BF16", gpu="DGX Spark")  # 97 GiB, and the buffers
+
+    assert joined(fitting["vLLM"]).endswith("--max-model-len 4096  --gpu-memory-utilization 0.85")
+    assert list(too_large) == ["llama-server"]
+
+
 def test_a_folder_is_for_vllm(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "a model", *small_llama(2))
     found = ask(model=str(folder), gpu="RTX 4090", context=4096)

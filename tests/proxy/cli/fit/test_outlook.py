@@ -52,6 +52,7 @@ def test_a_claim_where_no_ceiling_is_known() -> None:
         ("M4 Pro", "Apple M4 Pro"),
         ("GB10", "NVIDIA GB10"),
         ("DGX Spark", "NVIDIA GB10"),
+        ("DGX Spark 128GB", "NVIDIA GB10"),
         ("RTX 3060 12GB", "NVIDIA GeForce RTX 3060"),
         ("4060 Ti (16 GB)", "NVIDIA GeForce RTX 4060 Ti"),
         ("Jetson AGX Orin 64GB", "NVIDIA Jetson AGX Orin 64GB"),
@@ -294,3 +295,7 @@ def test_the_mac_that_is_here_tells_only_its_memory() -> None:
 )
 def test_which_gpu_a_max_chip_has_goes_by_its_memory(gpu: str, name: str) -> None:
     assert ask(gpu=gpu, **LLAMA)["setup"].endswith(f" on {name}")
+
+
+def test_of_128_gb_a_dgx_spark_has_what_cuda_tells() -> None:
+    assert ask(gpu="DGX Spark 128 GB", **LLAMA)["vram_gib"]["available"] == 121.7
