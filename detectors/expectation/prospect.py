@@ -182,7 +182,8 @@ def _decode(
     ceiling, band = raised(ceiling, facts.assumed), widened(band, facts.assumed)
     if band is None:
         return ExpectedRate(ceiling=ceiling), notes
-    return ExpectedRate(low=band.low, expected=expected, high=band.high, ceiling=ceiling), notes
+    high = band.high if ceiling is None else min(band.high, ceiling)  # RAM's is a wide guess
+    return ExpectedRate(low=band.low, expected=expected, high=high, ceiling=ceiling), notes
 
 
 def _is_split(facts: Published, today: Configured | None) -> bool:

@@ -299,3 +299,11 @@ def test_which_gpu_a_max_chip_has_goes_by_its_memory(gpu: str, name: str) -> Non
 
 def test_of_128_gb_a_dgx_spark_has_what_cuda_tells() -> None:
     assert ask(gpu="DGX Spark 128 GB", **LLAMA)["vram_gib"]["available"] == 121.7
+
+
+def test_no_rate_is_expected_above_the_ceiling() -> None:
+    """A few layers in a RAM of unknown speed: the band is wide, and the GPU still bounds it."""
+    found = ask(model="llama3.1:70b", gpu="M4 Pro 48GB")
+
+    assert found["fits"] is False
+    assert found["decode_tps"]["high"] <= found["decode_tps"]["ceiling"]
