@@ -187,9 +187,9 @@ def test_remedy_is_copied(browser: Browser, stage: Stage) -> None:
         {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": stage.url},
     )
 
-    browser.find("button.copy").click()
+    browser.find(".remedy button.copy").click()
 
-    browser.says("button.copy", "Copied")
+    browser.says(".remedy button.copy", "Copied")
     copied = browser.driver.execute_async_script(
         "navigator.clipboard.readText().then(arguments[arguments.length - 1])"
     )

@@ -52,25 +52,6 @@ export function facts(entries) {
   return el("dl", { class: "facts" }, known.map(([name, value]) => el("div", { class: String(value).length > 48 ? "long" : String(value).length > 20 ? "wide" : null }, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** Copy text; where the browser gives no clipboard (plain HTTP from elsewhere), by a selection. */
-export async function copy(text) {
-  if (navigator.clipboard && window.isSecureContext) {
-    try {
-      await navigator.clipboard.writeText(text);
-      return true;
-    } catch { /* not allowed: the old way may be */ }
-  }
-  const field = el("textarea", { class: "unseen", "aria-hidden": "true", tabindex: "-1" });
-  field.value = text;
-  const before = document.activeElement;
-  document.body.append(field);
-  field.select();
-  const done = document.execCommand("copy");
-  field.remove();
-  before?.focus();
-  return done;
-}
-
 /** Say something to a screen reader, after what it says now. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;

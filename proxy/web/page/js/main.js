@@ -67,7 +67,7 @@ function draw() {
   } else if (view.name === "request") {
     renderRequest(byId("view-request"), view.id, source, () => view === shown);
   } else if (view.name === "runs") {
-    renderRuns(byId("view-runs"), view.id, () => view === shown);
+    renderRuns(byId("view-runs"), view.id, source, () => view === shown);
   } else if (view.name === "machine") {
     renderMachine(byId("view-machine"), source);
   } else {

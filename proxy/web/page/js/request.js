@@ -1,9 +1,11 @@
 // One request in full: what was wrong, what to do, where the time went, and how it went.
 
-import { announce, copy, el, facts, fill, sized, table } from "./dom.js";
+import { copyButton, linkHere } from "./copying.js";
+import { el, facts, fill, sized, table } from "./dom.js";
 import { adviceOf, reasonOf, verdictMore, verdictWord } from "./endings.js";
 import { DASH, band, bytes, clock, count, firstCause, measured, millis, number, percent, rate, words } from "./format.js";
 import { dropCharts } from "./chart.js";
+import { requestIssue } from "./issue.js";
 import { laneCharts } from "./lanes.js";
 
 const PHASES = ["queue", "load", "prefill", "decode", "delivery"];
@@ -21,6 +23,7 @@ export async function renderRequest(place, id, source, isStill) {
     place,
     back(),
     heading(record),
+    el("div", { class: "share" }, copyButton("Copy as issue", () => requestIssue(record, source.status)), copyButton("Copy link", linkHere)),
     el("div", { class: "findings" }, judged(record)),
     section("Where the time went", timeline(record), budget(record)),
     section("Over time", lanes),
@@ -82,14 +85,7 @@ function judged(record) {
 
 function finding(found, isFirst) {
   const role = found.informational ? "for your information" : isFirst === true ? "the cause to cure first" : "follows from it, or adds to it";
-  const button = el("button", { type: "button", class: "copy" }, "Copy");
-  button.addEventListener("click", async () => {
-    const done = await copy(found.remedy);
-    button.textContent = done ? "Copied" : "Not copied";
-    announce(button.textContent);
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  });
-  button.setAttribute("aria-label", `Copy what to do about ${found.cause}`);
+  const button = copyButton("Copy", () => found.remedy, `Copy what to do about ${found.cause}`);
   return el(
     "article",
     { class: found.informational ? "finding informational" : "finding" },

@@ -1,7 +1,10 @@
 // Agent runs: the list, and one run as a waterfall.
 
+import { copyButton, linkHere } from "./copying.js";
 import { el, facts, fill, sized, table } from "./dom.js";
 import { clock, count, millis } from "./format.js";
+import { runIssue } from "./issue.js";
+import { ask } from "./source.js";
 
 const PARTS = {
   queue: "waiting for the engine", load: "loading the model", prefill: "reading the prompt, needed",
@@ -10,22 +13,28 @@ const PARTS = {
 };
 const POLL_MS = 2000;
 
-/** Show the runs, or one of them; again every two seconds while `isHere`. */
-export async function renderRuns(place, id, isHere) {
-  const asked = await ask(id ? `runs/${encodeURIComponent(id)}` : "runs");
-  if (!isHere()) return;
-  if (!asked) fill(place, el("h1", {}, "Runs"), el("p", { class: "empty" }, id ? "No run with this id." : "No answer."));
-  else fill(place, id ? one(asked) : list(asked.runs));
-  setTimeout(() => isHere() && renderRuns(place, id, isHere), POLL_MS);
+/** Show the runs, or one of them; what is new of it every two seconds while `isHere`. */
+export async function renderRuns(place, id, source, isHere) {
+  let shown = null;
+  let newest = null;
+  // Made once: they keep the focus, and a text that lies there to be copied.
+  const share = el("div", { class: "share" }, copyButton("Copy as issue", () => runIssue(newest, source.status)), copyButton("Copy link", linkHere));
+  while (isHere()) {
+    const asked = await ask(id ? `runs/${encodeURIComponent(id)}` : "runs");
+    if (!isHere()) return;
+    newest = asked;
+    if (JSON.stringify(asked) !== shown) draw(place, id, asked, share);
+    shown = JSON.stringify(asked);
+    await new Promise((done) => setTimeout(done, POLL_MS));
+  }
 }
 
-async function ask(path) {
-  try {
-    const reply = await fetch(path, { cache: "no-store" });
-    return reply.ok ? await reply.json() : null;
-  } catch {
-    return null;
-  }
+function draw(place, id, asked, share) {
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  if (!asked) fill(place, el("h1", {}, "Runs"), el("p", { class: "empty" }, id ? "No run with this id." : "No answer."));
+  else fill(place, id ? one(asked, share) : list(asked.runs));
+  const again = focused?.isConnected ? focused : focused?.href && place.querySelector(`a[href="${CSS.escape(focused.getAttribute("href"))}"]`);
+  again?.focus({ preventScroll: true });
 }
 
 function list(runs) {
@@ -38,11 +47,12 @@ function list(runs) {
   return [el("h1", {}, "Runs"), table("Runs, the newest first", ["Run", "Started", "Requests", "Took", "Verdict", "Fix first", "Would take"], rows, { stacks: true })];
 }
 
-function one(run) {
+function one(run, share) {
   const first = run.fix_first;
   return [
     el("p", {}, el("a", { href: "#runs" }, "All runs")),
     el("h1", {}, `Run ${run.name ?? run.id}: ${run.verdict}`),
+    share,
     el("p", {}, `${count(run.requests)} requests in ${millis(run.wall_ms)}: ${run.went_into}.`),
     first ? el("p", {}, el("strong", {}, `Fix first: ${first.cause}`), ` (lost ${millis(first.lost_ms)}); the run would then take about ${millis(first.wall_then_ms)}. ${first.hint}`) : null,
     facts(Object.entries(PARTS).map(([part, what]) => [[el("span", { class: "swatch", dataset: { part } }), what], run.split_ms[part] >= 1 ? millis(run.split_ms[part]) : null])),

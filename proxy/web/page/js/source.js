@@ -119,7 +119,8 @@ export class Source {
   }
 }
 
-async function ask(path) {
+/** The JSON of one of slowtok's paths; null where there is none. */
+export async function ask(path) {
   try {
     const reply = await fetch(own(path), { headers: { Accept: "application/json" } });
     return reply.ok ? await reply.json() : null;
