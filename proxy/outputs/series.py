@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
+from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.metrics.gpus import REASONS
@@ -66,6 +67,7 @@ def series(case: Case) -> dict[str, Any]:
         "total_s": round(case.phases.total_s, 3),
         "phases": list(_phases(case)),
         "tokens": _token_rate(case),
+        "step": _step(case),
         "gpus": [_gpu(case, index, samples) for index, samples in gpus.items()],
         "host": _lanes(case, case.host, HOST_LANES),
     }
@@ -114,6 +116,18 @@ def _token_rate(case: Case) -> dict[str, Any] | None:
         "bin_s": round(width_s, 4),
         "at_s": [_since(case, first_s + (i + 0.5) * width_s) for i in range(count)],
         "tps": [round(n * tokens_each / width_s, 3) for n in bins],
+    }
+
+
+def _step(case: Case) -> dict[str, float] | None:
+    """Return where the rate changed for good, and how; None where it was level or only drifted."""
+    step = step_of(case)
+    if step is None:
+        return None
+    return {
+        "at_s": _since(case, step.at_s),
+        "before_tps": round(step.before_tps, 2),
+        "after_tps": round(step.after_tps, 2),
     }
 
 

@@ -217,6 +217,28 @@ def test_lanes_lie_on_one_axis_with_words_beside_them(browser: Browser, stage: S
     assert len({left for *_, left in charts}) == 1
 
 
+def test_a_step_of_the_rate_is_marked_with_what_changed_there(
+    browser: Browser, stage: Stage
+) -> None:
+    [record] = stage.put(dated(simulated("hardware-slowdown", 2), time.time()))
+    browser.open(f"{stage.page}#request/{record['id']}")
+    browser.find("#lanes .plot canvas")
+
+    step = httpx.get(f"{stage.page}requests/{record['id']}/samples").json()["step"]
+    seen = browser.text("#lanes .step")
+    assert f"After {step['at_s']:.2f} s the rate fell from 43.5 tok/s to 14.1 tok/s" in seen
+    assert "GPU 0: Clocks, processors: from 1,680 MHz to 360 MHz" in seen
+    assert "GPU 0: clocks held down by hw-power-brake, from there on" in seen
+    assert "Temperature" not in seen
+    lefts = browser.run(
+        "return [...document.querySelectorAll('#lanes .plot')].map(p => [p.getBoundingClientRect()"
+        ".left, p.plot.valToPos(arguments[0], 'x'), p.plot.bbox.left])",
+        step["at_s"],
+    )
+    assert len(lefts) > 5
+    assert len({tuple(map(round, place)) for place in lefts}) == 1  # one line through all charts
+
+
 def test_legends_are_silent_until_something_is_pointed_at(browser: Browser, stage: Stage) -> None:
     [record] = stage.put(*recent("thermal-throttle"))
     browser.open(f"{stage.page}#request/{record['id']}")

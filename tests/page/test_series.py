@@ -89,6 +89,19 @@ def test_a_bin_holds_some_tokens_however_they_come() -> None:
         assert statistics.median(rate["tps"]) == pytest.approx(mean_tps, rel=0.3)
 
 
+def test_a_step_of_the_rate_is_dated_and_a_level_rate_has_none() -> None:
+    level = [1 + i / 20 for i in range(60)]
+    slower = [level[-1] + (i + 1) / 5 for i in range(40)]
+
+    assert series(with_tokens(*level))["step"] is None
+    step = series(with_tokens(*level, *slower))["step"]
+    assert step == {
+        "at_s": pytest.approx(level[-1], abs=0.001),
+        "before_tps": pytest.approx(20, rel=0.01),
+        "after_tps": pytest.approx(5, rel=0.03),
+    }
+
+
 def test_brakes_are_stretches_and_idle_is_none() -> None:
     assert brakes(with_reasons(0x1, 0x1, None, 0, 0x2)) == []
     assert brakes(with_reasons(0, HOT, HOT | 0x4, 0, HOT)) == [

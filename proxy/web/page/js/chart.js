@@ -8,7 +8,7 @@ const GUTTER = 78; // of the y axis, the same for all charts: their times are ab
 const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const watched = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
-    if (contentRect.width > 0) target.plot?.setSize({ width: contentRect.width, height: HEIGHT });
+    if (contentRect.width > 0) target.plot?.setSize({ width: contentRect.width, height: target.plot.height });
   }
 });
 
@@ -26,10 +26,10 @@ export function dropCharts(place) {
 /**
  * A figure with a chart. `lanes` are { label, values, colour, dashed, steps, points }; `format` writes a value
  * with its unit; `most` is the least top of the scale; `band` is { low, high }; `marks` are
- * { from_s, to_s }; `phases` those of the samples. `dates` says that `at` are days, `binary` that bytes
+ * { from_s, to_s }; `phases` those of the samples, `step_s` where the rate stepped. `dates` says that `at` are days, `binary` that bytes
  * are counted.
  */
-export function figure({ title, at, lanes, to_s, format = number, most = 0, band = null, marks = [], phases = [], sync = null, dates = false, binary = false }) {
+export function figure({ title, at, lanes, to_s, format = number, most = 0, band = null, marks = [], phases = [], step_s = null, sync = null, height = HEIGHT, dates = false, binary = false }) {
   const drawn = lanes.filter((lane) => lane.values?.some((value) => value !== null && value !== undefined));
   const said = summary(drawn, format, marks, band);
   const plot = el("div", { class: "plot", role: "img", "aria-label": `${title}. ${said}` });
@@ -46,13 +46,13 @@ export function figure({ title, at, lanes, to_s, format = number, most = 0, band
   function options() {
     return {
       width: plot.clientWidth || 300,
-      height: HEIGHT,
+      height,
       padding: [10, 24, 0, 0],
       cursor: { sync: sync ? { key: sync, setSeries: false } : undefined, drag: { x: false, y: false }, y: false },
       scales: { x: xScale(dates, to_s), y: { range: (_plot, _low, high) => [0, 1.08 * Math.max(high ?? 0, most, band?.high ?? 0) || 1] } },
       axes: [xAxis(dates), yAxis(format, binary)],
       series: [{ label: dates ? "day" : "time", value: (_plot, value) => xText(value, dates) }, ...drawn.map((lane) => series(lane, format))],
-      hooks: { drawClear: [(plotted) => behind(plotted, { band, marks, phases })] },
+      hooks: { drawClear: [(plotted) => behind(plotted, { band, marks, phases })], draw: [(plotted) => stepLine(plotted, step_s)] },
     };
   }
 }
@@ -116,6 +116,22 @@ function behind(plotted, { band, marks, phases }) {
     ctx.fillStyle = colour(`phase-${phase}`);
     ctx.fillRect(x(from_s), bbox.top - 6 * devicePixelRatio, Math.max(x(to_s) - x(from_s), 1), 4 * devicePixelRatio);
   }
+  ctx.restore();
+}
+
+/** Where the rate stepped: a line across, in front of the lanes. */
+function stepLine(plotted, step_s) {
+  if (step_s === null) return;
+  const { ctx, bbox } = plotted;
+  const x = Math.round(plotted.valToPos(step_s, "x", true));
+  ctx.save();
+  ctx.strokeStyle = colour("ink");
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.beginPath();
+  ctx.moveTo(x, bbox.top);
+  ctx.lineTo(x, bbox.top + bbox.height);
+  ctx.stroke();
   ctx.restore();
 }
 
