@@ -70,8 +70,10 @@ def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
     if not exchange.stream or meter is None or meter.first_at_s is None or meter.last_at_s is None:
         return {}
     took_s, count = meter.last_at_s - meter.first_at_s, meter.token_events
+    left = (exchange.max_tokens or 0) - count  # one that was passed was no limit
     return {
         "tokens": count,
+        "remaining_tokens": left if left > 0 and stage(exchange) == "decode" else None,
         "ttft_s": _since(exchange.accepted_at_s, meter.first_at_s),
         "silent_s": _since(meter.last_at_s, now_s),
         "decode_tps": (count - 1) / took_s if count > 1 and took_s > 0 else None,

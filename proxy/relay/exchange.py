@@ -41,6 +41,7 @@ class Exchange:
     api: Api | None = None
     model: str | None = None
     stream: bool = False
+    max_tokens: int | None = None  # of its answer, as far as the client set a limit
     engine_name: str | None = None
     caller_id: str | None = None  # x-request-id: the client's own, else ours
     traceparent: str | None = None  # as the engine gets it

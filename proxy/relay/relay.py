@@ -33,6 +33,7 @@ from slowtok.proxy.relay.rewritten import Reshaped, break_off
 from slowtok.proxy.relay.safe_observer import SafeObserver
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.stream.annotate import mode_of
+from slowtok.proxy.stream.answer_limit import max_tokens_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
 from slowtok.proxy.stream.call import Call
@@ -198,6 +199,7 @@ class Relay:
         """Note what the call asks for, and ask for usage where its stream would tell none."""
         exchange.model = call.model
         exchange.stream = call.stream
+        exchange.max_tokens = max_tokens_of(call)
         if exchange.annotate and call.stream:
             outgoing.popall("Accept-Encoding", None)  # the end has to be found
         if not isinstance(body, bytes):

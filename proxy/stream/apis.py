@@ -27,7 +27,7 @@ class Api:
 
     `streams_by_default` is what an absent `stream` field means. `takes_stream_options` says that
     usage can be asked for, `make_parts` that a whole reply can be put together from a stream.
-    `prefill_only`: nothing is generated.
+    `prefill_only`: nothing is generated. `limits` are the fields that bound the answer's tokens.
     """
 
     name: str
@@ -36,17 +36,31 @@ class Api:
     takes_stream_options: bool = False
     make_parts: Callable[[], Parts] | None = None
     prefill_only: bool = False
+    limits: tuple[str, ...] = ("max_tokens",)
 
 
-_CHAT = Api(name="openai-chat", read=openai.read, takes_stream_options=True, make_parts=Chunks)
+_CHAT = Api(
+    name="openai-chat",
+    read=openai.read,
+    takes_stream_options=True,
+    make_parts=Chunks,
+    limits=("max_completion_tokens", "max_tokens"),
+)
 _TEXT = Api(
     name="openai-completions", read=openai.read, takes_stream_options=True, make_parts=Chunks
 )
-_RESPONSES = Api(name="openai-responses", read=responses.read, make_parts=Response)
+_RESPONSES = Api(
+    name="openai-responses",
+    read=responses.read,
+    make_parts=Response,
+    limits=("max_output_tokens",),
+)
 _MESSAGES = Api(name="anthropic-messages", read=anthropic.read, make_parts=MessageAssembler)
-_OLLAMA = Api(name="ollama", read=ollama.read, streams_by_default=True)
+_OLLAMA = Api(
+    name="ollama", read=ollama.read, streams_by_default=True, limits=("num_predict",)
+)  # among its options
 _OLLAMA_EMBED = Api(name="ollama-embed", read=ollama.read_embedding, prefill_only=True)
-_NATIVE = Api(name="llama-server", read=llama_server.read)
+_NATIVE = Api(name="llama-server", read=llama_server.read, limits=("n_predict",))
 _EMBEDDINGS = Api(name="embeddings", read=pooling.read, prefill_only=True)
 _RERANK = Api(name="rerank", read=pooling.read, prefill_only=True)
 

@@ -1,5 +1,6 @@
 """What changed where the rate stepped: the page's own judgement, on data alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fakes.browser import Browser
@@ -11,7 +12,7 @@ DECODE = [{"phase": "decode", "from_s": 0.0, "to_s": 10.0}]
 
 def changes(
     browser: Browser,
-    power_w: list[float | None],
+    power_w: Sequence[float | None],
     *,
     brakes: list[dict[str, Any]] | None = None,
     phases: list[dict[str, Any]] = DECODE,

@@ -122,7 +122,11 @@ WAITING: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"phase": "whole", "tokens": 40, "remaining_tokens": 60, "decode_tps": 25.0,
          "silent_s": 0.1},
-        ["25 tok/s so far", "40 tokens, at most 60 to come"],
+        ["25 tok/s so far", "40 tokens, at most 60 to come", "at most 3 s to go"],
+    ),
+    (
+        {**DECODING, "recent_tps": 20.0, "remaining_tokens": 300},
+        ["20 tok/s now", "at most 15 s to go", "900 tokens or more, at most 300 to come"],
     ),
     ({"phase": "waiting"}, ["waiting for 12"]),
 ]  # fmt: skip
@@ -151,6 +155,7 @@ def test_what_a_request_is_at_is_said_in_words(browser: Browser, stage: Stage) -
         if words not in card
     ]
     assert missing == []
+    assert sum("to go" in card for card in cards) == 4  # of the others it is not known
     assert browser.overflow() == []
 
 

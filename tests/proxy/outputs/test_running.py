@@ -64,6 +64,16 @@ def test_a_steady_stream() -> None:
     assert found["recent_tps"] == pytest.approx(10)
 
 
+def test_what_is_left_is_told_where_the_client_set_a_limit() -> None:
+    stream = streaming(*(11 + n / 10 for n in range(41)))
+    assert "remaining_tokens" not in running_entry(stream, 15.0)
+
+    stream.max_tokens = 100
+    assert running_entry(stream, 15.0)["remaining_tokens"] == 59
+    stream.max_tokens = 40  # the engine goes on: it takes no notice of this limit
+    assert "remaining_tokens" not in running_entry(stream, 15.0)
+
+
 def test_a_stream_that_stopped_is_not_merely_slow() -> None:
     found = running_entry(streaming(*(11 + n / 10 for n in range(41))), 35.0)
 

@@ -1,7 +1,7 @@
 // Running now: one card for each request on its way.
 
 import { el, sized } from "./dom.js";
-import { band, clock, count, rate, seconds } from "./format.js";
+import { band, clock, count, rate, roughly, seconds } from "./format.js";
 import { bandFor, isDecoding, stateOf } from "./judge.js";
 import { renderWaiting } from "./prefill.js";
 
@@ -74,9 +74,13 @@ function stateText(entry, seen) {
 
 /** Of a stream its events are counted, of a whole reply its slot tells. */
 function tokensSoFar(entry) {
-  if (entry.phase !== "whole") return `${count(entry.tokens)} tokens or more`;
-  const left = entry.remaining_tokens === undefined ? "" : `, at most ${count(entry.remaining_tokens)} to come`;
-  return `${count(entry.tokens)} tokens${left}`;
+  const made = entry.phase === "whole" ? `${count(entry.tokens)} tokens` : `${count(entry.tokens)} tokens or more`;
+  return entry.remaining_tokens === undefined ? made : `${made}, at most ${count(entry.remaining_tokens)} to come`;
+}
+
+/** The longest that it may still take, where its tokens have a limit: it may end before. */
+function toGo(entry, tps) {
+  return entry.remaining_tokens && tps ? `, at most ${roughly(entry.remaining_tokens / tps)} to go at this rate` : "";
 }
 
 /** The live rate on a scale with the band; nothing moves on it while nothing comes. */
@@ -92,7 +96,7 @@ function gauge(entry, seen, expected) {
   if (expected && tps !== null && !stuck) scale.append(sized(el("span", { class: "gauge-rate" }), { width: (100 * tps) / most }));
   const said = stuck
     ? `no token for ${seconds(seen.silent_s)}; before that ${rate(entry.decode_tps)}`
-    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} ${entry.recent_tps === undefined ? "so far" : "now"}`}${entry.recent_tps === undefined ? "" : `, ${rate(entry.decode_tps)} on the mean`}`;
+    : `${seen.silent_s > SILENT_S ? `no token for ${seconds(seen.silent_s)}` : `${rate(tps)} ${entry.recent_tps === undefined ? "so far" : "now"}`}${entry.recent_tps === undefined ? "" : `, ${rate(entry.decode_tps)} on the mean`}${toGo(entry, tps)}`;
   const against = expected ? `expected ${band(expected)}, as of this model's last request` : "no band for this model yet";
   return el("div", {}, scale, el("p", { class: "reading" }, said), el("p", { class: "muted" }, against));
 }
