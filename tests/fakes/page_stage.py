@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fakes.paced_engine import DONE, token
 from fakes.proxy import NoSamples, Served, serving
+from fakes.run_records import run_record
 from fakes.upstream import Arrival, Upstream, listening
 from fakes.wire import LAST_CHUNK, SSE, chunk, chunked_head, reply
 from slowtok.detectors.case.case import Case
@@ -122,6 +123,20 @@ def _conclude(proxy: Proxy, case: Case) -> dict[str, Any]:
     for sink in proxy._sinks.values():
         sink(case, diagnosis, record)
     return record
+
+
+def put_run(stage: Stage, run_id: str, *names: str) -> None:
+    """Let requests of one run have ended, all but the first with a prompt that was read again."""
+
+    async def add() -> None:
+        for turn, name in enumerate(names, 1):
+            lost_s = {"prompt-cache-miss": 4.0} if turn > 1 else {}
+            run = {"id": run_id, "by": "header", "name": name}
+            took_s = 5.0 if lost_s else 1.0
+            record = run_record(turn, 10.0 * turn, prefill_s=took_s, run=run, lost_s=lost_s)
+            stage.served.proxy.runs.ledger.add(record)
+
+    stage.call(add())
 
 
 @contextlib.contextmanager

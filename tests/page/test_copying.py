@@ -9,10 +9,10 @@ import pytest
 
 from fakes.browser import Browser
 from fakes.page_cases import simulated
-from fakes.page_stage import Stage, page_stage
-from fakes.run_records import run_record
+from fakes.page_stage import Stage, page_stage, put_run
 
 ENTER, TAB = "\ue007", "\ue004"
+RUN = "run-of-two"
 SECRETS = ("gpu-box", "10.7.0.3", "hunter2", "jane", "GPU-1234", "acme", "home.lan")
 
 
@@ -152,22 +152,9 @@ def test_the_text_lies_there_selected_where_copying_is_refused(
     assert browser.overflow() == []
 
 
-def put_run(stage: Stage, *names: str) -> None:
-    async def add() -> None:
-        for turn, name in enumerate(names, 1):
-            lost_s = {"prompt-cache-miss": 4.0} if turn > 1 else {}
-            run = {"id": "run-of-acme", "by": "header", "name": name}
-            record = run_record(
-                turn, 10.0 * turn, prefill_s=5.0 if lost_s else 1.0, run=run, lost_s=lost_s
-            )
-            stage.served.proxy.runs.ledger.add(record)
-
-    stage.call(add())
-
-
 def test_a_run_is_opened_by_its_link_and_copied_as_an_issue(browser: Browser, stage: Stage) -> None:
-    put_run(stage, "acme", "acme")
-    browser.open(f"{stage.page}#runs/run-of-acme")
+    put_run(stage, RUN, "acme", "acme")
+    browser.open(f"{stage.page}#runs/{RUN}")
     allow_clipboard(browser, stage)
     browser.says("#view-runs h1", "Run acme: slow")
 
@@ -181,17 +168,18 @@ def test_a_run_is_opened_by_its_link_and_copied_as_an_issue(browser: Browser, st
     run = folded(issue)
     assert len(run["turns"]) == 2
     assert "name" not in run
+    assert "acme" not in issue
 
 
 def test_focus_stays_where_a_run_goes_on(browser: Browser, stage: Stage) -> None:
-    put_run(stage, "acme", "acme")
-    browser.open(f"{stage.page}#runs/run-of-acme")
+    put_run(stage, RUN, "acme", "acme")
+    browser.open(f"{stage.page}#runs/{RUN}")
     button(browser, "Copy link")
     browser.run(
         "document.querySelectorAll('.share button')[1].focus();window.kept = document.activeElement"
     )
 
-    put_run(stage, "acme", "acme")  # the same turns once more: the run has grown
+    put_run(stage, RUN, "acme", "acme")  # the same turns once more: the run has grown
 
     browser.says("#view-runs", "4 requests")
     assert browser.run("return document.activeElement === window.kept")
@@ -204,8 +192,8 @@ def test_a_copied_link_opens_the_same_again_and_holds_no_key(
     key = "k" * 20
     with page_stage(tmp_path, api_key=key) as stage:
         [record] = stage.put(simulated("queued"))
-        put_run(stage, "acme", "acme")
-        where = record["id"] if kind == "request" else "run-of-acme"
+        put_run(stage, RUN, "acme", "acme")
+        where = record["id"] if kind == "request" else RUN
         opened.open(stage.page.replace("://", f"://me:{key}@") + f"#{kind}/{where}")
         allow_clipboard(opened, stage)
         button(opened, "Copy link").click()

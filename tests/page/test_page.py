@@ -10,7 +10,7 @@ import pytest
 
 from fakes.browser import Browser
 from fakes.page_cases import dated, simulated
-from fakes.page_stage import Stage
+from fakes.page_stage import Stage, put_run
 from slowtok.detectors.case.case import Case
 
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
@@ -344,15 +344,17 @@ def test_trends_over_days(browser: Browser, stage: Stage) -> None:
     assert [day - points[0] for day in points] == [0, 1, 2]
 
 
-@pytest.fixture(params=["now", "request", "machine", "trends"])
+@pytest.fixture(params=["now", "request", "stepped", "runs", "machine", "trends"])
 def view(request: pytest.FixtureRequest, stage: Stage) -> str:
-    records = stage.put(*recent(*SLOW))
-    one = records[1]["id"]
-    return f"request/{one}" if request.param == "request" else str(request.param)
+    now_s = time.time()
+    records = stage.put(*recent(*SLOW), dated(simulated("hardware-slowdown", 2), now_s))
+    put_run(stage, "run", *["tidy-up"] * 3)
+    of = {"request": f"request/{records[1]['id']}", "stepped": f"request/{records[-1]['id']}"}
+    return (of | {"runs": "runs/run"}).get(request.param, str(request.param))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [2560, 1280, 360])
 def test_nothing_sticks_out_and_all_can_be_read(
     scheme: str, width: int, view: str, browser: Browser, stage: Stage
 ) -> None:
