@@ -124,7 +124,7 @@ def test_text_from_outside_is_no_markup_in_an_issue(browser: Browser, stage: Sta
 
     before, _, _ = issue.partition("<details>")
     assert "- Model: \\<b\\>\\|\\`@\u200byou\\` #\u200b7 #\u200b#\u200b no\n" in before
-    assert "Why there is no verdict: \\*x\\*." in before
+    assert "Why there is no verdict: \\*x\\*\n" in before
     assert folded(issue)["model"] == record["model"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fakes.browser import Browser
 from fakes.cases import healthy
+from fakes.page_cases import simulated
 from fakes.page_stage import Stage
 from slowtok.detectors.case.case import Tokens
 from slowtok.detectors.diagnosis.diagnose import diagnose
@@ -53,6 +54,21 @@ def test_what_failed_does_not_look_as_if_it_had_passed(browser: Browser, stage: 
     browser.open(f"{stage.page}#request/b")
     browser.says("#view-request", "Answered with 502")
     browser.says("#view-request", "What to look at: start llama-server, vLLM or Ollama")
+    browser.says("#lanes", "no longer kept")
+    assert all("/samples" in complaint for complaint in browser.complaints())
+
+
+def test_what_a_verdict_leaves_open_takes_nothing_from_it(browser: Browser, stage: Stage) -> None:
+    [record] = stage.put(simulated("thermal-throttle"))
+    stage.served.proxy.store.add(record | {"id": "open", "reason": "most of it is unexplained"})
+    bare = {"id": "bare", "reason": "not said", "findings": [], "verdict": "slow"}
+    stage.served.proxy.store.add(record | bare)
+
+    browser.open(f"{stage.page}#request/open")
+    browser.says("#view-request", "What the verdict leaves open: most of it is unexplained")
+    assert "thermal-throttle the cause to cure first" in browser.text("#view-request")
+    browser.open(f"{stage.page}#request/bare")
+    browser.says("#view-request", "no known cause fits")
     browser.says("#lanes", "no longer kept")
     assert all("/samples" in complaint for complaint in browser.complaints())
 

@@ -31,5 +31,13 @@ export function reasonOf(record) {
   return ENDINGS[record.ended]?.[0] ?? (record.status >= 400 ? `the engine answered ${record.status}` : null);
 }
 
+/** The same as a sentence; beside a verdict, a reason says what that leaves open. */
+export function reasonSaid(record) {
+  const reason = reasonOf(record);
+  if (!reason) return null;
+  const isJudged = record.verdict === "slow" || record.verdict === "normal";
+  return `${isJudged ? "What the verdict leaves open" : "Why there is no verdict"}: ${reason}`;
+}
+
 /** What to look at where it was cut short. */
 export const adviceOf = (record) => (record.verdict === "slow" || record.verdict === "normal" ? null : ENDINGS[record.ended]?.[1] ?? null);

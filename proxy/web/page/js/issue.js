@@ -3,7 +3,7 @@
 // A record holds no prompt, no answer and no key. It does hold addresses and names that people
 // gave; an issue is public, so they are left out before anything is written.
 
-import { reasonOf, verdictMore, verdictWord } from "./endings.js";
+import { reasonSaid, verdictMore, verdictWord } from "./endings.js";
 import { band, bytes, count, measured, millis, number, percent, rate, words } from "./format.js";
 
 const PHASES = ["queue", "load", "prefill", "decode", "delivery"];
@@ -17,7 +17,8 @@ export function requestIssue(whole, status) {
   const { upstream = {}, timing = {}, rate: rates = {} } = record;
   const expected = band(record.expected);
   return page(`slowtok: ${verdictOf(record)}`, [
-    reasonOf(record) ? `Why there is no verdict: ${text(reasonOf(record))}.` : null,
+    reasonSaid(record) ? text(reasonSaid(record)) : null,
+    record.verdict === "slow" && !record.findings?.length ? "Below what is expected, and no known cause fits." : null,
     pairs([
       ["Model", record.model],
       ["Engine", [upstream.kind, upstream.version].filter(Boolean).join(" ")],

@@ -2,7 +2,7 @@
 
 import { copyButton, linkHere } from "./copying.js";
 import { el, facts, fill, sized, table } from "./dom.js";
-import { adviceOf, reasonOf, verdictMore, verdictWord } from "./endings.js";
+import { adviceOf, reasonSaid, verdictMore, verdictWord } from "./endings.js";
 import { DASH, band, bytes, clock, count, firstCause, measured, millis, number, percent, rate, words } from "./format.js";
 import { dropCharts } from "./chart.js";
 import { requestIssue } from "./issue.js";
@@ -74,17 +74,17 @@ function rateLine(record) {
 
 function judged(record) {
   const findings = record.findings ?? [];
-  const reason = reasonOf(record), advice = adviceOf(record);
-  if (reason) return [el("p", {}, `Why there is no verdict: ${reason}`), advice ? el("p", {}, `What to look at: ${advice}`) : null, findings.map(finding)];
-  if (!findings.length && record.verdict === "slow") {
-    return el("article", { class: "finding" }, el("h2", {}, "Unexplained"), el("p", {}, "Below what is expected, and no known cause fits. What was ruled out and what could not be seen is below."));
-  }
-  const first = firstCause(record);
-  return findings.map((found) => finding(found, found.cause === first));
+  const said = reasonSaid(record), advice = adviceOf(record), first = firstCause(record);
+  return [
+    said ? el("p", {}, said) : null,
+    advice ? el("p", {}, `What to look at: ${advice}`) : null,
+    record.verdict === "slow" && !findings.length ? el("article", { class: "finding" }, el("h2", {}, "Unexplained"), el("p", {}, "Below what is expected, and no known cause fits. What was ruled out and what could not be seen is below.")) : null,
+    findings.map((found) => finding(found, found.cause === first)),
+  ];
 }
 
 function finding(found, isFirst) {
-  const role = found.informational ? "for your information" : isFirst === true ? "the cause to cure first" : "follows from it, or adds to it";
+  const role = found.informational ? "for your information" : isFirst ? "the cause to cure first" : "follows from it, or adds to it";
   const button = copyButton("Copy", () => found.remedy, `Copy what to do about ${found.cause}`);
   return el(
     "article",
