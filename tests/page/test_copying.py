@@ -171,6 +171,17 @@ def test_a_run_is_opened_by_its_link_and_copied_as_an_issue(browser: Browser, st
     assert "acme" not in issue
 
 
+def test_a_request_leads_to_its_run(browser: Browser, stage: Stage) -> None:
+    [record] = stage.put(simulated("queued"))
+    put_run(stage, RUN, "acme", "acme")
+    stage.served.proxy.store.add(record | {"run": {"id": RUN, "by": "header", "turn": 2}})
+    browser.open(f"{stage.page}#request/{record['id']}")
+
+    browser.find(f'#view-request a[href="#runs/{RUN}"]').click()
+
+    browser.says("#view-runs h1", "Run acme: slow")
+
+
 def test_focus_stays_where_a_run_goes_on(browser: Browser, stage: Stage) -> None:
     put_run(stage, RUN, "acme", "acme")
     browser.open(f"{stage.page}#runs/{RUN}")

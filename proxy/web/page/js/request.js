@@ -134,6 +134,7 @@ function requestFacts(record) {
   const { timing = {}, tokens = {}, upstream = {} } = record;
   return facts([
     ["ID", record.id],
+    ["Run", record.run ? el("a", { href: `#runs/${encodeURIComponent(record.run.id)}` }, `${record.run.id.slice(0, 8)}, request ${record.run.turn}`) : null],
     ["Engine", [upstream.kind, upstream.version].filter(Boolean).join(" ")],
     ["Address", upstream.url],
     ["Path", record.path],
