@@ -29,6 +29,7 @@ class Screen:
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._is_terminal = self._console.is_terminal
         self._came: Counter[bool] = Counter()  # in this second; slow and failed ones apart
+        self._broke: set[tuple[str, ...]] = set()  # internal errors that were shown, by their line
         self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -46,8 +47,18 @@ class Screen:
         if self._log is not None:
             self._log.event(event, **facts)
         elif event in _WORDS and (self.greeted or event != "engine-found"):
-            for line in _WORDS[event](facts):
+            lines = _WORDS[event](facts)
+            if event == "internal-error" and not self._is_new(lines):
+                return
+            for line in lines:
                 self.say(plain(line))
+
+    def _is_new(self, lines: tuple[str, ...]) -> bool:
+        """Say whether an internal error is the first of its place; the log has all of them."""
+        if lines in self._broke or len(self._broke) >= MAX_LINES:
+            return False
+        self._broke.add(lines)
+        return True
 
     def say(self, text: str) -> None:
         """Show a plain line, or put it on standard error where lines are JSON."""
@@ -90,6 +101,22 @@ def _engine_found(facts: Facts) -> tuple[str, ...]:
 
 def _engine_lost(facts: Facts) -> tuple[str, ...]:
     return (f"engine    {facts.get('url')} does not answer any more",)
+
+
+def _engine_look_failed(facts: Facts) -> tuple[str, ...]:
+    return (
+        f"warning   looking at {facts['engine']} broke ({facts['error']}): a bug of slowtok;",
+        "          what was known of the engine stands",
+    )
+
+
+def _internal_error(facts: Facts) -> tuple[str, ...]:
+    error, at = facts.get("error") or "an error", facts.get("at")
+    where = f" at {at}" if at else ""
+    return (
+        f"warning   something broke: {error}{where} ({facts['logger']});",
+        "          a request that is no HTTP does this too, else it is a bug of slowtok",
+    )
 
 
 def _engine_is_slowtok(facts: Facts) -> tuple[str, ...]:
@@ -140,6 +167,8 @@ def _stopping(facts: Facts) -> tuple[str, ...]:
 _WORDS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "engine-found": _engine_found,
     "engine-lost": _engine_lost,
+    "engine-look-failed": _engine_look_failed,
+    "internal-error": _internal_error,
     "engine-is-slowtok": _engine_is_slowtok,
     "state-shared": _state_shared,
     "sampling-down": _sampling_down,

@@ -311,6 +311,27 @@ def test_screen_shows_what_people_want_to_see(
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
 
 
+def test_screen_shows_an_internal_error_once_for_each_place(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    screen = Screen(json=False)
+    for line in (7, 7, 9):
+        at = f"http_parser.py:{line}"
+        screen.tell("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
+    screen.tell("internal-error", logger="asyncio", error=None, at=None)
+    screen.tell("engine-look-failed", engine="small", error="KeyError")
+    screen.writer.close()
+
+    shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning")]
+    assert shown == [
+        "warning   something broke: BadStatusLine at http_parser.py:7 (aiohttp.server);",
+        "warning   something broke: BadStatusLine at http_parser.py:9 (aiohttp.server);",
+        "warning   something broke: an error (asyncio);",
+        "warning   looking at small broke (KeyError): a bug of slowtok;",
+    ]
+
+
 def show(screen: Screen, *, slow: bool, count: int) -> None:
     shown = FIRING["queued"]() if slow else healthy()
     record = make_record(shown, diagnose(shown))
