@@ -19,11 +19,13 @@ class ServerFacts:
     `started_unix_s` is when its process began. `swa_full` keeps the whole KV cache of layers with a
     sliding window, `checkpoints` is how many states of a sequence are kept to go back to (both of
     llama-server), `cache_block_tokens` what the prefix cache keeps together (vLLM).
+    `through` is the program that started it and passes requests on to it, where that is another.
     `template_habits` is what its chat template does to earlier turns: `thinking`, `tools-last`,
     `clock`; empty where none of these, None where the template is not known.
     """
 
     kind: str = "unknown"
+    through: str | None = None
     name: str | None = None
     url: str | None = None
     version: str | None = None

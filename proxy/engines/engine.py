@@ -14,6 +14,7 @@ from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.engines.counters.activity import ActivityLog
 from slowtok.proxy.engines.counters.scraper import Scraper
 from slowtok.proxy.engines.counters.slots import SlotLog
+from slowtok.proxy.engines.drivers.openai_server import aliases_of
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.engines.probing.facts import Identity, Kind, Probe
 from slowtok.proxy.engines.probing.locality import is_here
@@ -133,7 +134,7 @@ class Engine:
 
     def is_here(self, process: ProcessFacts | None) -> bool | None:
         """Return whether it runs on this machine; `process` is who listens at its port."""
-        return is_here(self.local, process)
+        return is_here(self.local, process, self.last_kind)
 
     def note_runs(self, process: ProcessFacts | None) -> None:
         """Want a look where something else runs than at the last one.
@@ -194,7 +195,9 @@ class Engine:
 
     def lookup(self, model: str | None) -> ModelFacts | None:
         """Return the model that a request means."""
-        found = (self.models.get(name) for name in meant_by(model or ""))
+        loaded = None if model is None else loaded_model(self.probe, model)
+        names = (*meant_by(model or ""), *(() if loaded is None else (loaded.name,)))
+        found = (self.models.get(name) for name in names)
         return next((facts for facts in found if facts), None)
 
     def serving(self, model: str | None) -> ModelFacts:
@@ -222,9 +225,27 @@ class Engine:
         data = self.listed.get(MODELS, {}).get("data")
         for entry in data if isinstance(data, list) else ():
             if isinstance(entry, Mapping):
-                aliases = entry.get("aliases")
-                names = [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
+                names = (entry.get("id"), *aliases_of(entry))
                 yield from (name for name in names if isinstance(name, str))
+
+    def port_of(self, model: str | None) -> int:
+        """Return the port of the engine that runs `model`: one behind its own, where it tells."""
+        loaded = loaded_model(self.probe, model)
+        behind = None if loaded is None or loaded.url is None else URL(loaded.url).port
+        return behind or self.port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Its own port, then those of the engines behind it."""
+        behind = (self.port_of(each.name) for each in self.probe.loaded or ())
+        return tuple(dict.fromkeys((self.port, *behind)))
+
+    def awaits_load(self, model: str | None) -> bool | None:
+        """Say whether a request for `model` has to wait for its load; None where nobody tells."""
+        if self.kind != "llama-swap" or self.probe.loaded is None or not self.serves(model):
+            return None
+        loaded = loaded_model(self.probe, model)
+        return loaded is None or bool(loaded.sleeping)
 
     @property
     def sleeping(self) -> bool | None:

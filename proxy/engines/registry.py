@@ -206,7 +206,8 @@ class Engines:
         `seen` are further fields of the former, as they were at a request.
         """
         engine = self.find(name)
-        return facts_at(engine, None if engine is None else self._process(engine), model, seen)
+        process = None if engine is None else self.process_of(engine, model)
+        return facts_at(engine, process, model, seen)
 
     def note_begin(self, name: str | None, model: str | None = None) -> None:
         """Scrape an engine's counters: a request for `model` is about to be sent to it."""
@@ -218,6 +219,19 @@ class Engines:
             if engine.scraper is None:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)
             engine.scraper.begin()
+
+    def awaits_load(self, name: str | None, model: str | None) -> bool | None:
+        """Say whether a request has to wait until its engine has loaded `model`."""
+        engine = self.find(name)
+        return None if engine is None else engine.awaits_load(model)
+
+    def process_of(self, engine: Engine, model: str | None) -> ProcessFacts | None:
+        """Return the process that runs `model`: one behind the engine's port, where it is seen."""
+        if engine.local is False:
+            return None
+        behind = self._sampler.process(engine.port_of(model))
+        is_seen = behind is not None and behind.pid is not None
+        return behind if is_seen else self._process(engine)
 
     def note_end(
         self, name: str | None, load_s: float | None = None, fingerprint: str | None = None
@@ -256,7 +270,7 @@ class Engines:
 
     def _watch_ports(self) -> None:
         """Have the sampler follow who listens for engines whose address may be this machine's."""
-        self._sampler.watch([e.port for e in self.all if e.local is not False])
+        self._sampler.watch([port for e in self.all if e.local is not False for port in e.ports])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

@@ -41,9 +41,10 @@ def _found(engine: EngineSeen) -> Check:
         )  # fmt: skip
     where = _elsewhere(server.unmapped) if server.local is False else _process(server.pid)
     version = f" {server.version}" if server.version else ""
+    through = f" behind {server.through}" if server.through not in (None, server.kind) else ""
     return Check(
         area="engine", name="found", about=about, state="ok",
-        said=f"{server.kind}{version} at {engine.url}, {where}",
+        said=f"{server.kind}{version}{through} at {engine.url}, {where}",
         numbers=measured(pid=server.pid),
     )  # fmt: skip
 

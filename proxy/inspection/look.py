@@ -145,7 +145,7 @@ def seen_engine(
 ) -> EngineSeen:
     """Return what is known of an engine and its models; samples since `from_s`. Asks nobody."""
     now_s = time.monotonic()
-    listens = sampler.process(engine.port) if engine.local is not False else None
+    listens = engines.process_of(engine, None)
     here = engine.is_here(listens) is not False
     process = listens or ProcessFacts(port=engine.port)
     samples = seen_from(sampler.gpu_window(from_s, now_s), _pids(process)) if here else ()
@@ -162,7 +162,7 @@ def seen_engine(
         server=server_of(None)[0],
         models=tuple(engine.models) or engine.probe.models,
         serving=tuple(_serving(engine, *server_of(name), said) for name in _in_memory(engine)),
-        host=sampler.host_window(engine.port, from_s, now_s) if here else (),
+        host=sampler.host_window(process.port, from_s, now_s) if here else (),
         gpu=samples,
     )
 

@@ -36,6 +36,7 @@ from slowtok.proxy.observe.crowds import (
     while_read,
     while_waiting,
 )
+from slowtok.proxy.observe.loading_lines import without_loading_lines
 from slowtok.proxy.observe.neighbours import count_neighbours, in_flight_at, with_looks
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.sampling.protocol import ProcessFacts
@@ -85,14 +86,15 @@ class CaseBuilder:
         timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device, engine = self._device(), self._engines.find(exchange.engine_name)
         at_send = in_flight_at(exchange.sent_at_s, met)
-        process = None
-        if engine is not None and engine.local is not False:
-            process = self._sampler.process(engine.port)
+        process = None if engine is None else self._engines.process_of(engine, timeline.model)
         is_here = engine is None or engine.is_here(process) is not False
         host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
-        seen = {"slept": exchange.slept, "gpu_indices": used}
+        slept = exchange.awaits_load if exchange.slept is None else exchange.slept
+        seen = {"slept": slept, "gpu_indices": used}
         server, model = facts_at(engine, process, timeline.model, seen)
         activity = None if engine is None else _activity(exchange, engine, timeline)
+        if server.slept and "llama-swap" in (server.through, server.kind):
+            timeline = without_loading_lines(timeline)
         if server.kind == "ollama" and not counts_cached(server.version):
             timeline = _without_cached(timeline)
         choices = exchange.meter.reply.choices if exchange.meter else 1
@@ -184,7 +186,9 @@ class CaseBuilder:
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        host = self._sampler.host_window(None if engine is None else engine.port, begin_s, end_s)
+        own = None if engine is None else engine.port
+        port = own if process is None else process.port
+        host = self._sampler.host_window(port, begin_s, end_s)
         gpu = self._sampler.gpu_window(begin_s, end_s)
         if gpu and process is not None and process.pid is not None:
             gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})

@@ -135,6 +135,7 @@ class Observer:
         if exchange.api is not None:
             self._runs.sent(exchange)
             self._engines.note_begin(exchange.engine_name, exchange.model)
+            exchange.awaits_load = self._engines.awaits_load(exchange.engine_name, exchange.model)
             if self._settling and (before := self._just_ended(exchange.model, KEEP_PER_MODEL)):
                 self._meanwhile.add(partial(self._settle_each, before))
 

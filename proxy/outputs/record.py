@@ -65,7 +65,11 @@ def _request(case: Case) -> dict[str, Any]:
     if timeline.model is not None:
         record["model"] = _text(timeline.model[:MAX_TEXT_CHARS])
     record["upstream"] = _some(
-        name=server.name, kind=server.kind, url=server.url, version=server.version
+        name=server.name,
+        kind=server.kind,
+        through=server.through,
+        url=server.url,
+        version=server.version,
     )
     record["path"] = _text(timeline.path[:MAX_TEXT_CHARS])
     record["stream"] = timeline.stream

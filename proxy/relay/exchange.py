@@ -47,6 +47,7 @@ class Exchange:
     traceparent: str | None = None  # as the engine gets it
     began_trace: bool = False  # the client sent no traceparent: it is ours
     slept: bool | None = None  # the engine had put its model away when the request went to it
+    awaits_load: bool | None = None  # the same of a model that another program starts for it
     clues: Clues | None = None  # what it says of its run and its client
     run: Place | None = None
     prompt: PromptFingerprint | None = None

@@ -32,6 +32,7 @@ _KEPT_APART = (
     "slot",
     "guess",
     "held_bytes",
+    "awaits_load",
 )
 _FIELDS = tuple(f.name for f in fields(Exchange) if f.name not in _KEPT_APART)
 

@@ -24,7 +24,7 @@ def full_case() -> Case:
     expected = replace(
         hosted.envelope, as_configured=Range(low=40.0, high=60.0), because=("a reason",)
     )
-    server = replace(hosted.server, name="main", version="b1-0")
+    server = replace(hosted.server, name="main", version="b1-0", through="llama-swap")
     tokens = Tokens(prompt=240, cached=170, completion=450, drafted=20, accepted=9)
     timed = with_timeline(hosted, tokens=tokens, parse_errors=1, loop_lag_s=0.001)
     timed = with_phases(timed, queue_estimated=True)

@@ -1,11 +1,11 @@
 """The request waited while the engine loaded the model.
 
 Signal:
-The engine reports a load time of a second or more, or it had put the model away before the
-request and the time until prefill began is that long. Only the time to the first token suffers.
-Where the same model was loaded twice or more within ten minutes, the loads before tell why: another
-model came in between, another context length was asked for, the engine started again, or it had
-put the model away.
+The engine reports a load time of a second or more, or the model was not in memory before the
+request (put away, or not started by llama-swap) and the time until prefill began is that long. Only
+the time to the first token suffers. Where the same model was loaded twice or more within ten minutes,
+the loads before tell why: another model came in between, another context length was asked for, the
+engine started again, or it had put the model away.
 
 Not to be confused with:
 - `queued`: the model was there, other requests were in the way.
@@ -120,6 +120,10 @@ def _evidence(case: Case, load_s: float, again: _Reload | None) -> tuple[Evidenc
 
 def _remedy(case: Case) -> str:
     return {
+        "llama-swap": (
+            "In llama-swap's configuration give the model a longer ttl (0 keeps it), load it ahead "
+            "(hooks, on_startup, preload), or put it into a group that is not swapped."
+        ),
         "ollama": (
             "Set OLLAMA_KEEP_ALIVE=-1 (or keep_alive: -1 in the request) and use the same num_ctx "
             "in all clients: another value loads the model again."
@@ -129,7 +133,12 @@ def _remedy(case: Case) -> str:
             "keeps the model between requests."
         ),
         "vllm": "Do not put the engine to sleep (/sleep) between requests.",
-    }.get(case.server.kind, "Keep the model loaded between requests, or load it ahead of them.")
+    }.get(_loader(case), "Keep the model loaded between requests, or load it ahead of them.")
+
+
+def _loader(case: Case) -> str:
+    """Return who decides what is loaded: the engine, or the program that starts it."""
+    return case.server.through or case.server.kind
 
 
 def _reload_of(case: Case) -> _Reload | None:
@@ -186,7 +195,8 @@ def _room_for_both(case: Case, reload: _Reload) -> str:
     keep = {
         "ollama": "set OLLAMA_MAX_LOADED_MODELS=2 and keep_alive: -1",
         "llama-server": "let llama-server keep both (--models-max 2)",
-    }.get(case.server.kind, "let the engine keep both in memory")
+        "llama-swap": "put both into one group with swap: false in llama-swap's configuration",
+    }.get(_loader(case), "let the engine keep both in memory")
     if mine is None or other is None or total is None:
         return f"{keep[0].upper()}{keep[1:]} if both fit; else {one_for_all}."
     sums = f"{mine / GIB:.1f} + {other / GIB:.1f} of {total / GIB:.1f} GiB"

@@ -33,3 +33,11 @@ def model_entries(models: ProbeReply | None) -> Sequence[Mapping[str, Any]]:
     body = None if models is None else models.json
     data = body.get("data") if isinstance(body, dict) else None
     return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+
+
+def aliases_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a model's other names, where llama-server or else where llama-swap puts them."""
+    meta = entry.get("meta")
+    of_swap = meta.get("llamaswap") if isinstance(meta, dict) else None
+    told = entry.get("aliases") or (of_swap.get("aliases") if isinstance(of_swap, dict) else None)
+    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()

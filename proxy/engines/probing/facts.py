@@ -6,7 +6,19 @@ from typing import Literal
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models.loading import Loading
 
-Kind = Literal["llama-server", "vllm", "ollama", "sglang", "lm-studio", "openai", "unknown"]
+Kind = Literal[
+    "llama-server",
+    "vllm",
+    "ollama",
+    "sglang",
+    "lm-studio",
+    "llama-swap",
+    "litellm",
+    "lemonade",
+    "docker-model-runner",
+    "openai",
+    "unknown",
+]
 
 ALL_LAYERS = 999  # what users write for "all"; no model has as many
 
@@ -63,7 +75,8 @@ class Loaded:
     `memory_bytes` are weights, KV cache and buffers; `gpu_bytes` is the part of them on GPUs.
     `argv` is the command line of the process that runs the model, where the engine tells it;
     `flags` is what the engine itself says that it loaded the model with, `model` what it says of
-    the model's geometry.
+    the model's geometry. `kind`, `version` and `url` are those of the engine that runs it, where
+    a program that is no engine itself has started that on this machine.
     """
 
     name: str
@@ -79,6 +92,9 @@ class Loaded:
     flags: Flags | None = None
     model: ModelFacts | None = None
     template_habits: tuple[str, ...] | None = None
+    kind: Kind | None = None
+    version: str | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

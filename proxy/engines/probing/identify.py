@@ -21,12 +21,17 @@ OWNERS: Mapping[str, Kind] = {
     "sglang": "sglang",
     "library": "ollama",
     "organization_owner": "lm-studio",
+    "llama-swap": "llama-swap",
+    "lemonade": "lemonade",
+    "docker": "docker-model-runner",
 }
 VERSION_AT: Mapping[Kind, tuple[str, str]] = {
     "llama-server": ("/props", "build_info"),
     "vllm": ("/version", "version"),
     "ollama": ("/api/version", "version"),
+    "llama-swap": ("/api/version", "version"),
 }
+OF_LITELLM = b"<title>LiteLLM API"  # of its page; its list of models names its providers as owners
 
 
 async def identify(session: aiohttp.ClientSession, base_url: str) -> Identity | None:
@@ -65,6 +70,7 @@ def _kind(replies: Mapping[str, ProbeReply]) -> Kind:
         (_field(replies.get("/lmstudio-greeting"), "lmstudio") is True, "lm-studio"),
         (known is not None, known),
         (_body(replies.get("/")) == b"Ollama is running", "ollama"),
+        (OF_LITELLM in _body(replies.get("/")), "litellm"),
         # Behind a server that hides `Server`, and where an API key guards /v1/models:
         (not owners and _field(replies.get("/props"), "build_info") is not None, "llama-server"),
         (not owners and _is_uvicorn_with_a_version(replies), "vllm"),

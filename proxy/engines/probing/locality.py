@@ -14,10 +14,11 @@ from collections.abc import Collection
 import psutil
 from yarl import URL
 
+from slowtok.proxy.engines.probing.facts import Kind
 from slowtok.proxy.sampling.host.programs import REACH
 from slowtok.proxy.sampling.protocol import ProcessFacts
 
-FARTHER = ("elsewhere", "unknown")
+FARTHER = frozenset({"elsewhere", "unknown"})
 """Reach of forwarders behind which this machine's hardware may not be the engine's."""
 
 
@@ -37,9 +38,12 @@ async def is_local(url: str) -> bool | None:
     return any(is_own(str(address[0]), own) for *_, address in found)
 
 
-def is_here(address_local: bool | None, process: ProcessFacts | None) -> bool | None:
-    """Return whether the engine itself runs here, by its address and by who listens there."""
-    forwards = process is not None and REACH.get(process.unmapped or "") in FARTHER
+def is_here(
+    address_local: bool | None, process: ProcessFacts | None, kind: Kind = "unknown"
+) -> bool | None:
+    """Return whether the engine itself runs here, by its address and by who answers there."""
+    listens = None if process is None else process.unmapped
+    forwards = FARTHER & {REACH.get(listens or ""), REACH.get(kind)}
     return False if forwards else address_local
 
 

@@ -4,6 +4,7 @@ import aiohttp
 
 from slowtok.proxy.engines.drivers import (
     llama_server,
+    llama_swap,
     lm_studio,
     ollama,
     openai_server,
@@ -17,6 +18,7 @@ from slowtok.proxy.sampling.protocol import ProcessFacts
 
 PROBES = {
     "llama-server": llama_server.probe,
+    "llama-swap": llama_swap.probe,
     "ollama": ollama.probe,
     "vllm": vllm.probe,
     "lm-studio": lm_studio.probe,
@@ -42,15 +44,15 @@ def slots_url(
     To be asked only while a request for that model is under way: a llama-server wakes a sleeping
     model for it, also one behind a router. A router is asked so that it loads none.
     """
-    if identity.kind == "llama-server":
-        if probe.loaded is None:
-            return f"{base_url.rstrip('/')}/slots"
-        loaded = loaded_model(probe, model)
-        if loaded is None or loaded.sleeping:
-            return None
-        return f"{base_url.rstrip('/')}/slots?{llama_server.router_query(loaded.name)}"
-    if identity.kind == "ollama" and process is not None:
-        child = ollama_runner_of(process, probe, model)
+    if identity.kind == "llama-server" and probe.loaded is None:
+        return f"{base_url.rstrip('/')}/slots"
+    if identity.kind == "ollama":
+        child = None if process is None else ollama_runner_of(process, probe, model)
         url = None if child is None else runner_url(child)
         return None if url is None else f"{url}/slots"
-    return None
+    loaded = loaded_model(probe, model)
+    if loaded is None or loaded.sleeping:
+        return None
+    if identity.kind == "llama-server":
+        return f"{base_url.rstrip('/')}/slots?{llama_server.router_query(loaded.name)}"
+    return f"{loaded.url}/slots" if loaded.kind == "llama-server" else None

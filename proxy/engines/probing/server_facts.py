@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
+from yarl import URL
+
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.engines.drivers import vllm
 from slowtok.proxy.engines.drivers.llama_flags import parse_flags, with_defaults
@@ -41,16 +43,18 @@ def server_facts(
     loaded = loaded_model(probe, model)
     flags = _flags(identity, probe, process, model)
     asked = flags or Flags()
+    kind, is_behind = _kind(identity, loaded), loaded is not None and loaded.kind is not None
     context_tokens = _context_tokens(probe, loaded, asked)
     slots = (loaded and loaded.slots) or probe.slots or _positive(asked.slots)
     return ServerFacts(
-        kind=identity.kind,
+        kind=kind,
+        through=identity.kind if is_behind else None,
         name=name,
         url=url,
-        version=probe.version or identity.version,
-        local=is_here(local, process),
+        version=loaded.version if loaded and is_behind else probe.version or identity.version,
+        local=is_here(local, process, identity.kind),
         pid=None if process is None else process.pid,
-        unmapped=_unmapped(process, local),
+        unmapped=_unmapped(process, local, identity.kind),
         context_tokens=context_tokens,
         slots=slots,
         gpu_layers=asked.gpu_layers,
@@ -75,7 +79,7 @@ def server_facts(
         prefix_caching=_first(probe.prefix_caching, asked.prefix_caching),
         eager=asked.eager,
         cpu_offload_bytes=asked.cpu_offload_bytes,
-        unified_memory=_unified_memory(identity, process),
+        unified_memory=_unified_memory(kind, process),
         started_unix_s=None if process is None else process.created_unix_s,
         swa_full=asked.swa_full,
         checkpoints=asked.checkpoints,
@@ -144,6 +148,9 @@ def _flags(
     told = probe.flags if loaded is None else loaded.flags
     if told is not None or process is None or not process.cmdline:
         return told
+    if loaded is not None and loaded.kind is not None:
+        runs_it = process.port == URL(loaded.url or "").port
+        return _own_flags(loaded.kind, process) if runs_it else None
     if identity.kind == "ollama":
         return runner_flags(process, ollama_runner_of(process, probe, model))
     return None if probe.loaded is not None else _own_flags(identity.kind, process)
@@ -168,11 +175,16 @@ def _own_flags(kind: Kind, process: ProcessFacts) -> Flags | None:
     return None if silent else with_defaults(flags)
 
 
-def _unmapped(process: ProcessFacts | None, local: bool | None) -> str | None:
+def _kind(identity: Identity, loaded: Loaded | None) -> Kind:
+    """Return which engine runs a model: not the program that only started it."""
+    return identity.kind if loaded is None or loaded.kind is None else loaded.kind
+
+
+def _unmapped(process: ProcessFacts | None, local: bool | None, kind: Kind) -> str | None:
     if local is False:
         return UNMAPPED_REMOTE
-    if is_here(local, process) is False and process is not None:
-        return UNMAPPED_BEHIND.format(process.unmapped)
+    if is_here(local, process, kind) is False:
+        return UNMAPPED_BEHIND.format((process and process.unmapped) or kind)
     return None if process is None else process.unmapped
 
 
@@ -205,13 +217,13 @@ def _speculative(probe: Probe, loaded: Loaded | None, asked: Flags) -> bool | No
     return True if True in said else (False if False in said else None)
 
 
-def _unified_memory(identity: Identity, process: ProcessFacts | None) -> bool | None:
+def _unified_memory(kind: Kind, process: ProcessFacts | None) -> bool | None:
     """Return whether weights may spill into RAM unseen.
 
     An environment without any variable of the engine's is one that could not be read, or a bare
     one: which, is not told.
     """
-    if process is None or identity.kind not in RUN_BY_LLAMA_CPP or not process.environment:
+    if process is None or kind not in RUN_BY_LLAMA_CPP or not process.environment:
         return None
     return UNIFIED_MEMORY in process.environment
 

@@ -28,7 +28,7 @@ def model_file(tmp_path: Path) -> Path:
 
 
 class Recorded:
-    """Replies of real engines: llama.cpp's server (October 2026) and vLLM 0.32."""
+    """Replies of real servers: llama.cpp's (October 2026), vLLM 0.32 and two that stand before."""
 
     def __init__(self, engine: str) -> None:
         self.engine = engine
@@ -51,3 +51,13 @@ def llama_server_reply() -> Recorded:
 @pytest.fixture
 def vllm_reply() -> Recorded:
     return Recorded("vllm-0.32")
+
+
+@pytest.fixture
+def llama_swap_reply() -> Recorded:
+    return Recorded("llama-swap-250")
+
+
+@pytest.fixture
+def litellm_reply() -> Recorded:
+    return Recorded("litellm-1.106")

@@ -103,6 +103,23 @@ FIRING = [
         id="it falls asleep too soon",
     ),
     pytest.param(
+        with_server(with_phases(firing(), load_s=None), through="llama-swap"),
+        4.0,
+        "In llama-swap's configuration give the model a longer ttl",
+        id="llama-swap had not started its engine",
+    ),
+    pytest.param(
+        after(
+            (60.0, "other", None),
+            (120.0, "mine", 4096),
+            kind="llama-server",
+            through="llama-swap",
+        ),
+        4.0,
+        "Both models fit at once (10.0 + 10.0 of 24.0 GiB): put both into one group",
+        id="llama-swap takes one out for the other",
+    ),
+    pytest.param(
         after((400.0, "mine", None), uptime_s=30.0),
         4.0,
         "because the engine was started again",

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from slowtok.proxy.engines.probing.facts import Identity
+from slowtok.proxy.engines.probing.facts import Identity, Kind
 from slowtok.proxy.engines.probing.identify import PATHS, decide, identify
 from slowtok.proxy.engines.probing.reply import ProbeReply
 
@@ -113,6 +113,35 @@ def test_vllm_whose_models_want_a_key(vllm_reply: Recorded) -> None:
     )
     found = decide(replies(v1_models=refused, version=vllm_reply("version")))
     assert found == Identity(kind="vllm", version="0.32.0")
+
+
+def test_llama_swap_is_itself_and_not_the_engine_that_it_starts(llama_swap_reply: Recorded) -> None:
+    found = decide(
+        dict.fromkeys(PATHS, llama_swap_reply("error-unknown-path"))
+        | {
+            "/v1/models": llama_swap_reply("models"),
+            "/props": llama_swap_reply("props"),
+            "/api/version": llama_swap_reply("version"),
+            "/": llama_swap_reply("root"),
+        }
+    )
+    assert found == Identity(kind="llama-swap", version="250")
+
+
+def test_litellm_is_itself_although_its_models_are_openais(litellm_reply: Recorded) -> None:
+    found = decide(
+        dict.fromkeys(PATHS, litellm_reply("error-unknown-path"))
+        | {"/v1/models": litellm_reply("models"), "/": litellm_reply("root")}
+    )
+    assert found == Identity(kind="litellm")
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind"), [("lemonade", "lemonade"), ("docker", "docker-model-runner")]
+)
+def test_programs_that_start_engines_are_not_taken_for_one(owner: str, kind: Kind) -> None:
+    props = says({"build_info": "b1"})  # as from an engine that they pass requests on to
+    assert decide(replies(v1_models=owned_by(owner), props=props)) == Identity(kind=kind)
 
 
 # Ollama, LM Studio and SGLang: written after their sources and clients, not recorded.

@@ -53,5 +53,10 @@ def test_an_engine_behind_a_tunnel_or_a_gateway_is_not_held_against_this_machine
     assert is_here(True, ProcessFacts(port=8080, unmapped=unmapped)) is here
 
 
+def test_a_gateway_that_says_so_itself_needs_no_process_to_be_seen() -> None:
+    assert is_here(True, None, "litellm") is False
+    assert is_here(True, None, "llama-swap") is True  # it starts engines on its own machine
+
+
 def test_where_nobody_was_seen_to_listen_the_address_decides() -> None:
     assert [is_here(said, None) for said in (True, False, None)] == [True, False, None]

@@ -49,6 +49,15 @@ def test_ollama_is_asked_at_the_child_that_runs_the_model() -> None:
     assert slots_url(URL, OLLAMA, probe, process, "other") is None
 
 
+def test_llama_swap_is_never_asked_for_slots_but_the_llama_server_behind_it() -> None:
+    swap, at = Identity(kind="llama-swap"), "http://127.0.0.1:5801"
+    small = Loaded(name="small", aliases=("gpt",), kind="llama-server", url=at)
+    probe = Probe(loaded=(small, Loaded(name="v", kind="vllm", url="http://127.0.0.1:5802")))
+    assert slots_url(URL, swap, probe, None, "gpt") == f"{at}/slots"
+    assert slots_url(URL, swap, probe, None, "v") is None
+    assert slots_url(URL, swap, probe, None, "unloaded") is None
+
+
 @pytest.mark.parametrize(
     ("models", "context_tokens"),
     [

@@ -53,6 +53,28 @@ def test_an_engine_behind_a_gateway_is_somewhere_behind_it() -> None:
     assert facts.unmapped == "litellm listens at its port, and the engine is somewhere behind it"
 
 
+def test_the_engine_behind_llama_swap_is_the_engine() -> None:
+    small = Loaded(
+        name="small", kind="llama-server", version="b11434", url="http://localhost:5801", slots=1,
+        path="/m.gguf",
+    )  # fmt: skip
+    swap, probe = Identity(kind="llama-swap", version="250"), Probe(loaded=(small,))
+    runs_it = ProcessFacts(port=5801, pid=9, cmdline=("llama-server", "-m", "/m.gguf", "-ngl", "7"))
+    facts = server_facts(swap, probe, runs_it, local=True, model="small")
+    assert (facts.kind, facts.version, facts.pid) == ("llama-server", "b11434", 9)
+    assert (facts.through, facts.gpu_layers, facts.slots) == ("llama-swap", 7, 1)
+
+
+def test_the_command_line_of_llama_swap_itself_is_not_the_engines() -> None:
+    small = Loaded(name="small", kind="llama-server", url="http://localhost:5801")
+    starts_it = ProcessFacts(port=8080, pid=8, cmdline=("llama-swap", "--config", "c.yaml"))
+    swap = Identity(kind="llama-swap", version="250")
+    facts = server_facts(swap, Probe(loaded=(small,)), starts_it, local=True, model="small")
+    assert (facts.gpu_layers, facts.kv_type_k) == (None, None)
+    asleep = server_facts(swap, Probe(loaded=()), starts_it, local=True, model="small")
+    assert (asleep.kind, asleep.version) == ("llama-swap", "250")
+
+
 def test_a_wrapper_that_takes_no_options_may_have_set_them_in_code() -> None:
     facts = server_facts(LLAMA_SERVER, ANSWERED, process("python engine.py model.gguf 8080"))
     assert facts.gpu_layers is None
