@@ -174,7 +174,6 @@ class Observer:
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
         loop = asyncio.get_running_loop()
-        self._meanwhile.add(self.publish_all)
         soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
 
     def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:

@@ -16,8 +16,8 @@ MAX_UNREAD_BYTES = 32 * 1024 * 1024
 
 GATHER_S = 0.002
 """What is told waits so long for company: each message on its own wakes the other side up, which
-costs both more than the message. What is asked goes at once, and takes along what waits.
-Heuristic."""
+costs both more than the message. What is asked, and how a request ended, goes at once and takes
+along what waits. Heuristic."""
 
 _LENGTH_BYTES = 4
 
@@ -55,7 +55,11 @@ class Channel(asyncio.Protocol):
         return transport.get_write_buffer_size() > MAX_UNREAD_BYTES
 
     def tell(self, name: str, *said: Any) -> None:
-        """Send a message; nothing happens where the other end is gone."""
+        """Send a message within `GATHER_S`; nothing happens where the other end is gone."""
+        self._send((None, name, said), at_once=False)
+
+    def tell_at_once(self, name: str, *said: Any) -> None:
+        """Send a message that others go by, with what waits."""
         self._send((None, name, said))
 
     def ask(self, name: str, *said: Any) -> asyncio.Future[Any]:
@@ -114,16 +118,16 @@ class Channel(asyncio.Protocol):
             begin = end
         del self._unread[:begin]
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, *, at_once: bool = True) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self._unsent.append(message)
-        loop, is_told = asyncio.get_running_loop(), message[0] is None
-        if is_told and self._flushing is None:
-            self._flushing = loop.call_later(GATHER_S, self._flush)
-        elif not is_told:
+        loop = asyncio.get_running_loop()
+        if at_once:
             self._cancel_flush()
             self._flushing = loop.call_soon(self._flush)
+        elif self._flushing is None:
+            self._flushing = loop.call_later(GATHER_S, self._flush)
 
     def _cancel_flush(self) -> None:
         if self._flushing is not None:

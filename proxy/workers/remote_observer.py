@@ -102,9 +102,9 @@ class RemoteObserver:
             return
         if exchange.request_id in self._diagnosed:
             self._diagnosed.discard(exchange.request_id)
-            self._channel.tell("end_diagnosed", exchange.request_id)
+            self._channel.tell_at_once("end_diagnosed", exchange.request_id)
         else:
-            self._channel.tell("end", self._whole(exchange))
+            self._channel.tell_at_once("end", self._whole(exchange))
 
     def progress(self) -> list[Progress]:
         """Return how far each request is that is at its engine."""

@@ -150,12 +150,12 @@ async def test_workers_that_die_as_they_start(engine: Upstream, tmp_path: Path) 
     env = {"PYTHONPATH": os.pathsep.join((str(tmp_path), *own_path()))}
     async with served(tmp_path, *arguments, env=env) as running:
         await running.address()
+        await until(lambda: len(entries(tmp_path, "worker-died")) >= 2)
 
         assert await running.end() == 0
 
     assert "workers   1 of 2 take clients in\n" in running.out
     died = entries(tmp_path, "worker-died")
-    assert len(died) >= 2
     assert {entry["requests"] for entry in died} == {0}
 
 
