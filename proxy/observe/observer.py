@@ -24,9 +24,10 @@ from slowtok.proxy.observe.abandoned import AbandonedLog
 from slowtok.proxy.observe.case_builder import CaseBuilder
 from slowtok.proxy.observe.crowds import Occupancy
 from slowtok.proxy.observe.neighbours import OccupancyLog
+from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.previous_verdicts import PreviousVerdicts
 from slowtok.proxy.observe.prompt_estimate import PromptEstimates
-from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PRINT_AFTER_S, Prompts, soon
+from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, Prompts
 from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers
@@ -37,7 +38,7 @@ from slowtok.proxy.outputs.sink import Sink, Step, Watcher
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt, parts_of
+from slowtok.proxy.stream.call import PromptFingerprint, parts_of
 
 SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
@@ -95,7 +96,7 @@ class Observer:
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._verdicts = PreviousVerdicts()
-        self._meanwhile = WorkQueue(self.failures, "prompt fingerprint", after_s=PRINT_AFTER_S)
+        self._pending = PendingPrompts(self.failures)
         self._publishing = WorkQueue(self.failures, "diagnosis", after_s=PUBLISH_AFTER_S)
         self.requests = 0
         self.diagnosed = 0
@@ -136,8 +137,6 @@ class Observer:
             self._runs.sent(exchange)
             self._engines.note_begin(exchange.engine_name, exchange.model)
             exchange.awaits_load = self._engines.awaits_load(exchange.engine_name, exchange.model)
-            if self._settling and (before := self._just_ended(exchange.model, KEEP_PER_MODEL)):
-                self._meanwhile.add(partial(self._settle_each, before))
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -150,6 +149,7 @@ class Observer:
         """A request is over, however it ended."""
         now_s = time.monotonic()
         exchange.end(None, now_s)
+        self._pending.take(exchange.request_id)
         if exchange.last_byte_at_s is None:  # it was cut off: nothing has arrived
             try:
                 self.arrived(exchange)
@@ -173,15 +173,17 @@ class Observer:
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
-        loop = asyncio.get_running_loop()
-        soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
+        note = partial(self.note_fingerprint, exchange)
+        self._pending.add(exchange.request_id, said, size_bytes, note)
 
     def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        """Compare a worker's prompt, of which there is the fingerprint, with earlier ones.
+        """Compare a prompt, of which there is the fingerprint, with earlier ones.
 
         Those that have ended are concluded first: one may be of this conversation, or have evicted
         it.
         """
+        if exchange.request_id not in self._live:
+            return  # a large prompt, which took longer than its reply
         self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
         self.publish_all()
         self._compare(exchange, fingerprint)
@@ -209,6 +211,7 @@ class Observer:
         a look at one that has loaded its model anew.
         """
         name = exchange.engine_name
+        self._pending.take(exchange.request_id)
         if exchange.meter is None or not exchange.meter.reply.is_timed:
             await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
         await self._wait("engine look", lambda: self._engines.settled(name, COUNTERS_S))
@@ -230,6 +233,7 @@ class Observer:
 
         Nothing is kept of it: the record that is logged is made when all is there.
         """
+        self._pending.take(exchange.request_id)
         try:
             case = self._cases.case(exchange, self._met(exchange))
             diagnosis = diagnose(case, disabled=self._disabled)
@@ -363,19 +367,8 @@ class Observer:
             self._publishing.add(partial(self._publish, before))
         return self._verdicts.header(exchange.model)
 
-    def _fingerprint(
-        self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """Take the prompt's fingerprint; a large one's in a thread, which must not touch runs."""
-        try:
-            if (fingerprint := fingerprint_prompt(said)) is not None:
-                self._compare(exchange, fingerprint)
-                loop.call_soon_threadsafe(self._runs.fingerprinted, exchange, fingerprint)
-        except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
-            self.failures["prompt fingerprint"] += 1
-
     def _compare(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        """Compare a prompt with earlier ones; that of a large one happens in a thread."""
+        """Keep what a prompt has in common with earlier ones that this engine has served."""
         served_by = _served_by(exchange)
         exchange.prompt = fingerprint
         exchange.parts = parts_of(fingerprint)

@@ -1,19 +1,14 @@
 """The fingerprints of recent prompts, to tell what an engine's prompt cache could have kept."""
 
-import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from slowtok.detectors.case.case import PromptPrefix, Repeat
 from slowtok.proxy.runtime.bounded_map import BoundedMap
-from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.stream.call import PromptFingerprint, common_chars, compare
 
-PRINT_AFTER_S = 0.002  # the request is on its way to the engine before its prompt is looked at
-LARGE_PROMPT_BYTES = 256 * 1024  # a larger one is fingerprint in a thread
 KEEP_PER_MODEL = 32  # conversations that may come in between; heuristic
 COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each
 SHORT_CHARS = 256  # some 64 tokens: what is lost of them costs nothing. Heuristic
@@ -32,13 +27,6 @@ class _Tries(NamedTuple):
     repeat: Repeat
 
 
-def soon(meanwhile: WorkQueue, size_bytes: int, look: Callable[[], object]) -> None:
-    """Let a prompt be looked at a moment later, never in the stream's way."""
-    if size_bytes > LARGE_PROMPT_BYTES:
-        look = partial(asyncio.get_running_loop().run_in_executor, None, look)
-    meanwhile.add(look)
-
-
 class Prompts:
     """Remembers prompts by what served them, as hashes only."""
 
@@ -49,9 +37,7 @@ class Prompts:
 
     def compare(self, served_by: str, new: PromptFingerprint, at_s: float) -> PromptPrefix | None:
         """Compare a prompt with the earlier one of its conversation; None for the first."""
-        fingerprints = tuple(
-            self._fingerprints.get(served_by, ())
-        )  # a long prompt is compared in a thread
+        fingerprints = self._fingerprints.get(served_by, ())
         known = [(at, old) for at, old in reversed(fingerprints) if at_s - at <= MAX_AGE_S]
         if not known:
             return None

@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
-from slowtok.proxy.observe.prompts import PRINT_AFTER_S, soon
 from slowtok.proxy.outputs.headers import server_timing
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.bounded_map import BoundedMap
-from slowtok.proxy.runtime.work_queue import WorkQueue
-from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, packed, progress_of
 
@@ -38,7 +36,7 @@ class RemoteObserver:
         self._previous: BoundedMap[str, str] = BoundedMap(KEEP_MODELS)  # as last told, by model
         self._diagnosed: set[str] = set()  # whole replies of which all has been told
         self.failures: Counter[str] = Counter()
-        self._meanwhile = WorkQueue(self.failures, "prompt fingerprint", after_s=PRINT_AFTER_S)
+        self._prompts = PendingPrompts(self.failures)
 
     def begin(self, exchange: Exchange) -> None:
         """A request has come; while nobody reads what is told, nothing is told of it."""
@@ -61,9 +59,9 @@ class RemoteObserver:
 
     def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
         """Take the prompt's fingerprint here: the prompt itself never leaves this process."""
-        loop = asyncio.get_running_loop()
         if self._knows(exchange):
-            soon(self._meanwhile, size_bytes, partial(self._fingerprint, exchange, said, loop))
+            note = partial(self._channel.tell, "fingerprinted", exchange.request_id)
+            self._prompts.add(exchange.request_id, said, size_bytes, note)
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""
@@ -97,6 +95,7 @@ class RemoteObserver:
     def end(self, exchange: Exchange) -> None:
         """A request is over, however it ended."""
         exchange.end(None, time.monotonic())
+        self._prompts.take(exchange.request_id)
         self._asked.pop(exchange.request_id, None)
         if not self._live.pop(exchange.request_id, None):
             return
@@ -113,6 +112,7 @@ class RemoteObserver:
     async def _concluded(self, name: str, exchange: Exchange, timeout_s: float) -> Any:
         if not self._knows(exchange):
             return None
+        self._prompts.take(exchange.request_id)
         found = await self._answer(self._channel.ask(name, self._whole(exchange)), timeout_s)
         if found is None:
             self.failures[name.replace("_", " ")] += 1
@@ -138,15 +138,3 @@ class RemoteObserver:
 
     def _knows(self, exchange: Exchange) -> bool:
         return exchange.request_id in self._live
-
-    def _fingerprint(
-        self, exchange: Exchange, said: Mapping[str, Any], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """Tell of the fingerprint; in a thread perhaps, which must not write to the channel."""
-        try:
-            if (fingerprint := fingerprint_prompt(said)) is not None:
-                loop.call_soon_threadsafe(
-                    self._channel.tell, "fingerprinted", exchange.request_id, fingerprint
-                )
-        except Exception:  # noqa: BLE001 - without it only one cause cannot be seen
-            self.failures["prompt fingerprint"] += 1

@@ -18,7 +18,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.engines.engine import Engine
-from slowtok.proxy.observe import observer
+from slowtok.proxy.observe import observer, pending_prompts
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
@@ -166,8 +166,7 @@ async def test_sampling_that_breaks_costs_only_its_samples(
 async def test_prompt_that_breaks_costs_only_its_print(
     engine: Upstream, proxy: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "fingerprint_prompt", raising)
-    monkeypatch.setattr(proxy.proxy.observer._meanwhile, "after_s", 0.0)
+    monkeypatch.setattr(pending_prompts, "fingerprint_prompt", raising)
     await client.chat()
     arrived = await engine.next()
     await arrived.answer(EVENTS)
@@ -282,23 +281,6 @@ async def test_reply_that_nobody_waits_for_any_more_is_diagnosed_once(proxy: Ser
     watching.end(another)
 
 
-async def test_only_streams_that_had_ended_before_are_settled_for_the_next(
-    proxy: Served,
-) -> None:
-    watching = proxy.proxy.observer
-    before, mine, after = (generation(name, stream=name != "mine") for name in ("a", "mine", "b"))
-    watching.begin(before)
-    watching.end(before)
-    watching.begin(mine)
-    watching.sent(mine)
-    watching.begin(after)
-    watching.end(after)
-    watching._meanwhile.do_all()
-
-    assert set(watching._settling) == {"b"}  # it waits for its last sample
-    watching.end(mine)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_has_ended_is_concluded_before_the_next_prompt_is_compared(
     proxy: Served, stream: bool
@@ -314,6 +296,19 @@ async def test_what_has_ended_is_concluded_before_the_next_prompt_is_compared(
 
     assert await proxy.proxy.store.get("before", timeout_s=0.0) is not None
     watching.end(mine)
+
+
+async def test_a_prompt_that_is_read_after_its_reply_is_let_go(proxy: Served) -> None:
+    watching = proxy.proxy.observer
+    mine = generation("mine", stream=True)
+    fingerprint = fingerprint_prompt({"messages": [{"role": "user", "content": "hi"}]})
+    assert fingerprint is not None
+    watching.begin(mine)
+    watching.end(mine)
+    watching.note_fingerprint(mine, fingerprint)
+
+    assert mine.prompt is None
+    assert set(watching._settling) == {"mine"}  # it still waits for its last sample
 
 
 async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -> None:

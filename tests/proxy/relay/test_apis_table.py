@@ -74,7 +74,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Baselines, "find", lambda *_: Baseline(decode_tps=DECODE_TPS))
     monkeypatch.setattr(observer, "COUNTERS_S", PATIENCE_S)
     monkeypatch.setattr(observer, "SETTLE_S", PATIENCE_S)
-    monkeypatch.setattr(observer, "PRINT_AFTER_S", 0.0)  # replies are quicker here than that
 
 
 async def drive(

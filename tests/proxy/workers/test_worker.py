@@ -86,3 +86,17 @@ async def test_where_one_engine_answers_nobody_is_asked_for_it(
     await asyncio.sleep(0)
     assert "begin" in main.heard
     assert "choose" not in main.heard
+
+
+async def test_a_prompt_is_told_before_its_reply_is_diagnosed(
+    main_process: tuple[MainProcess, int], engine: Upstream
+) -> None:
+    main, port = main_process
+    client = await connect(port)
+    asked = b'{"model":"small","messages":[{"role":"user","content":"Why is the sky blue?"}]}'
+    await client.ask("POST", "/v1/chat/completions", JSON, body=asked)
+    await (await engine.next()).answer(reply(WHOLE, JSON))
+    await client.reply()
+    client.close()
+
+    assert main.heard.index("fingerprinted") < main.heard.index("diagnose")

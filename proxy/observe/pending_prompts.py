@@ -1,0 +1,63 @@
+"""Prompts whose fingerprints are still to be taken: their requests are sent first."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from slowtok.proxy.runtime.work_queue import WorkQueue
+from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt
+
+AFTER_S = 0.002  # the request is on its way to the engine by then. Heuristic
+LARGE_BYTES = 256 * 1024
+"""A larger body is read in a thread: a prompt of this size takes 2 ms."""
+
+Note = Callable[[PromptFingerprint], object]
+
+
+class PendingPrompts:
+    """Takes the fingerprint of each request's prompt soon, or before the request is concluded.
+
+    A prompt that cannot be read is counted in `failures`; it costs what a comparison with earlier
+    prompts would tell, nothing else.
+    """
+
+    def __init__(self, failures: Counter[str]) -> None:
+        self._failures = failures
+        self._queue = WorkQueue(failures, "prompt fingerprint", after_s=AFTER_S)
+        self._pending: dict[str, Callable[[], None]] = {}
+
+    def add(self, request_id: str, said: Mapping[str, Any], size_bytes: int, note: Note) -> None:
+        """Have `note` called with the fingerprint of what a body says, in the event loop."""
+        read = self._read_in_thread if size_bytes > LARGE_BYTES else self._read
+        self._pending[request_id] = partial(read, said, note)
+        self._queue.add(partial(self.take, request_id))
+
+    def take(self, request_id: str) -> None:
+        """Take the fingerprint of one request's prompt now, if it is still to be taken."""
+        if (read := self._pending.pop(request_id, None)) is not None:
+            read()
+
+    def _read(self, said: Mapping[str, Any], note: Note) -> None:
+        try:
+            if (fingerprint := fingerprint_prompt(said)) is not None:
+                note(fingerprint)
+        except Exception:  # noqa: BLE001 - the request goes on without it
+            self._failures["prompt fingerprint"] += 1
+
+    def _read_in_thread(self, said: Mapping[str, Any], note: Note) -> None:
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(None, fingerprint_prompt, said)
+        reading.add_done_callback(partial(self._read_by_thread, note))
+
+    def _read_by_thread(
+        self, note: Note, reading: "asyncio.Future[PromptFingerprint | None]"
+    ) -> None:
+        if reading.cancelled():
+            return
+        try:
+            if (fingerprint := reading.result()) is not None:
+                note(fingerprint)
+        except Exception:  # noqa: BLE001 - as in _read
+            self._failures["prompt fingerprint"] += 1
