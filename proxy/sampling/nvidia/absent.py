@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from slowtok.proxy.sampling.nvidia import counters, events, fast, gpm, health, mid, processes
+from slowtok.proxy.sampling.nvidia import counters, events, gpm, processes, readings
 from slowtok.proxy.sampling.nvidia.calls import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
@@ -33,15 +33,15 @@ NO_MEMORY_OF_ITS_OWN = "the GPU shares the machine's memory: its driver gives no
 NO_LINK = "the GPU is part of the chip: it has no PCIe link"
 
 OF_GPU = {
-    **fast.FEEDS,
-    **mid.FEEDS,
-    **mid.LINK_FEEDS,
+    **readings.FEEDS,
+    **readings.LIMIT_FEEDS,
+    **readings.LINK_FEEDS,
     **counters.FEEDS,
     **counters.PCIE_FEEDS,
-    **health.FEEDS,
+    **readings.HEALTH_FEEDS,
     **events.FEEDS,
 }
-OF_PART = {**fast.MEMORY_FEEDS, **processes.FEEDS, **gpm.FEEDS}
+OF_PART = {**readings.MEMORY_FEEDS, **processes.FEEDS, **gpm.FEEDS}
 
 
 def explain(
@@ -70,8 +70,8 @@ def rule_out(facts: Values, *, is_wsl: bool) -> dict[str, str]:
     """Return the fields that a GPU or slice of this kind never gives, whatever is asked."""
     found = dict(_rule_out_throttled(facts["driver"]))
     if facts["unified_memory"]:
-        found |= dict.fromkeys(fast.MEMORY_FEEDS, NO_MEMORY_OF_ITS_OWN)
-        found |= dict.fromkeys([*mid.LINK_FEEDS, *counters.PCIE_FEEDS], NO_LINK)
+        found |= dict.fromkeys(readings.MEMORY_FEEDS, NO_MEMORY_OF_ITS_OWN)
+        found |= dict.fromkeys([*readings.LINK_FEEDS, *counters.PCIE_FEEDS], NO_LINK)
     if facts.get("partition_of"):
         found |= dict.fromkeys(["busy_ratio", "memory_busy_ratio"], NOT_FOR_SLICE)
         found |= dict.fromkeys(counters.PCIE_FEEDS, WHOLE_GPU_ONLY)

@@ -3,22 +3,21 @@
 Strategy: when a GPU is lost everything is shut down, reported, and tried again after a pause that
 doubles from 5 to 60 s; a GPU that fails alone is left out while the others go on. A GPU is known
 by its UUID: it keeps its index through all of this, wherever NVML lists it afterwards. While NVML
-does not answer, the kernel's driver says which GPUs there are.
+does not answer, the kernel's driver says which GPUs there are: after an update of the driver NVML
+refuses until the machine was restarted, and so does CUDA to engines that start then.
 """
 
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from slowtok.proxy.sampling.nvidia.calls import LOST, Device, GpuLost, Values
 from slowtok.proxy.sampling.nvidia.counters import LOOK_S
 from slowtok.proxy.sampling.nvidia.events import Xids
 from slowtok.proxy.sampling.nvidia.facts import read_facts
-from slowtok.proxy.sampling.nvidia.indices import Indices
-from slowtok.proxy.sampling.nvidia.kernel import listed_gpus
-from slowtok.proxy.sampling.nvidia.parts import Naming, make_parts
-from slowtok.proxy.sampling.nvidia.watched import WatchedNvidiaGpu
+from slowtok.proxy.sampling.nvidia.watched import Naming, WatchedNvidiaGpu, make_parts
 from slowtok.proxy.sampling.optional_readings import ALL, Extras
 
 STALL_S = 0.1
@@ -29,6 +28,8 @@ HEALTHY_S = 60.0
 """After this long without a loss the next pause is the shortest again. Heuristic."""
 
 LIBRARY_NOT_FOUND = 12
+
+KERNEL_FOLDER = "proc/driver/nvidia/gpus"
 
 
 class NvidiaDevices:
@@ -193,3 +194,67 @@ def _why(error: Any) -> str:
     if error.value == LIBRARY_NOT_FOUND:
         return "NVML library not found"
     return LOST.get(error.value, str(error))
+
+
+class Indices:
+    """By uuid. A whole GPU gets NVML's number where it is free; slices come after all GPUs."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, int] = {}
+        self._slices: dict[str, int] = {}
+        self._listed = 0
+
+    def expect(self, listed: int) -> None:
+        """Note how many whole GPUs the driver lists."""
+        self._listed = max(self._listed, listed)
+
+    def of_gpu(self, uuid: str | None, position: int) -> int:
+        """Return the number of a whole GPU; without a uuid it is known by its position."""
+        taken = {*self._gpus.values(), *self._slices.values()}
+        free = position if position not in taken else self._next()
+        return self._gpus.setdefault(uuid or f"at {position}", free)
+
+    def of_slice(self, uuid: str) -> int:
+        """Return the number of a MIG slice."""
+        return self._slices.setdefault(uuid, self._next())
+
+    def missing(self, present: set[int]) -> list[int]:
+        """Return the whole GPUs that were there once and are not among these."""
+        return sorted(set(self._gpus.values()) - present)
+
+    def _next(self) -> int:
+        return max(self._listed - 1, *self._gpus.values(), *self._slices.values(), -1) + 1
+
+
+def listed_gpus(root: str = "/") -> list[Values] | None:
+    """Return names and addresses by the names of the `GpuFacts` fields; None where none is listed.
+
+    NVML numbers GPUs by their PCI addresses, and so do these.
+    """
+    folder = Path(root, KERNEL_FOLDER)
+    try:
+        addresses = sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return None
+    gpus = []
+    for index, address in enumerate(addresses):
+        said = _read_information(folder / address / "information")
+        gpus.append(
+            {
+                "index": index,
+                "uuid": said.get("GPU UUID"),
+                "name": said.get("Model"),
+                "vendor": "nvidia",
+                "pci_bus_id": address,
+            }
+        )
+    return gpus or None
+
+
+def _read_information(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs if value.strip()}

@@ -13,7 +13,7 @@ from slowtok.proxy.sampling.nvidia.calls import (
     Device,
     Values,
 )
-from slowtok.proxy.sampling.nvidia.fast import MEMORY, ask_memory, watts
+from slowtok.proxy.sampling.nvidia.readings import MEMORY, ask_memory, watts
 
 ARCHITECTURES = {
     2: "Kepler",

@@ -1,14 +1,18 @@
-"""One NVIDIA GPU that answers: its readings by tier, each asked as often as it is worth.
+"""One NVIDIA GPU that answers, and its parts: its readings by tier, each as often as it is worth.
 
 Strategy: each cheap reading is timed when the GPU is opened, and moved to the 1 Hz tier if it
-costs too much. Nothing here counts on the tiers being called regularly.
+costs too much. Nothing here counts on the tiers being called regularly. A part has memory and
+processes of its own: it is the whole GPU, or a MIG slice, which is asked by a handle of its own;
+everything else is known of the whole GPU alone.
 """
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from slowtok.proxy.sampling.nvidia import fast
+from slowtok.proxy.sampling.nvidia import readings
 from slowtok.proxy.sampling.nvidia.absent import absent_fields, rule_out
 from slowtok.proxy.sampling.nvidia.calls import EXPENSIVE_S, Device, GpuLost, Values, cost_s
 from slowtok.proxy.sampling.nvidia.counters import (
@@ -18,25 +22,25 @@ from slowtok.proxy.sampling.nvidia.counters import (
     read_energy,
 )
 from slowtok.proxy.sampling.nvidia.events import Xids
-from slowtok.proxy.sampling.nvidia.facts import read_again
-from slowtok.proxy.sampling.nvidia.health import Health
-from slowtok.proxy.sampling.nvidia.mid import read_link, read_power_limit
-from slowtok.proxy.sampling.nvidia.parts import Part, find_slices
+from slowtok.proxy.sampling.nvidia.facts import read_again, read_slice_facts, read_uuid
+from slowtok.proxy.sampling.nvidia.gpm import DramBusy
+from slowtok.proxy.sampling.nvidia.processes import read_known_processes, read_processes
+from slowtok.proxy.sampling.nvidia.readings import Health, read_link, read_memory, read_power_limit
 from slowtok.proxy.sampling.optional_readings import Extras
 
 Reading = Callable[[Device], Values]
 
 FAST_READINGS: tuple[Reading, ...] = (
-    fast.read_power,
-    fast.read_clocks,
-    fast.read_pstate,
-    fast.read_reasons,
+    readings.read_power,
+    readings.read_clocks,
+    readings.read_pstate,
+    readings.read_reasons,
 )
 """Those of every GPU; `read_busy` and the traffic on the link are not known of slices."""
 
 LEVEL_READINGS: tuple[Reading, ...] = (
-    fast.read_temperature,
-    fast.read_margin,
+    readings.read_temperature,
+    readings.read_margin,
     read_power_limit,
 )
 """What moves slowly enough to be asked at 1 Hz and told with every sample, as memory is."""
@@ -45,6 +49,82 @@ SLOW_TICK_S = 1.0
 
 FACTS_S = 15.0
 """How often limits and facts that failed are asked for again; that takes a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """How processes get their names; `is_hidden` where the driver shows none (WSL2)."""
+
+    process_name: Callable[[int], str | None]
+    is_hidden: bool = False
+
+
+class Part:
+    """The memory, the processes and the memory traffic of one GPU or slice."""
+
+    def __init__(
+        self, device: Device, facts: Values, naming: Naming, parent: Device | None = None
+    ) -> None:
+        self.device = device
+        self.facts = facts
+        self._naming = naming
+        self._dram = DramBusy(device, parent)
+        self._memory = read_memory(device)
+        self._dram.read(device)  # the first sample, so that the next reading has a share
+        if not naming.is_hidden:
+            read_processes(device)  # once, to know whether there is an answer
+
+    def read(self, *, slow_tier: bool, servers: set[int] | None, extras: Extras) -> Values:
+        """Return memory; `slow_tier` asks for it anew, with its traffic and its processes.
+
+        Processes are `extras`.
+        """
+        line: Values = {"index": self.facts["index"]}
+        if slow_tier:
+            self._memory = read_memory(self.device)
+            line |= self._dram.read(self.device)
+        if slow_tier and extras.lists:
+            line["processes"] = self._processes(servers, busy=extras.shares)
+        return line | self._memory
+
+    def read_idle(self, servers: set[int] | None) -> Values:
+        """Return memory and processes alone."""
+        processes = self._processes(servers, busy=False)
+        self._memory = read_memory(self.device)
+        return {"index": self.facts["index"], **self._memory, "processes": processes}
+
+    def close(self) -> None:
+        """Give back what the driver keeps for it."""
+        self._dram.close(self.device)
+
+    def _processes(self, servers: set[int] | None, *, busy: bool) -> list[Values] | None:
+        if self._naming.is_hidden:
+            return None
+        return read_known_processes(self.device, servers, self._naming.process_name, busy=busy)
+
+
+def make_parts(
+    gpu: Device, facts: Values, index_of_slice: Callable[[str], int], naming: Naming
+) -> list[Part]:
+    """Return the slices of a GPU, which stand in its place, or the GPU itself."""
+    parts = []
+    for uuid, handle in find_slices(gpu):
+        device = Device(gpu.nvml, index_of_slice(uuid), handle)
+        parts.append(Part(device, read_slice_facts(device, uuid, facts), naming, parent=gpu))
+    return parts or [Part(gpu, facts, naming)]
+
+
+def find_slices(gpu: Device) -> Iterator[tuple[str, Any]]:
+    """Yield uuid and handle of each slice; none where MIG is off or the GPU cannot be cut."""
+    modes = gpu.ask("nvmlDeviceGetMigMode")
+    if not modes or not modes[0]:
+        return
+    for place in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        # a place without a slice is not found, which is no error
+        handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+        uuid = None if handle is None else read_uuid(Device(gpu.nvml, place, handle))
+        if uuid is not None:
+            yield uuid, handle
 
 
 class WatchedNvidiaGpu:
@@ -67,7 +147,7 @@ class WatchedNvidiaGpu:
         self._absent_seen = -1
         self._facts_at_s = time.monotonic() + FACTS_S
         self._ruled_out = [rule_out(part.facts, is_wsl=is_wsl) for part in parts]
-        for read in (fast.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
+        for read in (readings.read_busy, *FAST_READINGS) if self._is_whole else FAST_READINGS:
             self._add(read)
         if not facts["unified_memory"]:  # there the link and its counters are placeholders
             self._dear.append(read_link)

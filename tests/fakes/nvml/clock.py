@@ -5,10 +5,10 @@ import pytest
 from slowtok.proxy.sampling.nvidia import counters as nvml_counters
 from slowtok.proxy.sampling.nvidia import devices as nvml_devices
 from slowtok.proxy.sampling.nvidia import gpm as nvml_gpm
-from slowtok.proxy.sampling.nvidia import health as nvml_health
+from slowtok.proxy.sampling.nvidia import readings as nvml_readings
 from slowtok.proxy.sampling.nvidia import watched as nvml_watched
 
-MODULES = (nvml_counters, nvml_devices, nvml_gpm, nvml_health, nvml_watched)
+MODULES = (nvml_counters, nvml_devices, nvml_gpm, nvml_readings, nvml_watched)
 
 
 class Clock:

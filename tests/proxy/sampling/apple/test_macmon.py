@@ -16,8 +16,14 @@ import pytest
 
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling.apple import macmon
-from slowtok.proxy.sampling.apple.lines import ABSENT, parse_line, read_facts, read_sample
-from slowtok.proxy.sampling.apple.macmon import Macmon, open_macmon
+from slowtok.proxy.sampling.apple.macmon import (
+    ABSENT,
+    Macmon,
+    open_macmon,
+    parse_line,
+    read_facts,
+    read_sample,
+)
 
 OLD = {
     "all_power": 0.6468324661254883,

@@ -10,12 +10,23 @@ from fakes.nvml import stand_in
 from fakes.nvml.cards import MIB, RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
+from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.sampling.nvidia import calls as nvml_calls
 from slowtok.proxy.sampling.nvidia.counters import LOOK_S
-from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
+from slowtok.proxy.sampling.nvidia.devices import KERNEL_FOLDER, NvidiaDevices, listed_gpus
 from slowtok.proxy.sampling.optional_readings import Extras
 
 NAMES = {7: "llama-server", 8: "Xorg"}
+
+INFORMATION = """\
+Model: \t\t {name}
+IRQ:   \t\t 124
+GPU UUID: \t {uuid}
+Video BIOS: \t 94.02.42.00.b4
+Bus Type: \t PCIe
+Bus Location: \t {address}
+Device Minor: \t 0
+"""
 
 
 @pytest.fixture
@@ -381,3 +392,39 @@ def test_a_loss_between_samples_is_found_by_the_next(script: Script) -> None:
     assert gpus.reason is None
     assert gpus.sample(slow_tier=False, servers=set()) == []
     assert gpus.reason == "GPU 0: GPU is lost"
+
+
+def add(root: Path, address: str, name: str, uuid: str) -> None:
+    folder = root / KERNEL_FOLDER / address
+    folder.mkdir(parents=True)
+    text = INFORMATION.format(name=name, uuid=uuid, address=address)
+    (folder / "information").write_text(text)
+
+
+def test_gpus_are_numbered_by_their_addresses(tmp_path: Path) -> None:
+    add(tmp_path, "0000:41:00.0", "NVIDIA GeForce RTX 3060", "GPU-2")
+    add(tmp_path, "0000:01:00.0", "NVIDIA GeForce RTX 3090", "GPU-1")
+    first, second = listed_gpus(str(tmp_path)) or []
+
+    assert GpuFacts(**first) == GpuFacts(
+        index=0,
+        uuid="GPU-1",
+        name="NVIDIA GeForce RTX 3090",
+        vendor="nvidia",
+        pci_bus_id="0000:01:00.0",
+    )
+    assert (second["index"], second["name"]) == (1, "NVIDIA GeForce RTX 3060")
+
+
+def test_without_the_driver_nothing_is_listed(tmp_path: Path) -> None:
+    assert listed_gpus(str(tmp_path)) is None
+    (tmp_path / KERNEL_FOLDER).mkdir(parents=True)
+    assert listed_gpus(str(tmp_path)) is None
+
+
+def test_a_gpu_that_says_nothing_is_a_gpu_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / KERNEL_FOLDER / "0000:01:00.0").mkdir(parents=True)
+
+    assert listed_gpus(str(tmp_path)) == [
+        {"index": 0, "uuid": None, "name": None, "vendor": "nvidia", "pci_bus_id": "0000:01:00.0"}
+    ]

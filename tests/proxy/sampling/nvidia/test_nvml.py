@@ -1,8 +1,10 @@
 """GPUs as the sampling loop sees them: a driver that hangs costs GPU samples and nothing else."""
 
 import asyncio
+import importlib.util
 import itertools
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,12 +23,24 @@ from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.sampling import hang_guard
 from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.nvidia import devices as nvml_devices
+from slowtok.proxy.sampling.nvidia import nvml
 from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
 from slowtok.proxy.sampling.nvidia.nvml import HUNG
 from slowtok.proxy.sampling.protocol import parse_line
 from slowtok.proxy.sampling.supervisor import Sampler
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
+
+LOOK = """
+from pathlib import Path
+from slowtok.proxy.sampling.nvidia import nvml
+
+nvml.WSL_LIBRARY = Path({path!r})
+gpus = nvml.open_gpus(lambda _: None)
+gpus._patience_s = 10.0
+line, = gpus.sample(slow_tier=True, servers=set())
+print(line["busy_ratio"], line["processes"], gpus.news()["gpus"][0]["absent"]["processes"])
+"""
 
 
 @pytest.fixture
@@ -329,3 +343,45 @@ async def test_the_proxy_has_fresh_samples_while_the_driver_hangs(script: Script
         assert sampler.device().gpus is None
     finally:
         await sampler.stop()
+
+
+def test_wsl_is_told_by_the_library_that_windows_puts_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "WSL_LIBRARY", tmp_path / "libnvidia-ml.so.1")
+    assert not nvml.is_wsl()
+    nvml.load_wsl_library()  # what is not there is no error
+
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"not a library")
+    assert nvml.is_wsl()
+    nvml.load_wsl_library()
+
+
+def test_the_library_is_found_where_the_loader_does_not_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVML_STAND_IN", str(Script(tmp_path / "nvml.txt", RTX_4090).path))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    look = LOOK.format(path=str(stand_in.library()))
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.startswith("0.97 None not available under WSL2")
+
+
+def test_without_a_compiler_of_the_system_the_package_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+
+    assert stand_in.compiler() == (sys.executable, "-m", "ziglang", "cc")
+
+
+def test_without_any_compiler_tests_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(pytest.skip.Exception):
+        stand_in.compiler()

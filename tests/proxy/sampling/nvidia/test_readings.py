@@ -11,7 +11,7 @@ from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia.calls import Device, GpuLost
 from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
-from slowtok.proxy.sampling.nvidia.health import Health, read_licensed
+from slowtok.proxy.sampling.nvidia.readings import Health, read_licensed
 
 HEALTH = {
     "memory_temperature_c": 71,
