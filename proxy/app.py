@@ -34,10 +34,10 @@ from slowtok.proxy.outputs.metrics.metrics import Metrics
 from slowtok.proxy.outputs.metrics.snapshot import WINDOW_S, EngineNow, Now, gpus_now
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.record_ring import RecordRing
-from slowtok.proxy.outputs.series_store import SeriesStore
+from slowtok.proxy.outputs.series import SeriesStore
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
-from slowtok.proxy.runs.key import run_key
+from slowtok.proxy.runs.book import run_key
 from slowtok.proxy.runs.log import newest_records
 from slowtok.proxy.runtime.loop_lag import LoopLag
 from slowtok.proxy.runtime.utc import utc_text
@@ -51,8 +51,7 @@ from slowtok.proxy.server.self_test import can_tap
 from slowtok.proxy.server.server import Server
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.web.api import ApiPages, OwnCost
-from slowtok.proxy.web.fit_status import fit_status
-from slowtok.proxy.web.host_status import host_now
+from slowtok.proxy.web.status import fit_status, host_now
 
 IDLE_RATIO = 0.25  # of the cores busy: nearly all bandwidth is free; heuristic
 IDLE_WINDOW_S = 10.0  # idle sampling writes every few seconds

@@ -60,7 +60,7 @@ WRONG_WAYS = (  # imports that no contract of import-linter may let by, from eac
     ("proxy.cli.found", "proxy.__main__"),
     ("proxy.app", "proxy.cli.found"),
     ("proxy.workers.wire", "proxy.app"),
-    ("proxy.workers.pages", "proxy.web.api"),
+    ("proxy.workers.remote", "proxy.web.api"),
     ("proxy.server.edge", "proxy.workers.wire"),
     ("proxy.observe.crowds", "proxy.server.edge"),
     ("proxy.observe.neighbours", "proxy.inspection.seen"),

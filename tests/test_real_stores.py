@@ -33,13 +33,14 @@ from slowtok.proxy.history.baselines import Baselines
 from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.peers import Peers
-from slowtok.proxy.history.peers.rows import pack, unpack
 from slowtok.proxy.history.peers.store import (
     LIMIT_S,
     MAX_CARDS,
     Store,
     in_words,
     open_store,
+    pack,
+    unpack,
 )
 from slowtok.proxy.history.rates import LearnedRate
 

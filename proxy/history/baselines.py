@@ -7,7 +7,7 @@ counter of the driver, teaches no health. All rates, slow ones too, whatever the
 last week gave: a machine that was always slow has no baseline, and its past stays visible all the
 same. What the running engine gave a moment ago, whatever the verdict, is the second reference.
 
-Where machines share what they learn (`past.shared`), healthy rates of others with the same card
+Where machines share what they learn (`peers`), healthy rates of others with the same card
 stand in until this one has enough of its own. They are held to the same physics.
 
 A rate follows the context by the ratio of what first principles expect now and expected then; one
@@ -26,7 +26,6 @@ from slowtok.detectors.case.case import Baseline, Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
-from slowtok.proxy.history import summary
 from slowtok.proxy.history.keys import (
     ALONE,
     BaselineKey,
@@ -43,7 +42,7 @@ from slowtok.proxy.history.keys import (
 from slowtok.proxy.history.learned_store import LearnedStore
 from slowtok.proxy.history.peers.peer_key import alike, is_on_gpu
 from slowtok.proxy.history.peers.peers import Peers
-from slowtok.proxy.history.rates import DAY_S, KEEP_S, LearnedRate
+from slowtok.proxy.history.rates import DAY_S, KEEP_S, LearnedRate, day_rows, setup_row
 from slowtok.proxy.history.recent import NOT_KNOWN, Recent
 from slowtok.proxy.runtime.version import own_version
 
@@ -162,12 +161,12 @@ class Baselines:
 
     def summary(self) -> list[dict[str, object]]:
         """Return a row for each setup, the one that learned last first (`past.summary.row`)."""
-        return [summary.row(setup, rates) for setup, rates in self._newest_first()]
+        return [setup_row(setup, rates) for setup, rates in self._newest_first()]
 
     def by_day(self) -> list[dict[str, object]]:
         """Return a row for each day of each setup (`past.summary.day_rows`)."""
         found = self._newest_first()
-        return [row for setup, rates in found for row in summary.day_rows(setup, rates)]
+        return [row for setup, rates in found for row in day_rows(setup, rates)]
 
     def _newest_first(self) -> Iterator[tuple[BaselineKey, Sequence[LearnedRate]]]:
         rates = self._kept.rates

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from slowtok.proxy.http.errors import error_response
 from slowtok.proxy.http.request import ClientRequest
-from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.http.response import ClientReply, error_response
 
 FIELDS = ("authorization", "x-api-key", "api-key")  # where clients put a key: OpenAI's, two others
 OPEN_PATH = "/slowtok/health"  # for those who watch over the process and have no key

@@ -1,6 +1,7 @@
 """A reply to a client: the head is what it is given, and no field is put in unasked but the date.
 
 aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before.
+The proxy's own errors are such replies too, in the shape that OpenAI clients understand.
 """
 
 import time
@@ -9,7 +10,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from aiohttp import ClientConnectionResetError, HttpVersion10, HttpVersion11
+import orjson
+from aiohttp import ClientConnectionResetError, HttpVersion10, HttpVersion11, web
 from multidict import CIMultiDict
 
 from slowtok.proxy.http import headers as fields
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 
 _BODILESS = frozenset({204, 304})  # an interim reply never passes
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+WHAT_TO_CHECK = {
+    "no-engine": "start llama-server, vLLM or Ollama, or name one with --upstream URL",
+    "upstream-refused": "is the engine running, and is this its address? (slowtok --upstream URL)",
+    "upstream-error": "did the engine crash or restart? its own log says more",
+    "timeout": "is the machine reachable, and does a firewall drop the connection?",
+    "overloaded": "raise the limit of open files (ulimit -n), or set max_connections lower; where "
+    "memory was the limit, raise max_held_bytes",
+}
+"""What to look at, by how a request was cut short: what its error reply has said, too."""
 
 
 class ClientReply:
@@ -129,3 +142,25 @@ class ClientReply:
 @lru_cache(1)
 def _date(unix_s: int) -> str:
     return formatdate(unix_s, usegmt=True)
+
+
+def error_response(status: int, message: str, code: str) -> ClientReply:
+    """Return an OpenAI-style JSON error. `message` says what failed and what to check.
+
+    A 503 of ours is over soon: it asks to come back in a second.
+    """
+    body = {"error": {"message": message, "type": "slowtok_error", "param": None, "code": code}}
+    fields = CIMultiDict({"Content-Type": "application/json; charset=utf-8"})
+    if status == 503:
+        fields["Retry-After"] = "1"
+    return ClientReply(status, fields, orjson.dumps(body))
+
+
+def error_page(status: int, message: str, code: str) -> web.Response:
+    """Return the same for one of the proxy's own pages, which aiohttp sends."""
+    return as_page(error_response(status, message, code))
+
+
+def as_page(reply: ClientReply) -> web.Response:
+    """Return a whole reply as one of aiohttp's."""
+    return web.Response(status=reply.status, headers=reply.headers, body=reply.body)

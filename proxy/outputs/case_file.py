@@ -1,4 +1,4 @@
-"""Case files: a case as JSON, with the record that was made of it. Written and read here.
+"""Case files, written and read: a case as JSON, with the record that was made of it.
 
 The format is docs/case-files.md: the fields of `Case`, and beside them `recorded`, which says what
 the slowtok that wrote the file made of the case. A file holds one case, or one case a line.
@@ -9,15 +9,21 @@ field of a newer slowtok is left out and named, because a bug report must not be
 
 import dataclasses
 import itertools
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from slowtok.detectors.case.case import SCHEMA, Case
+from slowtok.detectors.case.finding import Diagnosis
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
+from slowtok.proxy.runtime.version import own_version
 
 # Ten minutes of samples of eight GPUs are about 60 MB; twice that is no case. Heuristic.
 MAX_CASE_BYTES = 128 * 2**20
@@ -25,6 +31,8 @@ MAX_BAD_LINES = 5  # with no case among them it is some other file; heuristic
 RECORDED = "recorded"
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 4096
+
+MAX_QUEUED_CASES = 100  # each holds its samples: up to a few hundred KiB
 
 
 class CaseError(ValueError):
@@ -195,3 +203,36 @@ def _unknown(raw: Any, read: Any, prefix: str = "") -> Iterator[str]:
                 yield path
             elif isinstance(value, (dict, list)):
                 yield from _unknown(value, getattr(read, name), path)
+
+
+class Recorder:
+    """Writes one JSON file a request, readable by its owner only; holds no prompt and no key.
+
+    Raises:
+        OSError: the directory cannot be made, or no file can be made in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._version = own_version()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+        self.writer = BackgroundWriter(self._write, max_queued=MAX_QUEUED_CASES)
+
+    def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
+        """Write the case of a diagnosed request."""
+        if diagnosis is not None:
+            self.writer.write((case, record))
+
+    def _write(self, item: tuple[Case, dict[str, Any]]) -> None:
+        case, record = item
+        content = dump_case(case, record, self._version)
+        path = self._directory / f"{case.timeline.request_id}.json"  # an ID of our own making
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:  # the disk is full: half a case is none
+            path.unlink(missing_ok=True)
+            raise

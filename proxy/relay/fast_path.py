@@ -1,24 +1,31 @@
 """The fast way of a stream: what a read from the engine brings goes out in the callback it came in.
 
 Between two tokens nothing has to be decided. So a tap stands before the protocol of the engine's
-connection, lets it take the HTTP apart as ever, and writes what comes out of it at once.
-Waking a task for each token would cost a future and a walk through every coroutine from the server
-down. A read that is nothing but whole chunks need not be taken apart: it goes out as it came.
+connection, lets it take the HTTP apart as ever, and writes what comes out of it at once. Waking a
+task for each token would cost a future and a walk through every coroutine from the server down. A
+read that is nothing but whole chunks need not be taken apart: it goes out as it came. Only what no
+two readers could take for different things passes for such: a size is plain, written without a
+sign, a zero before it or an extension, and the chunk is exactly as long.
 
 A tap ends by itself at whatever is out of the ordinary: the end of the reply, an error, a client
 that hung up or is behind. The relay's loop sees to that, as it would without a tap.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.whole_chunks import strip_chunk_framing
 from slowtok.proxy.upstream.fair_reads import SLICE_BYTES
 from slowtok.proxy.upstream.reply import EngineReply
+
+_SIZE_LINE = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,7}\r\n")
+_LONGEST = 10  # of the size's line
+_KEPT_LINES = 1024  # a stream's chunks are of few sizes
 
 
 class FlowControl(Protocol):
@@ -171,3 +178,26 @@ class FastPath(asyncio.Protocol):
 
 def _chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+def strip_chunk_framing(read: bytes) -> bytes:
+    """Return what the chunks in `read` hold; nothing where it is not exactly whole chunks.
+
+    The last chunk, which is empty, is none of them.
+    """
+    pieces = []
+    at = 0
+    while at < len(read):
+        begin = read.find(b"\n", at, at + _LONGEST) + 1
+        end = begin + _size(read[at:begin])
+        at = end + 2
+        if end == begin or read[end:at] != b"\r\n":
+            return b""
+        pieces.append(read[begin:end])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+@lru_cache(_KEPT_LINES)
+def _size(line: bytes) -> int:
+    """Return the size that a line tells; 0 where it is anything but a size."""
+    return int(line, 16) if _SIZE_LINE.fullmatch(line) else 0

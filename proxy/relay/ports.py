@@ -1,7 +1,7 @@
 """The relay's two interfaces: engines to ask, and an observer to tell.
 
 In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
-observing process (workers/remote_engines.py, workers/remote_observer.py).
+observing process (workers/remote.py).
 """
 
 from collections import Counter

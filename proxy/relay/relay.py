@@ -17,11 +17,10 @@ import orjson
 from multidict import CIMultiDict
 
 from slowtok.proxy.engines.routing import model_named
-from slowtok.proxy.http import headers, ids
+from slowtok.proxy.http import headers
 from slowtok.proxy.http.api_key import client_keys
-from slowtok.proxy.http.errors import error_response
 from slowtok.proxy.http.request import ClientRequest
-from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.http.run_clues import clues_of
 from slowtok.proxy.relay.assembled import as_document, assemble
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
@@ -33,10 +32,9 @@ from slowtok.proxy.relay.rewritten import Reshaped, break_off
 from slowtok.proxy.relay.safe_observer import SafeObserver
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.stream.annotate import mode_of
-from slowtok.proxy.stream.answer_limit import max_tokens_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
-from slowtok.proxy.stream.call import Call
+from slowtok.proxy.stream.call import Call, max_tokens_of
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.rewrite import Reshaping, make_reshaping
 from slowtok.proxy.stream.usage import ask_for_usage
@@ -81,7 +79,7 @@ class Relay:
         """Relay one request. Cancelled when the client goes away."""
         now_s = time.time()
         exchange = Exchange(
-            request_id=ids.make_request_id(now_s),
+            request_id=headers.make_request_id(now_s),
             method=request.method,
             path=request.path,
             started_unix_s=now_s,
@@ -122,7 +120,7 @@ class Relay:
         outgoing = headers.to_upstream(
             request.fields,
             request_id=exchange.request_id,
-            traceparent=ids.make_traceparent(recorded=self._records_traces),
+            traceparent=headers.make_traceparent(recorded=self._records_traces),
             own=request.own_fields,
         )
         exchange.caller_id = outgoing["X-Request-Id"]

@@ -5,16 +5,20 @@ run that a client names goes on under the same id after a restart; what is known
 is what the log tells.
 """
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from slowtok.proxy.http.run_clues import By, Clues, shown_name
 from slowtok.proxy.runs.chain import Chain, Continuation, EarlierRequest, How, Messages
 from slowtok.proxy.runtime.bounded_map import BoundedMap
+from slowtok.proxy.runtime.state_dir import replace_file
 
 KEEP_RUNS = 1024
 KEEP_ALIASES = 8192  # foreign ids, as hashes, that lead to a run
@@ -26,6 +30,8 @@ one each time. Heuristic."""
 
 KEY_BYTES = 32
 _NAMED: frozenset[By] = frozenset({"header", "url"})
+
+KEY_FILE = "runs.key"
 
 
 class Place(NamedTuple):
@@ -291,3 +297,19 @@ class Book:
 
 def _trace_of(clues: Clues) -> str | None:
     return next((said for by, said in clues.ids if by == "trace"), None)
+
+
+def run_key(state_dir: Path) -> bytes:
+    """Return the key of a state directory, drawn at the first call.
+
+    One that cannot be kept holds for this process alone: runs begin anew after a restart.
+    """
+    path = state_dir / KEY_FILE
+    with contextlib.suppress(OSError):
+        kept = path.read_bytes()
+        if len(kept) == KEY_BYTES:
+            return kept
+    drawn = os.urandom(KEY_BYTES)
+    with contextlib.suppress(OSError):
+        replace_file(path, drawn)
+    return drawn

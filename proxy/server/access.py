@@ -8,10 +8,9 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
 from slowtok.proxy.http import api_key
-from slowtok.proxy.http.errors import as_page, error_response
 from slowtok.proxy.http.headers import allow_page
 from slowtok.proxy.http.request import ClientRequest
-from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.http.response import ClientReply, as_page, error_response
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.server import origins
 from slowtok.proxy.server.listener import ConnectionLimiter

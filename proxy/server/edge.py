@@ -13,9 +13,8 @@ from aiohttp import web
 
 from slowtok.proxy.http.aiohttp_private import Runner, is_no_http
 from slowtok.proxy.http.connection import ClientServer
-from slowtok.proxy.http.errors import error_response
 from slowtok.proxy.http.request import ClientRequest
-from slowtok.proxy.http.response import ClientReply
+from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.ports import EngineDirectory, RequestObserver
 from slowtok.proxy.relay.relay import Relay

@@ -4,10 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slowtok.proxy.stream.assemble import Parts
-from slowtok.proxy.stream.assemble_chunks import Chunks
-from slowtok.proxy.stream.assemble_message import MessageAssembler
-from slowtok.proxy.stream.assemble_response import Response
+from slowtok.proxy.stream.assemble import Chunks, MessageAssembler, Parts, Response
 from slowtok.proxy.stream.dialects import (
     anthropic,
     llama_server,

@@ -1,4 +1,4 @@
-"""Reads a request's JSON body: model, streaming, and the prompt's fingerprint.
+"""Reads a request's JSON body: model, streaming, limits, and the prompt's fingerprint.
 
 The prompt itself is never kept: a `PromptFingerprint` holds hashes of its blocks and pieces. They
 are Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process.
@@ -279,3 +279,17 @@ def _block_at(index: int) -> tuple[int, int]:
     if index < fine:
         return index * FINE_BLOCK_CHARS, FINE_BLOCK_CHARS
     return FINE_CHARS + (index - fine) * COARSE_BLOCK_CHARS, COARSE_BLOCK_CHARS
+
+
+def max_tokens_of(call: Call) -> int | None:
+    """Return how many tokens its answer has at most; None where the call sets no limit.
+
+    Of several limits the largest is taken: engines differ in which one counts. Several answers at
+    once share no limit, and limits below 1 mean none.
+    """
+    if call.said.get("n") not in (None, 1):
+        return None
+    options = call.said.get("options")
+    places = (call.said, options if isinstance(options, dict) else {})
+    given = [place.get(name) for place in places for name in call.api.limits]
+    return max((limit for limit in given if type(limit) is int and limit > 0), default=None)

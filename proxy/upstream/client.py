@@ -7,8 +7,8 @@ from typing import cast
 
 import aiohttp
 
-from slowtok.proxy.http.errors import WHAT_TO_CHECK
 from slowtok.proxy.http.headers import Headers
+from slowtok.proxy.http.response import WHAT_TO_CHECK
 from slowtok.proxy.upstream.connection import (
     MAX_HEAD_BYTES,
     READ_BUFFER_BYTES,

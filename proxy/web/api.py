@@ -10,12 +10,12 @@ import orjson
 import psutil
 from aiohttp import web
 
-from slowtok.proxy.http.errors import error_page
+from slowtok.proxy.http.response import error_page
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics.metrics import Metrics
 from slowtok.proxy.outputs.metrics.snapshot import Now
 from slowtok.proxy.outputs.record_ring import RecordRing
-from slowtok.proxy.outputs.series_store import SeriesStore
+from slowtok.proxy.outputs.series import SeriesStore
 from slowtok.proxy.runs.ledger import MAX_LISTED as MAX_RUNS
 from slowtok.proxy.web.page.serve import Page
 

@@ -17,10 +17,9 @@ from fakes.records import full_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.outputs import series_store
+from slowtok.proxy.outputs import series as series_module
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.outputs.series import MAX_BINS, MAX_POINTS, series
-from slowtok.proxy.outputs.series_store import SeriesStore
+from slowtok.proxy.outputs.series import MAX_BINS, MAX_POINTS, SeriesStore, series
 
 HOT = 0x40
 
@@ -153,7 +152,7 @@ def put(store: SeriesStore, of: Case) -> str:
 
 def kept_bytes(of: Case) -> int:
     """What one series takes, compressed."""
-    return len(zlib.compress(orjson.dumps(series(of)), series_store.FASTEST))
+    return len(zlib.compress(orjson.dumps(series(of)), series_module.FASTEST))
 
 
 def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
@@ -191,7 +190,7 @@ def test_short_ones_are_kept_by_number_and_told_when_asked_for() -> None:
 
 
 def test_few_are_kept_unwritten_and_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series_store, "MAX_UNWRITTEN", 2)
+    monkeypatch.setattr(series_module, "MAX_UNWRITTEN", 2)
     size = kept_bytes(short("short 0"))
     store = SeriesStore(9, max_bytes=int(2.5 * size))
 

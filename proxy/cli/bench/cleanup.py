@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.runtime.state_lock import NAME, claimed
+from slowtok.proxy.runtime.state_dir import CLAIM_FILE, claimed
 
 
 @contextlib.contextmanager
@@ -28,9 +28,9 @@ def no_empty_traces(settings: Settings) -> Iterator[None]:
 
 def _take_away(state: Path) -> None:
     with contextlib.suppress(OSError):
-        if [one.name for one in state.iterdir()] != [NAME]:
+        if [one.name for one in state.iterdir()] != [CLAIM_FILE]:
             return
         with claimed(state, "nobody") as other:
             if other is None:
-                (state / NAME).unlink()
+                (state / CLAIM_FILE).unlink()
                 state.rmdir()

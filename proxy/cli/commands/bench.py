@@ -39,7 +39,7 @@ from slowtok.proxy.cli.render.console import plain
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.examine import examine
 from slowtok.proxy.inspection.look import take_look
-from slowtok.proxy.runtime.state_file import replace_file
+from slowtok.proxy.runtime.state_dir import replace_file
 
 DONE, FAILED, USAGE, NO_ENGINE = 0, 1, 2, 3
 KEPT = "bench.json"

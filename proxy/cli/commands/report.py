@@ -23,7 +23,7 @@ from slowtok.proxy.cli.report.period import BadPeriod, Period, period_between
 from slowtok.proxy.cli.report.summary import summarise
 from slowtok.proxy.cli.report.tally import Tally
 from slowtok.proxy.runtime.log_files import LogFile, lines, open_log
-from slowtok.proxy.runtime.state_file import replace_file
+from slowtok.proxy.runtime.state_dir import replace_file
 
 DONE, FAILED, USAGE, NO_LOG = 0, 1, 2, 3
 STEP_BYTES = 1_000_000  # between two moves of the bar

@@ -23,7 +23,7 @@ from slowtok.proxy.cli.render.console import (
 )
 from slowtok.proxy.cli.render.gpu_text import gpu_line
 from slowtok.proxy.cli.render.hanging import hanging
-from slowtok.proxy.http.errors import WHAT_TO_CHECK
+from slowtok.proxy.http.response import WHAT_TO_CHECK
 
 
 def explanation(record: Record) -> RenderableType:

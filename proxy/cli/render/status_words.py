@@ -102,7 +102,7 @@ def sampling_words(sampling: Facts, *, has_gpus: bool) -> Iterator[str]:
 
 
 def learned_words(row: Facts) -> str:
-    """Return what was learned of a setup (`proxy/history/summary.py`)."""
+    """Return what was learned of a setup (`proxy/history/rates.py`)."""
     parts = [f"{row.get('count', 0):,} of {row.get('seen', row.get('count', 0)):,} healthy"]
     if row.get("median_tps") is not None:
         parts[0] += f" at {number(row['median_tps'])} tokens/s"

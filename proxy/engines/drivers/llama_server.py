@@ -6,6 +6,7 @@ from falling asleep. A router loads the model that `?model=` names, also for a G
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -14,13 +15,36 @@ import aiohttp
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers.llama_flags import parse_flags
-from slowtok.proxy.engines.models.template_habits import habits_of
 from slowtok.proxy.engines.probing.facts import Loaded, Probe
 from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 __all__ = ["is_sleeping", "parse_flags", "probe", "read_probe", "router_query"]
 
 IN_MEMORY = frozenset({"loaded", "sleeping"})
+
+HABITS = {
+    "thinking": re.compile(
+        r"last_query_index|(?:split|rsplit)\(\s*['\"]</think>|not\s+loop\.last[^%]*think|"
+        r"future_final_message|last_tool_call\.name\s+is\s+none.{0,400}analysis",
+        re.DOTALL,
+    ),
+    "tools-last": re.compile(
+        r"(?:loop\.last|messages\s*\|\s*length|messages\[-1\]|user_messages\[-1\])"
+        r"[^%]{0,200}%\}.{0,400}AVAILABLE_TOOLS",
+        re.DOTALL,
+    ),
+    "clock": re.compile(r"strftime_now"),
+}
+"""How a chat template treats earlier turns, by what its text has. The text is the model's, not a
+user's; still only the habits found in it are kept.
+
+- `thinking`: thoughts are left out of earlier turns (Qwen3 and its successors compare with the last
+  question's place, DeepSeek's and others split at the closing tag).
+- `tools-last`: the tools, or the system's word, stand before the last question (Mistral's).
+- `clock`: the date is written into the prompt (Llama 3.1 and later, gpt-oss).
+
+Sources: the templates in the repositories of these models; QwenLM/Qwen3#1826.
+"""
 
 
 async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
@@ -144,3 +168,10 @@ def _dict(value: Any) -> Mapping[str, Any]:
 
 def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
+
+
+def habits_of(template: object) -> tuple[str, ...] | None:
+    """Return what a template does to earlier turns; None where there is no text of one."""
+    if not isinstance(template, str) or not template:
+        return None
+    return tuple([habit for habit, pattern in HABITS.items() if pattern.search(template)])

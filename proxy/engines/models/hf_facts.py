@@ -11,7 +11,7 @@ Exit status 1 and one line on stderr when the folder cannot be read.
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,25 @@ import orjson
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models import hf_config, safetensors_facts
 from slowtok.proxy.engines.models.hf_config import Config
-from slowtok.proxy.engines.models.loaded_weights import as_loaded, is_quantised
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading, unknown_because
-from slowtok.proxy.engines.models.safetensors_facts import SafetensorsTensor
+from slowtok.proxy.engines.models.safetensors_facts import (
+    ADDED,
+    EMBEDDING,
+    EXPERTS,
+    LOOK_UPS,
+    OUTPUT,
+    ROUTER,
+    SafetensorsTensor,
+)
 from slowtok.proxy.engines.probing.facts_process import print_facts
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 # A second copy of the weights in Mistral's own layout; loaders of this format pass it over.
 SECOND_COPY = "consolidated"
+
+PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
+NO_WEIGHTS = frozenset({"BOOL", "I64"})
 
 
 def read(folder: Path, loading: Loading = AS_IN_THE_FILES) -> ModelFacts:
@@ -119,3 +129,46 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def is_quantised(tensors: Iterable[SafetensorsTensor]) -> bool:
+    """Say whether any matrix of a checkpoint is; masks and positions beside them are none."""
+    return any(
+        tensor.dimensions > 1
+        and tensor.type_name not in PLAIN | NO_WEIGHTS
+        and not tensor.name.endswith("bias")
+        for tensor in tensors
+    )
+
+
+def as_loaded(
+    tensors: Iterable[SafetensorsTensor], asked: Loading, *, quantised: bool
+) -> list[SafetensorsTensor]:
+    """Return the tensors with the sizes that they have once loaded.
+
+    `quantised` says that the checkpoint already was: then only its plain tensors are cast.
+    """
+    return [replace(t, size_bytes=_size_bytes(t, asked, quantised)) for t in tensors]
+
+
+def _size_bytes(tensor: SafetensorsTensor, asked: Loading, quantised: bool) -> int:
+    if tensor.type_name not in PLAIN or ADDED.search(tensor.name):
+        return tensor.size_bytes
+    bits = None if quantised else _online_bits(tensor, asked)
+    return round(tensor.elements * (bits or asked.plain_bits) / 8)
+
+
+def _online_bits(tensor: SafetensorsTensor, asked: Loading) -> float | None:
+    """Return the bits that loading makes of a weight, None where it stays plain.
+
+    Norms, biases, routers and convolutions are no linear layers for these methods, nor are
+    embeddings and the output matrix (vLLM: `get_quant_method` of online/base.py goes by
+    `LinearBase` and `RoutedExperts`; SGLang: by `LinearBase` and `FusedMoE`).
+    """
+    name = tensor.name
+    if tensor.dimensions < 2 or name.endswith("bias") or "conv1d" in name:
+        return None
+    if EXPERTS.search(name):
+        return asked.expert_bits
+    beside = any(kind.search(name) for kind in (EMBEDDING, LOOK_UPS, OUTPUT, ROUTER))
+    return None if beside else asked.linear_bits

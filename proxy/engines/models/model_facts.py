@@ -15,7 +15,7 @@ import orjson
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
-from slowtok.proxy.runtime.state_file import replace_file
+from slowtok.proxy.runtime.state_dir import replace_file
 
 READER = "slowtok.proxy.engines.models.gguf_facts"
 FOLDER_READER = "slowtok.proxy.engines.models.hf_facts"

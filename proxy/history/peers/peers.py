@@ -1,6 +1,6 @@
 """Rates of other machines with the same card, and the rates that this one tells them.
 
-Strategy: this machine's own rates stay where they always were (`past.kept`). The store holds one
+Strategy: this machine's own rates stay where they always were (`LearnedStore`). The store holds one
 small row for each card and setup, which only that card's machine writes, so that nobody waits for
 anybody. A thread reads and writes; a request only looks at what is there already, and leaves word
 of what it would have liked to know. While the store is away the last known rows are used, and what
@@ -15,10 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.history.peers import rows
 from slowtok.proxy.history.peers.breaker import Breaker
 from slowtok.proxy.history.peers.peer_key import PeerKey
-from slowtok.proxy.history.peers.store import Store, extra_of, in_words, open_store, shown
+from slowtok.proxy.history.peers.store import (
+    MAX_OF_A_CARD,
+    Store,
+    extra_of,
+    in_words,
+    open_store,
+    pack,
+    shown,
+    unpack,
+)
 from slowtok.proxy.history.rates import LearnedRate
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
@@ -86,7 +94,7 @@ class Peers:
     def tell(self, place: PeerKey, rates: Sequence[LearnedRate]) -> None:
         """Let the others know this card's newest healthy rates of a setup."""
         with self._lock:
-            self._unsent[place] = tuple(rates[-rows.MAX_OF_A_CARD :])
+            self._unsent[place] = tuple(rates[-MAX_OF_A_CARD:])
             self._nudged.set()
 
     def status(self) -> dict[str, Any]:
@@ -165,7 +173,7 @@ class Peers:
     def _send(self, place: PeerKey, rates: tuple[LearnedRate, ...]) -> None:
         """Write a card's row: its newest rates, also those from before this machine's state."""
         known = {rate.at_unix_s: rate for rate in (*self._ask(place).mine, *rates)}
-        row = rows.pack(known.values())
+        row = pack(known.values())
         self._store.write(place, row, at_unix_s=max(known))
         self._writes += 1
         with self._lock:
@@ -191,7 +199,7 @@ class Peers:
 
     def _unpacked(self, row: bytes, now_unix_s: float) -> tuple[LearnedRate, ...]:
         try:
-            return rows.unpack(row, now_unix_s=now_unix_s)
+            return unpack(row, now_unix_s=now_unix_s)
         except ValueError:
             self._unreadable += 1
             return ()

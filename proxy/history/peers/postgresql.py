@@ -9,8 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from slowtok.proxy.history.peers.peer_key import PeerKey
-from slowtok.proxy.history.peers.rows import MAX_ROW_BYTES
-from slowtok.proxy.history.peers.store import LIMIT_S, MAX_CARDS
+from slowtok.proxy.history.peers.store import LIMIT_S, MAX_CARDS, MAX_ROW_BYTES
 from slowtok.proxy.history.rates import KEEP_S
 
 PRUNE_EVERY = 500  # rows written

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import orjson
 
 from slowtok.detectors.case.value import value
-from slowtok.proxy.runtime.state_file import replace_file
+from slowtok.proxy.runtime.state_dir import replace_file
 from slowtok.proxy.sampling.host.redaction import keyless
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling.host.ram_bandwidth")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from slowtok.proxy.http.errors import error_page
+from slowtok.proxy.http.response import error_page
 
 FOLDER = Path(__file__).parent
 TYPES = {

@@ -1,7 +1,7 @@
 """One list of what cuts a request short; what the proxy knows of it is the same."""
 
 from slowtok.detectors.case.ending import CUT_SHORT
-from slowtok.proxy.http.errors import WHAT_TO_CHECK
+from slowtok.proxy.http.response import WHAT_TO_CHECK
 from slowtok.proxy.outputs.labels import ENDINGS
 
 

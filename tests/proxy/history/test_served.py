@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fakes.cases import healthy, with_server, with_timeline, with_tokens
-from slowtok.proxy.history.served import MAX_PROCESSES, Before, Served
+from slowtok.proxy.history.history import MAX_PROCESSES, Before, Served
 
 SHORT, LONG = healthy(), with_tokens(healthy(), prompt=9000, cached=0)
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import aiohttp
 
 from slowtok.detectors.case.ending import CUT_SHORT
-from slowtok.proxy.http.errors import WHAT_TO_CHECK, error_response
+from slowtok.proxy.http.response import WHAT_TO_CHECK, error_response
 from slowtok.proxy.upstream.client import _error_for, no_engine
 from slowtok.proxy.web.page.serve import FOLDER
 

@@ -1,7 +1,7 @@
 import re
 import uuid
 
-from slowtok.proxy.http.ids import make_request_id, make_traceparent
+from slowtok.proxy.http.headers import make_request_id, make_traceparent
 
 
 def test_request_id_is_a_uuid7_of_its_time() -> None:

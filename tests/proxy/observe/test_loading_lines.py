@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from fakes.cases import healthy
 from slowtok.detectors.case.case import EngineTimings, Timeline
-from slowtok.proxy.observe.loading_lines import without_loading_lines
+from slowtok.proxy.observe.case_builder import without_loading_lines
 
 LINES_S = (10.0, 10.1, 11.0)  # llama-swap's own, from the moment the request came
 TOKENS_S = (14.0, 14.5, 15.0)

@@ -13,8 +13,7 @@ import pytest
 
 from fakes.cases import healthy, with_timeline
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.outputs.case_file import parse_case
-from slowtok.proxy.outputs.recorder import Recorder
+from slowtok.proxy.outputs.case_file import Recorder, parse_case
 
 
 def recorded(directory: Path, *, judged: bool = True) -> Recorder:
@@ -81,7 +80,7 @@ def test_full_disk_is_counted_and_leaves_no_half_case(tmp_path: Path) -> None:
         "import resource, signal, sys; from pathlib import Path\n"
         "from fakes.cases import healthy\n"
         "from slowtok.detectors.diagnosis.diagnose import diagnose\n"
-        "from slowtok.proxy.outputs.recorder import Recorder\n"
+        "from slowtok.proxy.outputs.case_file import Recorder\n"
         "recorder = Recorder(Path(sys.argv[1]))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

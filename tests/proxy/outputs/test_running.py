@@ -9,7 +9,7 @@ from slowtok.proxy.outputs.running import running, running_entry, stage
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.web.host_status import host_now
+from slowtok.proxy.web.status import host_now
 
 CHAT = find_api("POST", "/v1/chat/completions")
 assert CHAT is not None

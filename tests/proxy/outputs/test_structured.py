@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.proxy.outputs.structured import (
+from slowtok.proxy.outputs.headers import (
     MAX_STRING_CHARS,
     bare,
     decimal,

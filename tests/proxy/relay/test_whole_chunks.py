@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.wire import LAST_CHUNK, chunk
-from slowtok.proxy.relay.whole_chunks import strip_chunk_framing
+from slowtok.proxy.relay.fast_path import strip_chunk_framing
 
 LARGE = b"a" * 70_000
 

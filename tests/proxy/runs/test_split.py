@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.run_records import run_turn
-from slowtok.proxy.runs.split import segments, split
+from slowtok.proxy.runs.account import segments, split
 from slowtok.proxy.runs.turn import Turn
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.proxy.runtime.state_file import replace_file
+from slowtok.proxy.runtime.state_dir import replace_file
 
 
 def test_it_is_made_with_its_directory_for_its_owner_only(tmp_path: Path) -> None:

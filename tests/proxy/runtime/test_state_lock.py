@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.proxy.runtime.state_lock import claimed
+from slowtok.proxy.runtime.state_dir import claimed
 
 
 def test_nobody_else(tmp_path: Path) -> None:

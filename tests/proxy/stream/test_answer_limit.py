@@ -3,9 +3,8 @@
 import orjson
 import pytest
 
-from slowtok.proxy.stream.answer_limit import max_tokens_of
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import read_call
+from slowtok.proxy.stream.call import max_tokens_of, read_call
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.completion import Completion
 
 from fakes import recordings
-from slowtok.proxy.stream.assemble import Assembler, ask_for_stream
-from slowtok.proxy.stream.assemble_chunks import Chunks
+from slowtok.proxy.stream.assemble import Assembler, Chunks, ask_for_stream
 
 CHATS = [name for name in recordings.names("*chat-stream*") if name != "vllm-0.32.chat-stream-tool"]
 # Its reports of progress repeat the role, which openai-python strings together.

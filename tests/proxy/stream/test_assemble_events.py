@@ -17,9 +17,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from fakes import recordings
-from slowtok.proxy.stream.assemble import Assembler, Parts
-from slowtok.proxy.stream.assemble_message import MessageAssembler
-from slowtok.proxy.stream.assemble_response import Response
+from slowtok.proxy.stream.assemble import Assembler, MessageAssembler, Parts, Response
 
 MESSAGES, RESPONSES = recordings.names("*messages-stream"), recordings.names("*responses-stream")
 ANTHROPIC: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)

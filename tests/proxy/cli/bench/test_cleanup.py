@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.config.settings import Settings, load
 from slowtok.proxy.cli.bench.cleanup import no_empty_traces
-from slowtok.proxy.runtime.state_lock import NAME, claimed
+from slowtok.proxy.runtime.state_dir import CLAIM_FILE, claimed
 
 
 def settings(state: Path) -> Settings:
@@ -33,7 +33,7 @@ def test_a_log_with_something_in_it_stays(tmp_path: Path) -> None:
         serve(state, "{}\n")
 
     assert (state / "log.jsonl").read_text("utf-8") == "{}\n"
-    assert (state / NAME).exists()
+    assert (state / CLAIM_FILE).exists()
 
 
 def test_what_was_there_stays(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_directory_that_somebody_else_uses_by_now_stays(tmp_path: Path) -> Non
         other = claimed(state, "another")
         other.__enter__()
     try:
-        assert (state / NAME).exists()
+        assert (state / CLAIM_FILE).exists()
     finally:
         other.__exit__(None, None, None)
 

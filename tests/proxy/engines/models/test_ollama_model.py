@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.proxy.engines.models.ollama_model import read_model
+from slowtok.proxy.engines.drivers.ollama import read_model
 from slowtok.proxy.engines.probing.reply import ProbeReply
 
 ENTRY = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.proxy.engines.models.template_habits import habits_of
+from slowtok.proxy.engines.drivers.llama_server import habits_of
 
 QWEN = """
 {%- if loop.index0 > ns.last_query_index %}{{- '<think>' + reasoning_content }}{%- endif %}

@@ -9,7 +9,7 @@ from fakes.stores import Clock, Memory, peers_at
 from slowtok.proxy.history.peers import peers as module
 from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.peers import MAX_PLACES, REFRESH_S, Told
-from slowtok.proxy.history.peers.rows import MAX_OF_A_CARD, pack, unpack
+from slowtok.proxy.history.peers.store import MAX_OF_A_CARD, pack, unpack
 
 MINE, THEIRS = PeerKey(setup="s", card="mine"), PeerKey(setup="s", card="theirs")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.learning import DAY_S, NOW_UNIX_S, rate
-from slowtok.proxy.history.peers.rows import FUTURE_S, MAX_OF_A_CARD, MAX_ROW_BYTES, pack, unpack
+from slowtok.proxy.history.peers.store import FUTURE_S, MAX_OF_A_CARD, MAX_ROW_BYTES, pack, unpack
 from slowtok.proxy.history.rates import LearnedRate
 
 

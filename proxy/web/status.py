@@ -1,18 +1,32 @@
-"""Whether loaded models fit, for /slowtok/status: the doctor's words and numbers. Pure.
+"""Parts of /slowtok/status: whether loaded models fit, and the host's newest readings. Pure.
 
-Without traffic there is no case that a detector could judge; the doctor's check needs none.
+Whether models fit is said with the doctor's words and numbers: without traffic there is no case
+that a detector could judge, and the doctor's check needs none.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from slowtok.detectors.analysis.vram import newest_split
-from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample, HostSample
 from slowtok.detectors.expectation.footprint import context_that_fits, footprint, reserved_tokens
 from slowtok.proxy.inspection.memory import check_memory
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 from slowtok.proxy.outputs.record import known
+
+SHOWN = (
+    "cpu_cores",
+    "cpu_busy_cores",
+    "cpu_mhz",
+    "available_bytes",
+    "server_cpu_cores",
+    "server_run_delay_cores",
+    "server_throttled_ratio",
+    "psi_cpu_some_ratio",
+    "psi_io_full_ratio",
+    "psi_memory_full_ratio",
+)
 
 
 def fit_status(seen: Seen, engine: EngineSeen) -> list[dict[str, Any]]:
@@ -54,3 +68,10 @@ def _usable_bytes(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Itera
         room = newest_split(samples)
         if room is not None and not gpu.unified_memory:
             yield room.usable_bytes
+
+
+def host_now(samples: Sequence[HostSample]) -> dict[str, Any]:
+    """Return the newest value of each reading; empty where there is no sample."""
+    rows = [asdict(sample) for sample in reversed(samples[-3:])]
+    newest = {name: next((r[name] for r in rows if r[name] is not None), None) for name in SHOWN}
+    return {name: value for name, value in newest.items() if value is not None}

@@ -1,27 +1,37 @@
-"""The observer, as a worker sees it: each step is told to the observing process, which concludes.
+"""The observer and the engines, as a worker sees them: another process looks on, and it is told.
 
-What a client waits for is asked, and awaited only so long; without an answer the reply goes out
-without it. Tokens are counted here: only four times a second is told how far each request is.
+Each step of a request is told to the observing process, which concludes, and which chooses among
+several engines. What a client waits for is asked, and awaited only so long; without an answer the
+reply goes out without it. Tokens are counted here: only four times a second is told how far each
+request is.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from slowtok.proxy.engines.routing import MODEL_LISTS
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
 from slowtok.proxy.outputs.headers import server_timing
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.workers.channel import Channel
-from slowtok.proxy.workers.wire import Progress, packed, progress_of
+from slowtok.proxy.workers.wire import Progress, RemoteDirectory, RemoteEngine, packed, progress_of
 
 HEAD_S = 0.05  # that the head of a stream may wait which is alone; asked long before, it is there
 WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
 RECORD_S = 0.5  # that the end of a stream may wait for its record
+
+CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; heuristic
+KEEP_CHOSEN = 64
+LIST_S = 30.0  # as long as it may wait for the engines' own lists
+
+
 # All of them are heuristic.
 
 
@@ -138,3 +148,56 @@ class RemoteObserver:
 
     def _knows(self, exchange: Exchange) -> bool:
         return exchange.request_id in self._live
+
+
+class RemoteEngines:
+    """A `EngineDirectory`. Where one engine answers nobody is asked; else the observing process is.
+
+    What it chose last stands where it does not answer.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.known = RemoteDirectory()  # until it is told
+        self._chosen: BoundedMap[tuple[str | None, str], RemoteEngine] = BoundedMap(KEEP_CHOSEN)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several engines to choose from."""
+        return self.known.several
+
+    @property
+    def looked_at(self) -> str:
+        """Where engines were looked for, for messages."""
+        return self.known.looked_at
+
+    async def choose(
+        self, model: str | None, path: str, keys: Mapping[str, str]
+    ) -> RemoteEngine | None:
+        """Return the engine for a request, None where there is none."""
+        if self.known.only is not None:
+            return self.known.only
+        before = self._chosen.get((model, path))
+        if before is not None and self._channel.is_silent:
+            return before
+        asked = self._channel.ask("choose", model, path, dict(keys))
+        chosen: RemoteEngine | None = await self._channel.answer(asked, CHOOSE_S)
+        if chosen is None:
+            return before
+        self._chosen[model, path] = chosen
+        return chosen
+
+    async def merged_list(
+        self, method: str, path: str, keys: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
+        """Return the list of models of several engines; None where the request is for one."""
+        if not self.several or method != "GET" or path not in MODEL_LISTS:
+            return None
+        asked = self._channel.ask("merged_list", method, path, dict(keys))
+        merged: Mapping[str, Any] | None = await self._channel.answer(asked, LIST_S)
+        return merged
+
+    def lose(self, name: str) -> None:
+        """Take note that an engine refused a request: the next one asks again."""
+        self.known = replace(self.known, only=None)
+        self._channel.tell("lose", name)

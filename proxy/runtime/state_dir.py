@@ -1,7 +1,7 @@
-"""Detects another slowtok with the same state directory, which is told and not forbidden.
+"""The state directory: files in it are replaced as a whole, and another slowtok in it is noticed.
 
-Both can run: the database takes several writers. But two processes that rotate one log lose lines,
-and what one learns the other knows only when it starts again.
+That is told and not forbidden. Both can run: the database takes several writers. But two processes
+that rotate one log lose lines, and what one learns the other knows only when it starts again.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-NAME = "in-use"
+CLAIM_FILE = "in-use"
 MAX_CHARS = 200
 
 
@@ -27,7 +27,7 @@ def claimed(directory: Path, who: str) -> Iterator[str | None]:
     with contextlib.ExitStack() as opened:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(directory / NAME, os.O_RDWR | os.O_CREAT, 0o600)
+            file = os.open(directory / CLAIM_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
             yield None
             return
@@ -51,3 +51,16 @@ def _is_ours(file: int) -> bool:
     except OSError:  # a file system without locks: not known, so nobody is accused
         return True
     return True
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` beside `path` and move it there; a crash leaves the old file.
+
+    Raises:
+        OSError: the disk is full, or the directory cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    unfinished = path.with_suffix(".new")
+    unfinished.touch(mode=0o600)
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
