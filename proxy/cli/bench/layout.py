@@ -11,8 +11,9 @@ from slowtok.proxy.cli.bench.advice import AdviceStep
 from slowtok.proxy.cli.bench.comparison import CauseChange, Change, Difference
 from slowtok.proxy.cli.bench.figures import Figure, Run
 from slowtok.proxy.cli.bench.result import Result
-from slowtok.proxy.cli.render.console import VERDICT_STYLES, number, plain, seconds
+from slowtok.proxy.cli.render.console import VERDICT_STYLES, plain
 from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.units import GIB, number, seconds
 
 OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red", "unknown": "yellow"}
 NO_NOISE = "one run each: what is noise is not known"
@@ -30,7 +31,7 @@ def head(result: Result, where: str) -> Text:
     engine, model = result.setup.get("engine", {}), result.setup.get("model", {})
     build = " ".join(str(engine[k]) for k in ("kind", "version") if engine.get(k)) or "engine"
     size = model.get("file_bytes")
-    facts = [model.get("quantisation"), size and f"{size / 2**30:.2f} GiB"]
+    facts = [model.get("quantisation"), size and f"{size / GIB:.2f} GiB"]
     said = ", ".join(str(fact) for fact in facts if fact)
     text = Text(plain(result.model), "bold")
     text.append(plain(f"{f' ({said})' if said else ''} on {build}, through {where}"), "not bold")

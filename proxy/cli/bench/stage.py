@@ -1,11 +1,12 @@
 """The slowtok that a benchmark is sent to: the one that runs, or one of its own for the time."""
 
 import asyncio
+import contextlib
 import difflib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 import aiohttp
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.cli.bench.cleanup import no_empty_traces
 from slowtok.proxy.cli.demo.children import free_port, last_words, run_child
 from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.own_page import NotThere, own_address, read_page
+from slowtok.proxy.runtime.state_dir import CLAIM_FILE, claimed
 
 START_S = 10.0
 ENGINE_S = 10.0
@@ -209,3 +210,31 @@ def _can_judge(status: Status) -> bool:
 async def _swallow(child: asyncio.subprocess.Process) -> None:
     while child.stdout is not None and await child.stdout.read(1 << 16):
         pass
+
+
+@contextlib.contextmanager
+def no_empty_traces(settings: Settings) -> Iterator[None]:
+    """Take an empty log away again, and a state directory with nothing else in it.
+
+    What was there before the block stays, and so does what somebody else uses by now.
+    """
+    state, log = settings.state_path, settings.log_path
+    had_state, had_log = state.exists(), log is None or log.exists()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if log is not None and not had_log and not log.stat().st_size:
+                log.unlink()
+        if not had_state:
+            _take_away(state)
+
+
+def _take_away(state: Path) -> None:
+    with contextlib.suppress(OSError):
+        if [one.name for one in state.iterdir()] != [CLAIM_FILE]:
+            return
+        with claimed(state, "nobody") as other:
+            if other is None:
+                (state / CLAIM_FILE).unlink()
+                state.rmdir()

@@ -24,8 +24,14 @@ from slowtok.proxy.cli.bench.comparison import (
 from slowtok.proxy.cli.bench.figures import figures_of
 from slowtok.proxy.cli.bench.measure import measure, pace_of
 from slowtok.proxy.cli.bench.protocol import STANDARD_RUNS, STANDARD_TOKENS, Protocol, warm_up
-from slowtok.proxy.cli.bench.result import NOT_TOLD, BadResult, Result, read_result
-from slowtok.proxy.cli.bench.setup import engine_of, setup_of
+from slowtok.proxy.cli.bench.result import (
+    NOT_TOLD,
+    BadResult,
+    Result,
+    engine_of,
+    read_result,
+    setup_of,
+)
 from slowtok.proxy.cli.bench.stage import (
     BenchError,
     BenchModelError,

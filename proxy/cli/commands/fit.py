@@ -3,22 +3,27 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 import orjson
+import psutil
 from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
-from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.comparison import others, side_by_side, side_by_side_json
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
-from slowtok.proxy.cli.fit.present import look_at_machine
 from slowtok.proxy.cli.found import running_at, with_state_of
+from slowtok.proxy.inspection.look import NOT_LOOKED, POLL_S, READY_S
+from slowtok.proxy.sampling.host.ram import kept_bytes_per_s
+from slowtok.proxy.sampling.supervisor import Sampler
 
 DONE, FAILED, USAGE = 0, 1, 2
 
@@ -77,4 +82,29 @@ def _present(settings: Settings, asked: FitOptions) -> DeviceFacts | None:
         device,
         ram_bandwidth_bytes_per_s=found.ram_bytes_per_s,
         ram_bandwidth_source=found.ram_source,
+    )
+
+
+async def look_at_machine(state_path: Path) -> DeviceFacts:
+    """Look at this machine once through the sampling process; without GPUs where none was seen.
+
+    Nothing runs on a GPU, and the bandwidth of RAM is only read where `slowtok serve` has kept it.
+    """
+    sampler = Sampler()
+    try:
+        await sampler.start()
+        sampler.set_active(True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_S):
+                while sampler.status()["gpu_unavailable"] == NOT_LOOKED:  # noqa: ASYNC110 - as in doctor
+                    await asyncio.sleep(POLL_S)
+        device = sampler.device()
+    finally:
+        await sampler.stop()
+    kept = kept_bytes_per_s(state_path)
+    return replace(
+        device,
+        ram_bandwidth_bytes_per_s=kept,
+        ram_bandwidth_source="measured" if kept else None,
+        ram_bytes=device.ram_bytes or psutil.virtual_memory().total,
     )

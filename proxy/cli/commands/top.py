@@ -1,6 +1,10 @@
 """`slowtok top`: what runs now, how fast against what is expected, and what the machine does."""
 
+import contextlib
+import select
 import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -12,14 +16,16 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.top.frame import MAX_RECENT, frame
-from slowtok.proxy.cli.top.keys import single_keys
+from slowtok.proxy.cli.render.top import MAX_RECENT, frame
 
 DONE, FAILED = 0, 1
 KEYS = "q ends"
 END_KEYS = ("q", "Q", "\x04", "\x1b")
 RECORDS = f"requests?limit={4 * MAX_RECENT}"  # some merely passed through
 _ODD_SHAPE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+Pause = Callable[[float], str]
+"""Waits so many seconds at most; returns the key that was pressed, empty without."""
 
 
 def run_top(settings: Settings, *, once: bool, interval_s: float) -> int:
@@ -83,3 +89,33 @@ def _as_json(status: dict[str, Any], records: list[dict[str, Any]]) -> dict[str,
     names = ("version", "listen", "running", "gpus", "host", "counts")
     now = {name: status[name] for name in names if name in status}
     return {"event": "top", "schema": 1, **now, "recent": records[:MAX_RECENT]}
+
+
+@contextlib.contextmanager
+def single_keys() -> Iterator[Pause]:
+    """Take keys as they are pressed, and give the terminal back as it was.
+
+    Where standard input is no terminal, or on Windows, there are none: Ctrl-C ends it.
+    """
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield _without_keys
+        return
+    import termios  # noqa: PLC0415 - not on Windows
+    import tty  # noqa: PLC0415 - not on Windows
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield _with_keys
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _without_keys(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+def _with_keys(seconds: float) -> str:
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return sys.stdin.read(1) if ready else ""

@@ -9,14 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.cli.demo.shots import NORMAL, UNEXPLAINED, Outcome
-from slowtok.proxy.cli.render.console import (
-    VERDICT_STYLES,
-    Record,
-    named,
-    plain,
-    seconds,
-)
+from slowtok.proxy.cli.render.console import VERDICT_STYLES, Record, named, plain
 from slowtok.proxy.cli.render.explanation import explanation
+from slowtok.proxy.cli.render.units import seconds
 
 MIN_CAUSES = 2
 CONTENTION = "host-contention"

@@ -30,7 +30,7 @@ from slowtok.proxy.cli.demo.stage import (
     set_stage,
     why_elsewhere,
 )
-from slowtok.proxy.cli.render.hanging import counted
+from slowtok.proxy.cli.render.units import counted
 
 BUSY_PER_CORE = 2
 BUSY_S = 6.0  # then the rest of the answer comes at full speed: the demo's time is bounded

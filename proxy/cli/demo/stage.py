@@ -24,6 +24,7 @@ from slowtok.proxy.cli.demo.children import (
 from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.demo.show import Show
 from slowtok.proxy.cli.port_holder import holder_of
+from slowtok.proxy.cli.render.units import MIB
 
 SLOTS = 2
 CONTEXT_TOKENS = 12_288  # half of it for each slot
@@ -75,7 +76,7 @@ async def set_stage(
         with show.waiting("starting llama-server"):
             engine_url, engine = await stack.enter_async_context(_engine(show, logs))
         took_s = time.monotonic() - began_at_s
-        size = f"{show.model.stat().st_size / 2**20:.0f} MiB"
+        size = f"{show.model.stat().st_size / MIB:.0f} MiB"
         show.say(f"llama-server at {engine_url} in {took_s:.1f} s: {show.model_name}, {size}")
         log = logs / "proxy.log"
         with show.waiting("starting slowtok"):

@@ -21,6 +21,7 @@ from slowtok.detectors.expectation.assumed_model import (
     bits_of,
     completed_live,
 )
+from slowtok.detectors.expectation.footprint import GIB
 from slowtok.detectors.expectation.published import ENGINES, Published, facts_of
 from slowtok.detectors.expectation.reads import KV_RATIO
 
@@ -29,7 +30,6 @@ KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
 NO_GPU = frozenset({"cpu", "none"})
 MAX_NAMES = 4
 USUAL_CONTEXT_TOKENS = 4096
-GIB = 2**30
 
 SOLD_AS = {
     "dgx spark": "NVIDIA GB10",

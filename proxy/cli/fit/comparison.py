@@ -13,7 +13,8 @@ from slowtok.proxy.cli.fit.asked import AskError, FitOptions
 from slowtok.proxy.cli.fit.layout import cell_text, gib_text
 from slowtok.proxy.cli.fit.outlook import Outlook, outlook_json
 from slowtok.proxy.cli.fit.table import Cell
-from slowtok.proxy.cli.render.console import number, plain
+from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.units import number
 
 MAX_MACHINES = 20
 _SEVERAL = re.compile(r"(\d{1,4})\s*x\s+(.+)", re.IGNORECASE)  # "2 x RTX 3090"

@@ -11,7 +11,8 @@ from slowtok.detectors.expectation.prospect import ExpectedRate
 from slowtok.proxy.cli.fit.launch import launches
 from slowtok.proxy.cli.fit.outlook import Outlook
 from slowtok.proxy.cli.fit.table import Cell
-from slowtok.proxy.cli.render.console import number, plain
+from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.units import number
 
 _FITS = {
     True: ("It fits", "green"),

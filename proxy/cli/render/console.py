@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.text import Text
 
+from slowtok.proxy.cli.render.units import seconds
+
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 SHORT_ID_CHARS = 8
 NAME_RATIO, LEAST_NAME_CHARS, MAX_NAME_CHARS = 1 / 8, 8, 28  # of a terminal's columns
@@ -125,16 +127,6 @@ def tamed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {plain(str(key)): tamed(one) for key, one in value.items()}
     return [tamed(one) for one in value] if isinstance(value, list) else value
-
-
-def seconds(milliseconds: float) -> str:
-    """Return a duration as people say it."""
-    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"
-
-
-def number(value: float) -> str:
-    """Return a number with three digits that count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _numbers(record: Record, spared: int) -> list[str]:

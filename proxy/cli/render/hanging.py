@@ -1,4 +1,4 @@
-"""Text whose wrapped lines begin below its first word, and nouns that agree with their number."""
+"""Text whose wrapped lines begin below its first word."""
 
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +19,3 @@ def hanging(
     text.style = text.style or style
     grid.add_row(Text(mark, style if mark_style is None else mark_style), text)
     return grid
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 request`, `2 requests`, `1,000 requests`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.hanging import counted, hanging
-from slowtok.proxy.cli.report.text import clock, duration, percent, short_name
+from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.units import clock, counted, duration, percent
+from slowtok.proxy.cli.report.text import short_name
 
 Run = Mapping[str, Any]
 WIDE = 110  # columns from which on each turn's causes have room, too

@@ -1,7 +1,6 @@
 """A report for human eyes in a terminal. Pure: the JSON object in, text out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -10,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.hanging import counted, hanging
+from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.units import clock, counted, duration, percent
 
 Report = Mapping[str, Any]
 MAX_NAME_CHARS = 28
@@ -35,29 +35,10 @@ def page(report: Report) -> RenderableType:
     return Group(*parts, *_cache(report), *_trend(report), *_notes(report), _first(report))
 
 
-def duration(milliseconds: float) -> str:
-    """Return a length of time as people say it."""
-    seconds = milliseconds / 1000
-    for length_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * length_s:
-            return f"{seconds / length_s:.1f} {unit}"
-    return f"{seconds:.1f} s"
-
-
 def short_name(name: str, most_chars: int = MAX_NAME_CHARS) -> str:
     """Return a model's name so that a table can hold it; of a path its last part."""
     last = plain(PurePath(name).name or name)
     return last if len(last) <= most_chars else f"{last[: most_chars - 3]}..."
-
-
-def percent(ratio: float | None) -> str:
-    """Return a share; empty where it is not known."""
-    return "" if ratio is None else f"{100 * ratio:.{0 if ratio >= 0.0995 else 1}f} %"
-
-
-def clock(text: str) -> str:
-    """Return a moment to the minute, without its time zone."""
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
 
 
 def trend_lines(report: Report) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slowtok.config.settings import Settings, load
-from slowtok.proxy.cli.bench.cleanup import no_empty_traces
+from slowtok.proxy.cli.bench.stage import no_empty_traces
 from slowtok.proxy.runtime.state_dir import CLAIM_FILE, claimed
 
 

@@ -9,8 +9,7 @@ import pytest
 from slowtok.proxy.cli.bench.advice import again, next_steps
 from slowtok.proxy.cli.bench.figures import figures_of, run_of
 from slowtok.proxy.cli.bench.protocol import STANDARD_PROMPT, WARM_UP_RULES, Protocol
-from slowtok.proxy.cli.bench.result import BadResult, Result, read_result
-from slowtok.proxy.cli.bench.setup import setup_of
+from slowtok.proxy.cli.bench.result import BadResult, Result, read_result, setup_of
 from slowtok.proxy.cli.demo.shots import Shot
 from slowtok.proxy.inspection.check import Check
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from slowtok.proxy.cli.commands.fit import bounded_lines
-from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answer, answers
+from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answer, answers
 
 ROW: dict[str, Any] = {
     "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",

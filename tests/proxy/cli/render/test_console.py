@@ -20,9 +20,9 @@ from fakes.cases import (
 from fakes.records import full_record
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.cli.render.console import is_telling, plain, request_line, seconds
-from slowtok.proxy.cli.render.explanation import explanation
-from slowtok.proxy.cli.render.gpu_text import gpu_line
+from slowtok.proxy.cli.render.console import is_telling, plain, request_line
+from slowtok.proxy.cli.render.explanation import explanation, gpu_line
+from slowtok.proxy.cli.render.units import seconds
 from slowtok.proxy.outputs.record import make_record
 
 

@@ -3,7 +3,8 @@
 import pytest
 from rich.console import Console
 
-from slowtok.proxy.cli.render.hanging import counted, hanging
+from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.units import counted
 
 
 def test_wrapped_lines_begin_below_the_first_word() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slowtok.proxy.cli.render.overview import MAX_LISTED, fact, overview
-from slowtok.proxy.cli.render.status_words import setup_words
+from slowtok.proxy.cli.render.overview import MAX_LISTED, fact, overview, setup_words
 
 GPU = {
     "index": 0,

@@ -11,16 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.render.console import (
-    VERDICT_STYLES,
-    is_telling,
-    named,
-    plain,
-    request_line,
-    seconds,
-)
-from slowtok.proxy.cli.render.hanging import counted
+from slowtok.proxy.cli.render.console import VERDICT_STYLES, is_telling, named, plain, request_line
 from slowtok.proxy.cli.render.overview import kind_words, no_answer
+from slowtok.proxy.cli.render.units import GIB, counted, seconds
 from slowtok.proxy.cli.report.text import MAX_NAME_CHARS, short_name
 
 STUCK_S = 5.0
@@ -36,7 +29,6 @@ RECENT_OTHERS_CHARS = 45
 MAX_RUNNING, MAX_RECENT = 20, 8
 BAR_CHARS = 10
 HOT_RATIO = 0.9
-_GIB = 2**30
 
 Facts = Mapping[str, Any]
 
@@ -144,7 +136,7 @@ def _lanes(status: Facts) -> Iterator[RenderableType]:
         if "server_cpu_cores" in host:
             text.append(f", the engine {host['server_cpu_cores']:.1f}")
         if "available_bytes" in host:
-            text.append(f"  {host['available_bytes'] / _GIB:.1f} GiB RAM free")
+            text.append(f"  {host['available_bytes'] / GIB:.1f} GiB RAM free")
         yield text
 
 
@@ -162,8 +154,8 @@ def _gpu(gpu: Facts) -> Text:
         slows_at = gpu.get("slowdown_temperature_c")
         text.append(f"  {now['temperature_c']:.0f} C", _hot(now["temperature_c"], slows_at))
     if vram.get("total_bytes") and vram.get("free_bytes") is not None:
-        used = (vram["total_bytes"] - vram["free_bytes"]) / _GIB
-        text.append(f"  VRAM {used:.1f}/{vram['total_bytes'] / _GIB:.0f} GiB")
+        used = (vram["total_bytes"] - vram["free_bytes"]) / GIB
+        text.append(f"  VRAM {used:.1f}/{vram['total_bytes'] / GIB:.0f} GiB")
     reasons = [name for name in now.get("reasons") or () if name != "gpu-idle"]
     if reasons:
         text.append(f"  {plain(', '.join(map(str, reasons)))}", "yellow")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fakes.logs import record
-from slowtok.proxy.cli.top.frame import band_of, frame, state_of
+from slowtok.proxy.cli.render.top import band_of, frame, state_of
 
 GIB = 2**30
 BAND = (40.0, 60.0)

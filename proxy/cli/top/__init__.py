@@ -1,1 +1,0 @@
-"""`slowtok top`: what runs now, in a terminal."""
