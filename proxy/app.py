@@ -38,7 +38,7 @@ from slowtok.proxy.outputs.series import SeriesStore
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runs.book import run_key
-from slowtok.proxy.runs.log import newest_records
+from slowtok.proxy.runs.ledger import newest_records
 from slowtok.proxy.runtime.loop_lag import LoopLag
 from slowtok.proxy.runtime.utc import utc_text
 from slowtok.proxy.runtime.version import own_version

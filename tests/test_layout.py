@@ -57,8 +57,8 @@ WRONG_WAYS = (  # imports that no contract of import-linter may let by, from eac
     ("detectors.analysis.clocks", "detectors.causes.gpu.power_cap"),
     ("detectors.causes.gpu.power_cap", "detectors.diagnosis.precedence"),
     ("detectors.causes.host.cpu_quota", "detectors.causes.host.host_contention"),
-    ("proxy.cli.found", "proxy.__main__"),
-    ("proxy.app", "proxy.cli.found"),
+    ("proxy.cli.running", "proxy.__main__"),
+    ("proxy.app", "proxy.cli.running"),
     ("proxy.workers.wire", "proxy.app"),
     ("proxy.workers.remote", "proxy.web.api"),
     ("proxy.server.edge", "proxy.workers.wire"),
@@ -71,8 +71,8 @@ WRONG_WAYS = (  # imports that no contract of import-linter may let by, from eac
     ("proxy.sampling.ring", "proxy.engines.engine"),
     ("proxy.upstream.reply_head", "proxy.sampling.ring"),
     ("proxy.http.headers", "proxy.upstream.reply_head"),
-    ("proxy.stream.sse", "proxy.http.headers"),
-    ("proxy.runtime.utc", "proxy.stream.sse"),
+    ("proxy.stream.framing", "proxy.http.headers"),
+    ("proxy.runtime.utc", "proxy.stream.framing"),
 )
 
 

@@ -12,7 +12,6 @@ from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers import vllm
 from slowtok.proxy.engines.engine import MODELS, Engine
 from slowtok.proxy.engines.model_lists import read_list
-from slowtok.proxy.engines.models.hf_cache import find_folder
 from slowtok.proxy.engines.models.loading import (
     AS_IN_THE_FILES,
     SGLANG_ONLINE,
@@ -21,7 +20,7 @@ from slowtok.proxy.engines.models.loading import (
     loading_asked,
     settled,
 )
-from slowtok.proxy.engines.models.model_facts import read_model_facts
+from slowtok.proxy.engines.models.model_facts import find_folder, read_model_facts
 from slowtok.proxy.engines.probing import probe
 from slowtok.proxy.engines.probing.identify import identify
 from slowtok.proxy.engines.probing.locality import is_local

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from slowtok.detectors.case.case import Abandoned, Phases
 from slowtok.proxy.engines.counters.slots import BusySlots
 from slowtok.proxy.observe.crowds import Look, Occupancy
-from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import SlotProgress
+from slowtok.proxy.relay.exchange import Exchange, SlotProgress
 
 KEEP = 64
 MAX_AGE_S = 600.0  # an answer of the longest kind; heuristic

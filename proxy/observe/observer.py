@@ -25,12 +25,12 @@ from slowtok.proxy.observe.case_builder import CaseBuilder
 from slowtok.proxy.observe.crowds import Occupancy
 from slowtok.proxy.observe.neighbours import OccupancyLog
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
-from slowtok.proxy.observe.previous_verdicts import PreviousVerdicts
 from slowtok.proxy.observe.prompt_estimate import PromptEstimates
 from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, Prompts
 from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers
+from slowtok.proxy.outputs.headers import PreviousVerdicts
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.running import running

@@ -7,8 +7,7 @@ many of them made a token, and how many tokens a second were read, earlier reque
 from collections import deque
 
 from slowtok.detectors.case.case import Case
-from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import PromptEstimate
+from slowtok.proxy.relay.exchange import Exchange, PromptEstimate
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 KEEP_PER_MODEL = 8  # the newest: what a client sends changes. Heuristic.

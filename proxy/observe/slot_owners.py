@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slowtok.proxy.engines.counters.slots import SlotsLook, WorkingSlot
-from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import Queued, SlotProgress
+from slowtok.proxy.relay.exchange import Exchange, Queued, SlotProgress
 
 
 class SlotOwners:

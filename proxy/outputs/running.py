@@ -7,8 +7,7 @@ tell where an engine has them. Where it has none, queue, load and prefill are on
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.progress import PromptEstimate, Queued, SlotProgress
+from slowtok.proxy.relay.exchange import Exchange, PromptEstimate, Queued, SlotProgress
 from slowtok.proxy.stream.meter import Meter
 
 RECENT_S = 3.0

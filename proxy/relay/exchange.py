@@ -6,8 +6,8 @@ The relay writes the times, the meter the tokens; nobody reads before the end bu
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
+from slowtok.proxy.engines.counters.slots import WorkingSlot
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.relay.progress import PromptEstimate, Queued, SlotProgress
 from slowtok.proxy.runs.book import Place
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
@@ -27,6 +27,44 @@ _CUT_SHORT = frozenset(
     }
 )
 NO_TOKENS = Tokens()  # of a reply that was not looked into
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotProgress:
+    """How far a request's slot is, by the engine's word.
+
+    `begin_s` is when its prefill began, as far as is known; `read_at_s` when it was last seen to
+    have read more, in the `steps`th step. `decoded_at_s` is the same of its answer, of which
+    `first_tokens` were there at `first_at_s`.
+    """
+
+    slot: WorkingSlot
+    begin_s: float
+    read_at_s: float
+    steps: int = 0
+    first_at_s: float | None = None
+    first_tokens: int = 0
+    decoded_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The request has no slot yet: all `slots` work for others."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptEstimate:
+    """About how many tokens a prompt has, from earlier requests.
+
+    `new_tokens` are those that no earlier prompt began with: the rest may come from the cache.
+    `tps` is the rate of the model's last prefill, if one was long enough.
+    """
+
+    tokens: int
+    new_tokens: int
+    tps: float | None
 
 
 @dataclass(slots=True, kw_only=True)

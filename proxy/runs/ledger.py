@@ -1,17 +1,25 @@
-"""The runs that were seen, newest first, and each one in full: bounded."""
+"""The runs that were seen or that a log tells of, newest first, and each one in full: bounded."""
 
+import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from slowtok.proxy.runs.account import Json, account, summary
 from slowtok.proxy.runs.turn import NoTurn, Turn, turn_of
+from slowtok.proxy.runtime.log_files import lines, log_paths, open_log
 
 KEEP_TURNS = 4096  # of all runs, about 2 KiB each
 KEEP_TURNS_OF_ONE = 2048
 MAX_LISTED = 200
 MIN_ID_CHARS = 4  # of an id that is given by its begin or end alone
 NEWEST = "last"
+
+NEWEST_BYTES = 4 * 1024 * 1024  # about a thousand records; read before the start
+_HAS_RUN = b'"run":'
 
 
 class Ledger:
@@ -77,3 +85,49 @@ def _meant(runs: Mapping[str, Sequence[Turn]], wanted: str) -> Sequence[Turn] | 
         return None
     parts = (turns for turns in newest if turns[0].run.startswith(wanted))
     return next(parts, None) or next((t for t in newest if t[0].run.endswith(wanted)), None)
+
+
+def newest_records(path: Path, most_bytes: int = NEWEST_BYTES) -> list[dict[str, Any]]:
+    """Return the records of runs at the end of a log, the oldest first; none where it is not."""
+    found: list[dict[str, Any]] = []
+    left = most_bytes
+    try:
+        for one in reversed(log_paths(path)):
+            if left <= 0:
+                break
+            if not one.is_file():  # a device or a pipe would be read for ever
+                continue
+            with one.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - left, 0))
+                if size > left:
+                    file.readline()
+                found = [record for line in file if (record := _record(line))] + found
+            left -= size
+    except OSError:
+        return found
+    return found
+
+
+def run_records(path: Path, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    """Yield each record of a run in a log and its rotated files, the oldest first.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    with open_log(path) as files:
+        for file in files:
+            for line in lines(file, advance):
+                if line is not None and (record := _record(line)):
+                    yield record
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    if _HAS_RUN not in line:
+        return None
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    is_one = isinstance(found, dict) and found.get("event") == "request"
+    return found if is_one and isinstance(found.get("run"), dict) else None

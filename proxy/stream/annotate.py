@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
-from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
+from slowtok.proxy.stream.framing import MAX_EVENT_BYTES
 
 Mode = Literal["comment", "chunk"]
 

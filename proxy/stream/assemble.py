@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from slowtok.proxy.stream.sse import SseReader
+from slowtok.proxy.stream.framing import SseReader
 
 # Some engines stream none of the first four; the last is answered before it is computed.
 _WHOLE_ONLY = ("best_of", "use_beam_search", "prompt_logprobs", "echo", "background")

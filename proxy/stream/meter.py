@@ -12,9 +12,8 @@ from typing import Any
 import orjson
 
 from slowtok.proxy.stream.apis import Api
-from slowtok.proxy.stream.ndjson import NdjsonReader
+from slowtok.proxy.stream.framing import NdjsonReader, SseReader
 from slowtok.proxy.stream.reply import Reply
-from slowtok.proxy.stream.sse import SseReader
 from slowtok.proxy.stream.template_match import RepeatMatcher
 
 MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to every second one

@@ -235,10 +235,6 @@ def main() -> None:
         sys.exit(ended(pid, grace_s))
 
 
-if __name__ == "__main__":
-    main()
-
-
 class Pages:
     """Passes requests for the proxy's own pages to the observing process's socket at `path`."""
 
@@ -285,3 +281,7 @@ class Pages:
                 if request.transport is not None:
                     request.transport.close()
             return response
+
+
+if __name__ == "__main__":
+    main()

@@ -16,8 +16,7 @@ from typing import Any
 
 from slowtok.proxy.engines.routing import MODEL_LISTS
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
-from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS
-from slowtok.proxy.outputs.headers import server_timing
+from slowtok.proxy.outputs.headers import MAX_MODELS_KEPT, server_timing
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.workers.channel import Channel
@@ -43,7 +42,7 @@ class RemoteObserver:
         self._loop_lag = loop_lag
         self._live: dict[str, Exchange] = {}
         self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
-        self._previous: BoundedMap[str, str] = BoundedMap(KEEP_MODELS)  # as last told, by model
+        self._previous: BoundedMap[str, str] = BoundedMap(MAX_MODELS_KEPT)  # as last told, by model
         self._diagnosed: set[str] = set()  # whole replies of which all has been told
         self.failures: Counter[str] = Counter()
         self._prompts = PendingPrompts(self.failures)

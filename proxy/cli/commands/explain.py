@@ -10,12 +10,17 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.found import NoLog, log_and_whose, log_to_search, names_a_log
-from slowtok.proxy.cli.log_entries import Foreign, Reading
-from slowtok.proxy.cli.own_page import NotThere, read_page
 from slowtok.proxy.cli.render.console import SHORT_ID_CHARS
 from slowtok.proxy.cli.render.explanation import explanation
-from slowtok.proxy.runtime.log_files import log_paths
+from slowtok.proxy.cli.running import (
+    NoLog,
+    NotThere,
+    log_and_whose,
+    log_to_search,
+    names_a_log,
+    read_page,
+)
+from slowtok.proxy.runtime.log_files import Foreign, Reading, log_paths
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 _ODD_SHAPE = (AttributeError, KeyError, TypeError, ValueError)

@@ -20,7 +20,7 @@ from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
 from slowtok.proxy.cli.fit.comparison import others, side_by_side, side_by_side_json
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
-from slowtok.proxy.cli.found import running_at, with_state_of
+from slowtok.proxy.cli.running import running_at, with_state_of
 from slowtok.proxy.inspection.look import NOT_LOOKED, POLL_S, READY_S
 from slowtok.proxy.sampling.host.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.supervisor import Sampler

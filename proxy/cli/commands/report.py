@@ -14,15 +14,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.found import NO_LOG_HINT, log_of
-from slowtok.proxy.cli.log_entries import Foreign, Reading
 from slowtok.proxy.cli.render.console import plain
 from slowtok.proxy.cli.report import html, text
-from slowtok.proxy.cli.report.choice import Choice
-from slowtok.proxy.cli.report.period import BadPeriod, Period, period_between
+from slowtok.proxy.cli.report.choice import BadPeriod, Choice, Period, period_between
 from slowtok.proxy.cli.report.summary import summarise
 from slowtok.proxy.cli.report.tally import Tally
-from slowtok.proxy.runtime.log_files import LogFile, lines, open_log
+from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
+from slowtok.proxy.runtime.log_files import Foreign, LogFile, Reading, lines, open_log
 from slowtok.proxy.runtime.state_dir import replace_file
 
 DONE, FAILED, USAGE, NO_LOG = 0, 1, 2, 3

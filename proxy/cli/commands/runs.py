@@ -10,11 +10,9 @@ from rich.console import Console, RenderableType
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.found import NoLog, log_to_search, names_a_log
-from slowtok.proxy.cli.own_page import NotThere, read_page
 from slowtok.proxy.cli.render.runs import run_page, runs_page
-from slowtok.proxy.runs.ledger import NEWEST, Ledger
-from slowtok.proxy.runs.log import run_records
+from slowtok.proxy.cli.running import NoLog, NotThere, log_to_search, names_a_log, read_page
+from slowtok.proxy.runs.ledger import NEWEST, Ledger, run_records
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 FILE_COLUMNS = 140

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.own_page import NotThere, not_slowtok, read_page
 from slowtok.proxy.cli.render.overview import overview
+from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
 
 
 def run_status(settings: Settings) -> int:

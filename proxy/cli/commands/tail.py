@@ -15,10 +15,10 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.found import NO_LOG_HINT, log_of
-from slowtok.proxy.cli.log_entries import Foreign, Reading
 from slowtok.proxy.cli.render.console import is_telling, plain, request_line
 from slowtok.proxy.cli.report.choice import Choice
+from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
+from slowtok.proxy.runtime.log_files import Foreign, Reading
 
 Shown = Callable[[Console, bytes, dict[str, Any] | None], str]
 

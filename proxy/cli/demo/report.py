@@ -1,14 +1,19 @@
-"""The end of the demo: the table, the worst request in full, what to do next. Pure."""
+"""The demo on the screen: a line for each step; at its end the table and the worst request in full."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.demo.shots import NORMAL, UNEXPLAINED, Outcome
+from slowtok.proxy.cli.demo.client import Client
+from slowtok.proxy.cli.demo.shots import NORMAL, UNEXPLAINED, Outcome, Shot
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, Record, named, plain
 from slowtok.proxy.cli.render.explanation import explanation
 from slowtok.proxy.cli.render.units import seconds
@@ -16,6 +21,8 @@ from slowtok.proxy.cli.render.units import seconds
 MIN_CAUSES = 2
 CONTENTION = "host-contention"
 NOT_CONVINCING = "Too little came out as provoked; on an otherwise idle machine it should."
+
+REFRESH_PER_S = 5  # a spinner that turns faster takes CPU time from the engine
 
 
 def convinces(outcomes: Sequence[Outcome]) -> bool:
@@ -179,3 +186,50 @@ def _rate(tokens_per_s: float | None) -> str:
 def _band(expected: Record) -> str:
     low, high = expected.get("decode_low_tps"), expected.get("decode_high_tps")
     return "?" if low is None or high is None else f"{_rate(low)}-{_rate(high)}"
+
+
+@dataclass(kw_only=True)
+class Show:
+    """Where the demo is shown, and what came out so far."""
+
+    console: Console
+    model: Path
+    model_name: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    began_at_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def tick(self) -> str:
+        """The mark of something done, where the terminal can show it."""
+        return "✓" if self.console.encoding.lower().startswith("utf") else "+"
+
+    def waiting(self, text: str) -> Status:
+        """Show that something is on its way, where there is a terminal."""
+        return self.console.status(text, refresh_per_second=REFRESH_PER_S)
+
+    def say(self, text: str) -> None:
+        """Tell of a step that is done."""
+        self.console.print(f"[green]{self.tick}[/] {text}", soft_wrap=True)
+
+    def scene(self, text: str) -> None:
+        """Tell what comes next."""
+        self.console.print(f"\n[bold]{text}[/]")
+
+    async def fire(self, client: Client, shot: Shot) -> Outcome:
+        """Send one request, show it on its way, and keep what came out."""
+        with self.waiting(shot.label) as status:
+
+            def count(events: int) -> None:
+                if shot.stream:
+                    so_far = min(events, shot.tokens)
+                    status.update(f"{shot.label}: {so_far} of {shot.tokens} tokens")
+
+            outcome = await client.send(shot, count)
+        self.keep(outcome)
+        return outcome
+
+    def keep(self, outcome: Outcome) -> None:
+        """Keep what came out, and show it."""
+        self.outcomes.append(outcome)
+        mark = self.tick if outcome.as_expected else "?"
+        self.console.print(progress_line(outcome, mark))

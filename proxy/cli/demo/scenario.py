@@ -21,8 +21,8 @@ from slowtok.proxy.cli.demo import report, shots
 from slowtok.proxy.cli.demo.children import DemoError, busy_cores, cores
 from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.demo.model import ModelFetchError, fetch_model
+from slowtok.proxy.cli.demo.report import Show
 from slowtok.proxy.cli.demo.shots import Outcome, Shot, ShotPace
-from slowtok.proxy.cli.demo.show import Show
 from slowtok.proxy.cli.demo.stage import (
     USUAL_LISTEN,
     DemoStage,

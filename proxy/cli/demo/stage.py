@@ -22,7 +22,7 @@ from slowtok.proxy.cli.demo.children import (
     run_proxy,
 )
 from slowtok.proxy.cli.demo.client import Client
-from slowtok.proxy.cli.demo.show import Show
+from slowtok.proxy.cli.demo.report import Show
 from slowtok.proxy.cli.port_holder import holder_of
 from slowtok.proxy.cli.render.units import MIB
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from slowtok.proxy.cli.report.choice import Choice
-from slowtok.proxy.cli.report.period import Period
+from slowtok.proxy.cli.report.choice import Choice, Period
 from slowtok.proxy.cli.report.tally import CACHE_MISS, UNEXPLAINED, Group, Loss, Tally
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.runs.turn import PHASES

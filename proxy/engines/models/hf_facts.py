@@ -127,10 +127,6 @@ def main(argv: list[str]) -> int:
     return print_facts(path, partial(read, loading=loading), "hf_facts FOLDER [LOADING]")
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def is_quantised(tensors: Iterable[SafetensorsTensor]) -> bool:
     """Say whether any matrix of a checkpoint is; masks and positions beside them are none."""
     return any(
@@ -172,3 +168,7 @@ def _online_bits(tensor: SafetensorsTensor, asked: Loading) -> float | None:
         return asked.expert_bits
     beside = any(kind.search(name) for kind in (EMBEDDING, LOOK_UPS, OUTPUT, ROUTER))
     return None if beside else asked.linear_bits
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,15 @@
-"""A model's geometry, read once by a process of its own and then kept on disk.
+"""A model's files on this machine: where its folder is, and what they say of its geometry.
 
-The key of the cache is what a changed file changes: path, size and modification time. A model is a
-GGUF file or a Hugging Face folder.
+That is read once by a process of its own and then kept on disk. The key of the cache is what a
+changed file changes: path, size and modification time. A model is a GGUF file or a Hugging Face
+folder, which is named by its path, or by its name in the Hugging Face cache.
 """
 
 import asyncio
 import hashlib
 import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,6 +28,8 @@ READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
 READ_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
+
+CONFIG = "config.json"
 
 
 async def read_model_facts(
@@ -113,3 +117,55 @@ def _keep(kept_at: Path, output: bytes) -> None:
         replace_file(kept_at, output)
     except OSError as error:
         log.warning("model facts cannot be kept: %s", error)
+
+
+def find_folder(
+    root: str,
+    environment: Mapping[str, str],
+    *,
+    download_dir: str | None = None,
+    revision: str | None = None,
+) -> Path | None:
+    """Return the folder that holds the config of the model `root`, or None.
+
+    `environment` is the server's where it is known, else our own; `download_dir` and `revision`
+    are what its command line asked for. Asks the file system.
+    """
+    folder = Path(root)
+    if folder.is_absolute():
+        return folder if (folder / CONFIG).is_file() else None
+    if root.count("/") > 1 or root.startswith((".", "~")):
+        return None  # relative to a directory that we do not know
+    hub = Path(download_dir) if download_dir else _hub(environment)
+    repository = hub / f"models--{root.replace('/', '--')}"
+    found = _snapshot(repository, revision)
+    return found if found is not None and (found / CONFIG).is_file() else None
+
+
+def _hub(environment: Mapping[str, str]) -> Path:
+    """Return the cache of the Hugging Face hub, by the variables in their order of precedence."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environment.get(name):
+            return Path(environment[name])
+    if environment.get("HF_HOME"):
+        return Path(environment["HF_HOME"]) / "hub"
+    own = environment.get("XDG_CACHE_HOME")
+    home = environment.get("HOME")
+    cache = Path(own) if own else (Path(home) if home else Path.home()) / ".cache"
+    return cache / "huggingface" / "hub"
+
+
+def _snapshot(repository: Path, revision: str | None) -> Path | None:
+    """Return the snapshot of a revision, by its commit or by what its name stands for."""
+    snapshots = repository / "snapshots"
+    try:
+        commit = (repository / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+        return snapshots / commit
+    except OSError:
+        if revision is not None:
+            return snapshots / revision
+    try:
+        found = list(snapshots.iterdir())
+    except OSError:
+        return None
+    return found[0] if len(found) == 1 else None

@@ -7,7 +7,7 @@ import pytest
 from fakes.gpu_cases import GIB, MIB
 from fakes.loads import RESERVED_BYTES, TOTAL_BYTES, holding
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.history.gpu_memory import Rise, held_over_time, last_rise, lowest
+from slowtok.proxy.history.loads import Rise, held_over_time, last_rise, lowest
 
 PIDS = (4711,)
 

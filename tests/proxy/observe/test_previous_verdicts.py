@@ -1,7 +1,7 @@
 """Which verdict the next reply tells."""
 
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.observe.previous_verdicts import KEEP_MODELS, PreviousVerdicts
+from slowtok.proxy.outputs.headers import MAX_MODELS_KEPT, PreviousVerdicts
 from slowtok.proxy.relay.exchange import Exchange
 
 
@@ -38,7 +38,7 @@ def test_each_model_has_its_own_and_none_is_one_too() -> None:
 
 def test_models_that_were_used_long_ago_are_forgotten() -> None:
     verdicts = PreviousVerdicts()
-    for number in range(KEEP_MODELS + 1):
+    for number in range(MAX_MODELS_KEPT + 1):
         verdicts.note(exchange(str(number), str(number), 1.0), NORMAL)
 
     assert verdicts.header("0") == {}

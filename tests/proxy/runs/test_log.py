@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.proxy.runs.log import newest_records
+from slowtok.proxy.runs.ledger import newest_records
 
 
 def test_records_of_runs_are_found_the_oldest_first(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from slowtok.detectors.case.case import Tokens
 from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.stream.framing import MAX_EVENT_BYTES
 from slowtok.proxy.stream.meter import MAX_STEPS, Meter
-from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
 
 SSE, NDJSON, JSON = "text/event-stream; charset=utf-8", "application/x-ndjson", "application/json"
 PATHS = ("/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate")

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import recordings
-from slowtok.proxy.stream.ndjson import NdjsonReader
-from slowtok.proxy.stream.sse import MAX_EVENT_BYTES
+from slowtok.proxy.stream.framing import MAX_EVENT_BYTES, NdjsonReader
 
 
 def read(chunks: Iterable[bytes], *, flush: bool = True) -> list[bytes]:

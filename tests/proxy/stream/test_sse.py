@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import recordings
-from slowtok.proxy.stream import sse
-from slowtok.proxy.stream.sse import MAX_EVENT_BYTES, SseReader
+from slowtok.proxy.stream import framing
+from slowtok.proxy.stream.framing import MAX_EVENT_BYTES, SseReader
 
 
 def read(chunks: Iterable[bytes], *, flush: bool = False) -> list[bytes]:
@@ -178,7 +178,7 @@ def test_what_is_dropped_does_not_depend_on_the_pieces(
 ) -> None:
     text = b"".join(b"".join(line + b"\n" for line in lines) + b"\n" for lines in events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sse, "MAX_EVENT_BYTES", 64)
+        patch.setattr(framing, "MAX_EVENT_BYTES", 64)
         whole, cut = SseReader(), SseReader()
         expected = [e for lines in events for e in whole.feed(b"\n".join(lines) + b"\n\n")]
 

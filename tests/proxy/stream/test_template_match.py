@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fakes import recordings
 from slowtok.proxy.stream.apis import Api, find_api
+from slowtok.proxy.stream.framing import SseReader
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.sse import SseReader
 from slowtok.proxy.stream.template_match import MAX_MISSES, RepeatMatcher
 
 FRAME = SseReader.frame

@@ -13,12 +13,11 @@ from rich.console import Console
 
 from fakes.logs import line, record
 from slowtok.proxy.cli.commands.report import make_report
-from slowtok.proxy.cli.log_entries import Foreign
 from slowtok.proxy.cli.report import html, text
-from slowtok.proxy.cli.report.period import BadPeriod, period_of
+from slowtok.proxy.cli.report.choice import BadPeriod, period_of
 from slowtok.proxy.cli.report.tally import MAX_NAMES, OTHERS, Tally
 from slowtok.proxy.runtime import log_files
-from slowtok.proxy.runtime.log_files import log_paths, open_log
+from slowtok.proxy.runtime.log_files import Foreign, log_paths, open_log
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.proxy.engines.models.hf_cache import find_folder
+from slowtok.proxy.engines.models.model_facts import find_folder
 
 
 def lay_out(hub: Path, name: str = "org/m", **commits: str) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slowtok.proxy.sampling.host.candidates import (
+from slowtok.proxy.sampling.host.listener import (
     has_address,
     likeliest,
     listens_in_own_network,

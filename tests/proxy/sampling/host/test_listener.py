@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from fakes.listening_process import Server, running
-from slowtok.proxy.sampling.host.candidates import Candidate
 from slowtok.proxy.sampling.host.listener import (
     NO_LISTENER,
     NO_PERMISSION,
     NOT_VISIBLE,
+    Candidate,
     PortListener,
     Socket,
     choose_owner,

@@ -1,16 +1,21 @@
-"""Whose log and state a command reads: those that were named, else the running slowtok's own.
+"""The slowtok that runs: its own pages, and whose log and state a command reads.
 
-A slowtok may keep them anywhere, as the demo does. The one at `listen` tells where.
+Those that were named, else its own. A slowtok may keep them anywhere, as the demo does; the one at
+`listen` tells where.
 """
 
 import re
 import sys
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
+
 from slowtok.config.settings import Settings
-from slowtok.proxy.cli.own_page import NotThere, own_address, read_page
 from slowtok.proxy.cli.render.console import plain
 from slowtok.proxy.runtime.log_files import log_paths
 
@@ -20,6 +25,9 @@ NO_LOG_HINT = (
     "--listen HOST:PORT a running slowtok whose log is meant"
 )
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+TIMEOUT_S = 2.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class NoLog(Exception):
@@ -130,3 +138,56 @@ def _source(told: Any) -> Literal["given", "measured"] | None:
 def _upstream(engine: Any) -> str:
     name, url = str(engine.get("name") or ""), str(engine["url"])
     return f"{name}={url}" if _NAME.fullmatch(name) else url
+
+
+class NotThere(Exception):
+    """The page could not be had; the text says why, in one line."""
+
+
+def own_address(settings: Settings) -> str:
+    """Return host and port at which a client on this machine reaches the proxy."""
+    host = _EVERYWHERE.get(settings.host, settings.host)
+    return f"{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def read_page(settings: Settings, path: str) -> Any:
+    """Return what a path under `/slowtok/` gives, as plain values.
+
+    Raises:
+        NotThere: nobody listens, it does not answer in time, or somebody else is there.
+    """
+    url = f"http://{own_address(settings)}/slowtok/{path}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    key = settings.api_key.get_secret_value()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as reply:
+            return orjson.loads(reply.read())
+    except TimeoutError:
+        raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            raise NotThere(_key_refused(settings, key)) from None
+        raise NotThere(not_slowtok(settings)) from None
+    except (HTTPException, ValueError):
+        raise NotThere(not_slowtok(settings)) from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)  # urllib wraps what the system said
+        if isinstance(reason, TimeoutError):
+            raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
+        why = getattr(reason, "strerror", None) or type(reason).__name__
+        raise NotThere(
+            f"no slowtok at {settings.listen} ({why}); `slowtok serve` starts one, "
+            "--listen HOST:PORT names another"
+        ) from None
+
+
+def _key_refused(settings: Settings, key: str) -> str:
+    if key:
+        return f"the API key that was given is not that of {settings.listen}: see SLOWTOK_API_KEY"
+    return f"{settings.listen} wants its API key: set SLOWTOK_API_KEY"
+
+
+def not_slowtok(settings: Settings) -> str:
+    """Say that somebody else is at `listen`, and what to do."""
+    return f"what listens at {settings.listen} is not slowtok; --listen HOST:PORT names another"

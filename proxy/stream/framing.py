@@ -1,10 +1,11 @@
-"""Server-sent events: bytes in, the data of each complete event out.
+"""The two framings of streams, bytes in and whole events out: server-sent events, and JSON lines.
 
-Strategy: cut the bytes into lines, keep what is not a whole line yet, join the `data` lines of an
-event at the empty line that ends it. Comments, ids and event names are skipped: no dialect needs
-them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). An event that grows past
-`MAX_EVENT_BYTES` is dropped and counted, so that memory stays bounded. A byte order mark, which no
-engine sends, would cost the first event.
+Strategy of SSE: cut the bytes into lines, keep what is not a whole line yet, join the `data` lines
+of an event at the empty line that ends it. Comments, ids and event names are skipped: no dialect
+needs them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). A byte order mark, which no
+engine sends, would cost the first event. JSON lines are the framing of Ollama's native API.
+
+An event that grows past `MAX_EVENT_BYTES` is dropped and counted, so that memory stays bounded.
 """
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # heuristic; events with all logprobs are megabytes
@@ -109,3 +110,39 @@ def _value_of(line: bytes) -> bytes | None:
     if line.startswith(b"data:"):
         return line[6:] if line[5:6] == b" " else line[5:]
     return b"" if line == b"data" else None
+
+
+class NdjsonReader:
+    """Splits a byte stream, in whatever pieces it arrives, into its non-empty lines."""
+
+    frame = (b"", b"\n")
+
+    def __init__(self) -> None:
+        self._line = bytearray()  # that has not ended
+        self._dropping = False
+        self.dropped = 0
+        self.inside = False  # a line that has not ended
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return every line that `chunk` completes."""
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"" if self._dropping else bytes(self._line) + lines[0]
+            self._line.clear()
+            self._dropping = False
+        self._hold(rest)
+        self.inside = bool(self._line or self._dropping)
+        return [line for line in lines if line.strip()]
+
+    def flush(self) -> list[bytes]:
+        """Return the last line where the stream ended without a newline."""
+        return self.feed(b"\n")
+
+    def _hold(self, rest: bytes) -> None:
+        if self._dropping:
+            return
+        self._line += rest
+        if len(self._line) > MAX_EVENT_BYTES:
+            self._dropping = True
+            self.dropped += 1
+            self._line.clear()
