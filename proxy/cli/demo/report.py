@@ -1,4 +1,4 @@
-"""The demo on the screen: a line for each step; at its end the table and the worst request in full."""
+"""The demo on the screen: a line for each step, a table at its end, the worst request in full."""
 
 import time
 from collections.abc import Sequence

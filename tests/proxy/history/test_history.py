@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fakes.cases import FIRING, case, healthy, with_server, with_timeline
+from fakes.cases import FIRING, case, healthy, with_server, with_timeline, with_tokens
 from fakes.gpu_cases import gpu_case, with_readings
 from fakes.learning import NOW_UNIX_S, at, kept_at, learn
 from fakes.loads import holding, loading
 from slowtok.detectors.case.case import Case, History
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import RECENT, EngineHistory
+from slowtok.proxy.history.history import MAX_PROCESSES, RECENT, Before, EngineHistory, Served
 from slowtok.proxy.history.learned_store import LearnedStore
+
+SHORT, LONG = healthy(), with_tokens(healthy(), prompt=9000, cached=0)
 
 
 @pytest.fixture
@@ -135,3 +137,42 @@ def test_loads(past: EngineHistory) -> None:
 
 def test_loads_of_an_engine_elsewhere_are_not_looked_for(past: EngineHistory) -> None:
     assert past.of(with_server(loading(100.0, 4.0), local=False)).loads == ()
+
+
+def test_requests_are_counted_by_process_and_by_length() -> None:
+    served = Served()
+    assert served.before(SHORT) is None
+
+    served.note(SHORT)
+    served.note(SHORT)
+
+    assert served.before(SHORT) == Before(2, 2)
+    assert served.before(LONG) == Before(2, 0)
+    assert served.before(with_server(SHORT, pid=4712)) is None
+
+
+def test_a_process_that_is_not_seen_is_another_once_it_was_found_again() -> None:
+    hidden = with_server(SHORT, pid=None, uptime_s=600.0)
+    later = with_timeline(hidden, accepted_at_s=hidden.timeline.accepted_at_s + 60.0)
+    served = Served()
+    served.note(hidden)
+
+    assert served.before(later) == Before(1, 1)
+    assert served.before(with_server(later, uptime_s=10.0)) is None
+
+
+def test_what_failed_or_was_cut_off_counts_for_nothing() -> None:
+    served = Served()
+    served.note(with_timeline(SHORT, status=500))
+    served.note(with_tokens(SHORT, completion=None))
+
+    assert served.before(SHORT) is None
+
+
+def test_memory_is_bounded() -> None:
+    served = Served()
+    for pid in range(MAX_PROCESSES + 1):
+        served.note(replace(with_server(SHORT, pid=pid)))
+
+    assert served.before(with_server(SHORT, pid=0)) is None
+    assert served.before(with_server(SHORT, pid=1)) is not None

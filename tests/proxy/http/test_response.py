@@ -1,10 +1,19 @@
 """Heads and ends of replies: who gets a body, and whose connection stays."""
 
+import errno
+import json
+from unittest.mock import Mock
+
+import aiohttp
 import pytest
 
 from fakes.client import CHAT, Client
 from fakes.upstream import Upstream
 from fakes.wire import LAST_CHUNK, chunk, chunked_head, reply
+from slowtok.detectors.case.ending import CUT_SHORT
+from slowtok.proxy.http.response import WHAT_TO_CHECK, error_response
+from slowtok.proxy.upstream.client import _error_for, no_engine
+from slowtok.proxy.web.page.serve import FOLDER
 
 NOTHING: list[str] = []
 
@@ -124,3 +133,38 @@ async def test_next_request_is_answered_after_each_that_was_sent_ahead(
         assert (await client.reply())[1] == b"ok"
         assert (await client.reply())[0].status == 403
         assert (await client.head()).status == 403
+
+
+def test_error_has_the_shape_that_openai_clients_read() -> None:
+    response = error_response(502, 'it "failed": look', "upstream-error")
+
+    assert response.status == 502
+    assert response.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert isinstance(response.body, bytes)
+    assert json.loads(response.body) == {
+        "error": {
+            "message": 'it "failed": look',
+            "type": "slowtok_error",
+            "param": None,
+            "code": "upstream-error",
+        }
+    }
+
+
+def test_explanation_advises_what_the_reply_has_said() -> None:
+    refused = aiohttp.ClientConnectorError(Mock(), ConnectionRefusedError(111, "refused"))
+    told = [no_engine("the usual ports")]
+    errors = (refused, TimeoutError(), OSError(errno.EMFILE, "many"), ConnectionResetError())
+    told += [_error_for(error, "http://127.0.0.1:1") for error in errors]
+
+    assert {error.ended: error.check for error in told} == WHAT_TO_CHECK
+
+
+def test_page_gives_the_same_reasons_and_advice() -> None:
+    words = (FOLDER / "js" / "endings.js").read_text("utf-8")
+
+    for name, ending in CUT_SHORT.items():
+        assert name in words
+        assert f'"{ending.reason}"' in words
+    for check in WHAT_TO_CHECK.values():
+        assert f'"{check}"' in words

@@ -1,8 +1,14 @@
 """Case files: what is written is read again, and what is no case is named with its reason."""
 
 import io
+import os
 import re
-from dataclasses import replace
+import stat
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,13 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.cases import FIRING, healthy, with_device, with_gpu
+from fakes.cases import FIRING, healthy, with_device, with_gpu, with_timeline
 from fakes.records import full_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import EngineActivity
 from slowtok.detectors.case.machine import GpuFacts
+from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs import case_file
-from slowtok.proxy.outputs.case_file import BadCase, RecordedCase, dump_case, parse_case, read_cases
+from slowtok.proxy.outputs.case_file import (
+    BadCase,
+    RecordedCase,
+    Recorder,
+    dump_case,
+    parse_case,
+    read_cases,
+)
 
 BINARY = r"not UTF-8 text; is it compressed\?"
 RECORD = {"verdict": "slow"}
@@ -202,3 +216,99 @@ def test_no_value_can_raise(member: str, value: Any) -> None:
     content = orjson.dumps(raw(**{member: value}), option=orjson.OPT_NON_STR_KEYS)
 
     assert len(read(content)) == 1
+
+
+def recorded(directory: Path, *, judged: bool = True) -> Recorder:
+    recorder = Recorder(directory)
+    recorder(healthy(), diagnose(healthy()) if judged else None, {"verdict": "normal"})
+    recorder.writer.close()
+    return recorder
+
+
+def test_case_is_written_whole(tmp_path: Path) -> None:
+    recorded(tmp_path / "cases")
+
+    [path] = (tmp_path / "cases").iterdir()
+    assert path.name == f"{healthy().timeline.request_id}.json"
+    written = orjson.loads(path.read_bytes())
+    told = written.pop("recorded")
+    assert written == orjson.loads(orjson.dumps(asdict(healthy())))
+    assert written["schema"] == 1
+    assert told == {"slowtok": version("slowtok"), "record": {"verdict": "normal"}}
+    assert parse_case(path.read_bytes()).case == healthy()
+
+
+def test_what_merely_passed_is_not_recorded(tmp_path: Path) -> None:
+    recorded(tmp_path, judged=False)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
+    recorded(tmp_path / "cases")
+
+    [path] = (tmp_path / "cases").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_directory_that_went_away_is_counted(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "cases")
+    (tmp_path / "cases").rmdir()
+    recorder(healthy(), diagnose(healthy()), {})
+    recorder.writer.close()
+
+    assert recorder.writer.failed == 1
+
+
+def test_directory_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OSError, match="file"):
+        Recorder(tmp_path / "file")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_directory_that_takes_no_files_is_an_error_at_once() -> None:
+    with pytest.raises(OSError, match="/proc"):
+        Recorder(Path("/proc"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
+def test_full_disk_is_counted_and_leaves_no_half_case(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the write fails in the same place."""
+    code = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from fakes.cases import healthy\n"
+        "from slowtok.detectors.diagnosis.diagnose import diagnose\n"
+        "from slowtok.proxy.outputs.case_file import Recorder\n"
+        "recorder = Recorder(Path(sys.argv[1]))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "recorder(healthy(), diagnose(healthy()), {}); recorder.writer.close()\n"
+        "print(recorder.writer.failed)\n"
+    )
+    tests = str(Path(__file__).resolve().parents[2])
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": tests},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert ended.stdout == "1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_case_of_the_same_name_is_never_written_over(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    [path] = tmp_path.iterdir()
+    before = path.read_bytes()
+    recorder = Recorder(tmp_path)
+    recorder(with_timeline(healthy(), model="other"), diagnose(healthy()), {})
+    recorder.writer.close()
+
+    assert (recorder.writer.failed, path.read_bytes()) == (1, before)

@@ -1,8 +1,11 @@
 """The headers of a diagnosed reply, word for word as the contract shows them."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fakes.cases import (
     FIRING,
@@ -17,9 +20,28 @@ from slowtok.detectors.case.case import Case, Range
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.diagnosis.catalog import CATALOG
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.proxy.outputs.headers import diagnosis_headers, hint, previous, server_timing
+from slowtok.proxy.outputs.headers import (
+    MAX_MODELS_KEPT,
+    MAX_STRING_CHARS,
+    PreviousVerdicts,
+    bare,
+    decimal,
+    diagnosis_headers,
+    hint,
+    inner_list,
+    item,
+    previous,
+    server_timing,
+    string,
+)
+from slowtok.proxy.relay.exchange import Exchange
 
 ID = "0199f3c2-0000-7000-8000-000000000001"
+
+# RFC 9651, sections 3.3.1 to 3.3.3.
+INTEGER = re.compile(r"-?\d{1,15}")
+DECIMAL = re.compile(r"-?\d{1,12}\.\d{1,3}")
+STRING = re.compile(r'"(?:[ !#-\[\]-~]|\\["\\])*"')
 
 
 def headers(before: Case) -> dict[str, str]:
@@ -152,3 +174,103 @@ def test_every_header_is_plain_and_bounded(cause: str) -> None:
         assert value.isascii()
         assert value.isprintable()
         assert len(value) < 600
+
+
+def exchange(name: str, model: str | None, ended_at_s: float) -> Exchange:
+    return Exchange(
+        request_id=name,
+        method="POST",
+        path="/v1/chat/completions",
+        started_unix_s=0.0,
+        accepted_at_s=0.0,
+        model=model,
+        ended_at_s=ended_at_s,
+    )
+
+
+NORMAL = Diagnosis(verdict="normal")
+
+
+def test_the_last_to_end_counts_not_the_last_to_be_concluded() -> None:
+    verdicts = PreviousVerdicts()
+    verdicts.note(exchange("later", "a", 2.0), NORMAL)
+    verdicts.note(exchange("earlier", "a", 1.0), NORMAL)
+
+    assert verdicts.header("a") == {"slowtok-previous": 'normal;id="later"'}
+
+
+def test_each_model_has_its_own_and_none_is_one_too() -> None:
+    verdicts = PreviousVerdicts()
+    verdicts.note(exchange("nameless", None, 1.0), NORMAL)
+
+    assert verdicts.header(None) == {"slowtok-previous": 'normal;id="nameless"'}
+    assert verdicts.header("a") == {}
+
+
+def test_models_that_were_used_long_ago_are_forgotten() -> None:
+    verdicts = PreviousVerdicts()
+    for number in range(MAX_MODELS_KEPT + 1):
+        verdicts.note(exchange(str(number), str(number), 1.0), NORMAL)
+
+    assert verdicts.header("0") == {}
+    assert verdicts.header("1") != {}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-7, "-7"),
+        (10**20, "999999999999999"),
+        (0.0, "0.0"),
+        (427.1, "427.1"),
+        (2.0006, "2.001"),
+        (-0.25, "-0.25"),
+        (1e15, "999999999999.0"),
+        ("", '""'),
+        ('say "no" \\', '"say \\"no\\" \\\\"'),
+        ("caf\u00e9\r\nx: y", '"caf???x: y"'),
+    ],
+)
+def test_bare_values(value: float | str, text: str) -> None:
+    assert bare(value) == text
+
+
+@given(st.integers())
+def test_integers_are_valid(value: int) -> None:
+    assert INTEGER.fullmatch(bare(value))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=True))
+def test_decimals_are_valid(value: float) -> None:
+    assert DECIMAL.fullmatch(bare(value))
+
+
+@given(st.floats(-1e11, 1e11), st.integers(1, 3))
+def test_a_decimal_has_as_many_digits_as_it_needs(value: float, digits: int) -> None:
+    written = decimal(value, digits)
+
+    assert DECIMAL.fullmatch(written)
+    assert float(written) == round(value, digits)
+    assert written[-1] != "0" or written[-2] == "."
+
+
+@given(st.text())
+def test_strings_are_valid_and_bounded(text: str) -> None:
+    written = string(text)
+
+    assert STRING.fullmatch(written)
+    assert len(written) <= 2 * MAX_STRING_CHARS + 2
+
+
+def test_long_string_is_cut_visibly() -> None:
+    assert string("x" * 300) == '"' + "x" * 237 + '..."'
+
+
+def test_parameters_that_are_not_known_are_left_out() -> None:
+    assert item("211", {"ms": None, "rate": 2.11, "basis": "x"}) == '211;rate=2.11;basis="x"'
+    assert item("normal") == "normal"
+
+
+def test_inner_list() -> None:
+    assert inner_list((14.2, 19)) == "(14.2 19)"

@@ -8,11 +8,24 @@ import pytest
 from aiohttp import web
 
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.proxy.engines.drivers.llama_server import probe, read_probe
+from slowtok.proxy.engines.drivers.llama_server import habits_of, probe, read_probe
 from slowtok.proxy.engines.probing.facts import Loaded, Probe
 from slowtok.proxy.engines.probing.reply import ProbeReply
 
 Recorded = Callable[[str], ProbeReply]
+
+QWEN = """
+{%- if loop.index0 > ns.last_query_index %}{{- '<think>' + reasoning_content }}{%- endif %}
+"""
+DEEPSEEK = (
+    "{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}"
+)
+MISTRAL = """
+{%- if tools is not none and (message == user_messages[-1]) %}
+{{- "[AVAILABLE_TOOLS] [" }}
+"""
+LLAMA = "{%- set date_string = strftime_now('%d %b %Y') %}"
+CHATML = "{% for message in messages %}{{ '<|im_start|>' + message['role'] }}{% endfor %}"
 
 
 def test_no_replies_say_nothing() -> None:
@@ -118,3 +131,21 @@ async def test_a_router_is_never_asked_in_a_way_that_loads_or_wakes(aiohttp_serv
     assert sorted(asked) == [
         "GET /props", "GET /props?model=a&autoload=false", "GET /v1/models",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "habits"),
+    [
+        (QWEN, ("thinking",)),
+        (DEEPSEEK, ("thinking",)),
+        (MISTRAL, ("tools-last",)),
+        (LLAMA, ("clock",)),
+        (QWEN + LLAMA, ("thinking", "clock")),
+        (CHATML, ()),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_habits(template: object, habits: tuple[str, ...] | None) -> None:
+    assert habits_of(template) == habits
