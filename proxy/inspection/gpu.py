@@ -15,7 +15,14 @@ from slowtok.detectors.analysis.gpu_window import (
     newest,
     share_with_bits,
 )
-from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, SLOWDOWN_BIT, THERMAL_BITS
+from slowtok.detectors.case.clocks_event import (
+    BRAKE_BITS,
+    IDLE_BIT,
+    LABELS,
+    POWER_BITS,
+    SLOWDOWN_BIT,
+    THERMAL_BITS,
+)
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import Seen
@@ -39,18 +46,7 @@ MAX_ACTIVE_PSTATE = 2
 MIN_LINK_S = 1.0
 """Only a GPU at work for a second, in P0 to P2, has its link up."""
 
-BITS = {
-    0x2: "application clocks",
-    0x4: "power limit",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "heat, by software",
-    0x40: "heat, by hardware",
-    0x80: "power brake",
-    0x100: "display clocks",
-    0x200: "board limit",
-    0x400: "voltage",
-}
+BITS = {bit: label for bit, label in LABELS.items() if bit != IDLE_BIT}
 
 Samples = Sequence[GpuSample]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from slowtok.config.settings import Settings
-from slowtok.proxy.history.peers.breaker import Breaker
 from slowtok.proxy.history.peers.peer_key import PeerKey
 from slowtok.proxy.history.peers.store import (
     MAX_OF_A_CARD,
@@ -36,6 +35,9 @@ MAX_PLACES = 256
 CLOSE_S = 3.0  # at the end, a store that does not answer is left behind after this
 _NOT_ASKED = "not asked yet"
 _ANSWERS = "answers"
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +224,26 @@ def open_peers(settings: Settings) -> Peers | None:
     except ValueError:
         raise settings.fault("baselines_url", "cannot be used as a URL") from None
     return Peers(store, named=shown(url))
+
+
+class Breaker:
+    """Closed while all goes well; open for a while after each failure."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._pause_s = 0.0
+        self._until_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """How long nothing is to be tried; 0 where it may be."""
+        return max(self._until_s - self._now_s(), 0.0) if self._pause_s else 0.0
+
+    def succeeded(self) -> None:
+        """Close it."""
+        self._pause_s = 0.0
+
+    def failed(self) -> None:
+        """Open it, for twice as long as before."""
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        self._until_s = self._now_s() + self._pause_s

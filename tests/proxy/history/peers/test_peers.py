@@ -8,7 +8,7 @@ from fakes.learning import NOW_UNIX_S, rate
 from fakes.stores import Clock, Memory, peers_at
 from slowtok.proxy.history.peers import peers as module
 from slowtok.proxy.history.peers.peer_key import PeerKey
-from slowtok.proxy.history.peers.peers import MAX_PLACES, REFRESH_S, Told
+from slowtok.proxy.history.peers.peers import LONGEST_PAUSE_S, MAX_PLACES, REFRESH_S, Breaker, Told
 from slowtok.proxy.history.peers.store import MAX_OF_A_CARD, pack, unpack
 
 MINE, THEIRS = PeerKey(setup="s", card="mine"), PeerKey(setup="s", card="theirs")
@@ -184,3 +184,31 @@ def test_the_end_waits_for_no_store(store: Memory, monkeypatch: pytest.MonkeyPat
 
     peers.close()
     hanging.set()
+
+
+def test_it_is_closed_at_first() -> None:
+    assert Breaker(Clock()).left_s == 0.0
+
+
+def test_each_failure_doubles_the_pause_up_to_a_limit() -> None:
+    clock = Clock()
+    breaker, pauses = Breaker(clock), []
+    for _ in range(11):
+        breaker.failed()
+        pauses.append(breaker.left_s)
+        clock.now_s += breaker.left_s
+        assert breaker.left_s == 0.0
+
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_success_begins_anew() -> None:
+    breaker = Breaker(Clock())
+    breaker.failed()
+    breaker.failed()
+    breaker.succeeded()
+    assert breaker.left_s == 0.0
+
+    breaker.failed()
+    assert breaker.left_s == 1.0
