@@ -25,8 +25,7 @@ from slowtok.proxy.observe.case_builder import CaseBuilder
 from slowtok.proxy.observe.crowds import Occupancy
 from slowtok.proxy.observe.neighbours import OccupancyLog
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
-from slowtok.proxy.observe.prompt_estimate import PromptEstimates
-from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, Prompts
+from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PromptEstimates, Prompts
 from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers

@@ -22,13 +22,12 @@ from slowtok.proxy.http.api_key import client_keys
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.http.run_clues import clues_of
-from slowtok.proxy.relay.assembled import as_document, assemble
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.ports import EngineDirectory, EngineRef, RequestObserver, SafeObserver
 from slowtok.proxy.relay.request_body import read_request
-from slowtok.proxy.relay.rewritten import Reshaped, break_off
+from slowtok.proxy.relay.rewritten import Reshaped, as_document, assemble, break_off
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.stream.annotate import mode_of
 from slowtok.proxy.stream.apis import find_api

@@ -200,7 +200,7 @@ def open_gpus(process_name: ProcessName, *, private_pids: bool | None) -> AllGpu
         from slowtok.proxy.sampling.apple.macmon import open_macmon  # noqa: PLC0415
 
         return AllGpus([Maker(_or_none(open_macmon()))])
-    from slowtok.proxy.sampling.nvidia.nvml import open_gpus as open_nvidia  # noqa: PLC0415
+    from slowtok.proxy.sampling.nvidia.devices import open_gpus as open_nvidia  # noqa: PLC0415
 
     nvidia = _or_none(open_nvidia(process_name))
     makers = [Maker(nvidia, expected=has_nvidia_card(), other_pids=bool(private_pids))]

@@ -11,7 +11,7 @@ from slowtok.proxy.engines.drivers import (
     sglang,
     vllm,
 )
-from slowtok.proxy.engines.drivers.ollama_runner import runner_url
+from slowtok.proxy.engines.drivers.ollama import runner_url
 from slowtok.proxy.engines.probing.facts import Identity, Probe
 from slowtok.proxy.engines.probing.server_facts import loaded_model, ollama_runner_of
 from slowtok.proxy.sampling.protocol import ProcessFacts

@@ -12,8 +12,8 @@ from yarl import URL
 
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.engines.drivers import vllm
-from slowtok.proxy.engines.drivers.llama_flags import parse_flags, with_defaults
-from slowtok.proxy.engines.drivers.ollama_runner import find_runner, runner_flags
+from slowtok.proxy.engines.drivers.llama_server import parse_flags, with_defaults
+from slowtok.proxy.engines.drivers.ollama import find_runner, runner_flags
 from slowtok.proxy.engines.probing.facts import Flags, Identity, Kind, Loaded, Probe
 from slowtok.proxy.engines.probing.locality import is_here
 from slowtok.proxy.sampling.protocol import ChildProcess, ProcessFacts

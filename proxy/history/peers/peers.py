@@ -227,7 +227,10 @@ def open_peers(settings: Settings) -> Peers | None:
 
 
 class Breaker:
-    """Closed while all goes well; open for a while after each failure."""
+    """Asks a store that has just failed again after a pause that doubles.
+
+    It is closed while all goes well, and open for a while after each failure.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

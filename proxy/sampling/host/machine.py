@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from slowtok.proxy.sampling.host.host import Fields
+from slowtok.proxy.sampling.host.host import Conditions, Fields
 from slowtok.proxy.sampling.host.others import MUCH_CORES, Others
-from slowtok.proxy.sampling.host.power_state import Conditions
 
 Line = dict[str, Any]
 
@@ -142,20 +141,15 @@ def make_machine(own_pid: int) -> tuple[Machine, Callable[[int], str | None]]:
     """Return this machine, and how to name a process on it; `own_pid` as for `Others`."""
     if sys.platform == "linux":
         # one platform's modules alone are loaded: the others cost memory or are not there
-        from slowtok.proxy.sampling.host import (  # noqa: PLC0415
-            host,
-            identity,
-            port,
-            power_state,
-        )
+        from slowtok.proxy.sampling.host import host, identity, port  # noqa: PLC0415
         from slowtok.proxy.sampling.host.procfs import ProcFiles  # noqa: PLC0415
 
         files = ProcFiles()
         machine = Machine(
             host.HostReader(files),
             lambda number: port.PortReader(files, number),
-            facts=host.read_host_facts(files) | {"private_pids": power_state.has_private_pids()},
-            read_conditions=power_state.read_conditions,
+            facts=host.read_host_facts(files) | {"private_pids": host.has_private_pids()},
+            read_conditions=host.read_conditions,
             others=Others(own_pid),
         )
         return machine, identity.process_name

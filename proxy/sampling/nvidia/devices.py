@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, for as long as NVML works.
+"""The NVIDIA GPUs of this machine, for as long as NVML works, through NVIDIA's own Python binding.
 
 Strategy: when a GPU is lost everything is shut down, reported, and tried again after a pause that
 doubles from 5 to 60 s; a GPU that fails alone is left out while the others go on. A GPU is known
@@ -8,11 +8,13 @@ refuses until the machine was restarted, and so does CUDA to engines that start 
 """
 
 import contextlib
+import ctypes
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.nvidia.calls import LOST, Device, GpuLost, Values
 from slowtok.proxy.sampling.nvidia.counters import LOOK_S
 from slowtok.proxy.sampling.nvidia.events import Xids
@@ -30,6 +32,11 @@ HEALTHY_S = 60.0
 LIBRARY_NOT_FOUND = 12
 
 KERNEL_FOLDER = "proc/driver/nvidia/gpus"
+
+HUNG = "a call into the NVIDIA driver does not return"
+
+WSL_LIBRARY = Path("/usr/lib/wsl/lib/libnvidia-ml.so.1")
+"""Where Windows puts it into a WSL2 machine; not every distribution's loader looks there."""
 
 
 class NvidiaDevices:
@@ -258,3 +265,24 @@ def _read_information(path: Path) -> dict[str, str]:
         return {}
     pairs = (line.partition(":") for line in text.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs if value.strip()}
+
+
+def open_gpus(process_name: Callable[[int], str | None]) -> PatientGpus | str:
+    """Return the GPUs, or why this installation cannot look at any."""
+    try:
+        import pynvml  # noqa: PLC0415  costs 4 MiB, and need not be installed
+    except ImportError:
+        return "Python package nvidia-ml-py is not installed"
+    load_wsl_library()
+    return PatientGpus(NvidiaDevices(pynvml, process_name, is_wsl=is_wsl()), HUNG)
+
+
+def is_wsl() -> bool:
+    """Say whether this is WSL2 with a GPU of the Windows machine."""
+    return WSL_LIBRARY.exists()
+
+
+def load_wsl_library() -> None:
+    """Load it, so that `pynvml` finds it by its name afterwards; it reports what is missing."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(str(WSL_LIBRARY), mode=ctypes.RTLD_GLOBAL)

@@ -4,7 +4,7 @@ import pytest
 
 from fakes.cases import healthy, with_phases, with_tokens
 from slowtok.detectors.case.case import PromptPrefix
-from slowtok.proxy.observe.prompt_estimate import KEEP_MODELS, PromptEstimates
+from slowtok.proxy.observe.prompts import KEEP_MODELS, PromptEstimates
 from slowtok.proxy.relay.exchange import Exchange, PromptEstimate
 from slowtok.proxy.stream.call import fingerprint_prompt
 

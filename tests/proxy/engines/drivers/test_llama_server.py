@@ -8,8 +8,14 @@ import pytest
 from aiohttp import web
 
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.proxy.engines.drivers.llama_server import habits_of, probe, read_probe
-from slowtok.proxy.engines.probing.facts import Loaded, Probe
+from slowtok.proxy.engines.drivers.llama_server import (
+    habits_of,
+    parse_flags,
+    probe,
+    read_probe,
+    with_defaults,
+)
+from slowtok.proxy.engines.probing.facts import ALL_LAYERS, Flags, Loaded, Probe
 from slowtok.proxy.engines.probing.reply import ProbeReply
 
 Recorded = Callable[[str], ProbeReply]
@@ -149,3 +155,193 @@ async def test_a_router_is_never_asked_in_a_way_that_loads_or_wakes(aiohttp_serv
 )
 def test_habits(template: object, habits: tuple[str, ...] | None) -> None:
     assert habits_of(template) == habits
+
+
+def flags(line: str, **environ: str) -> Flags:
+    return parse_flags(line.split(), environ)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "llama-server",
+        "llama-server --host 127.0.0.1 --no-webui",
+        "llama-server -c",  # cut short
+        "llama-server -ngl many -t x",
+        "python -c print(1)",
+        "python -m http.server",
+        "python server.py",
+    ],
+)
+def test_what_is_not_said_is_not_known(line: str) -> None:
+    assert flags(line) == Flags()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "llama-server",
+        "/opt/llama.cpp/build/bin/llama-server",
+        "llama serve",
+        "python -m slowtok.proxy.cli.demo.engine",
+        "/venv/bin/python3.11 -X dev -u -m some.module",
+        "python3 /srv/start.py",
+    ],
+)
+def test_the_name_of_the_program_does_not_matter(program: str) -> None:
+    said = flags(f"{program} --model /m.gguf -c 4096 -np 2 -t 2 -ngl 0 --port 9")
+    assert said == Flags(
+        model_path="/m.gguf", context_tokens=4096, slots=2, threads=2, gpu_layers=0
+    )
+
+
+@pytest.mark.parametrize("option", ["-ngl", "--gpu-layers", "--n-gpu-layers"])
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [("33", 33), ("0", 0), ("auto", -1), ("-1", -1), ("all", ALL_LAYERS), ("-2", ALL_LAYERS)],
+)
+def test_gpu_layers(option: str, text: str, layers: int) -> None:
+    assert flags(f"llama-server {option} {text}").gpu_layers == layers
+
+
+def test_both_ways_to_give_a_value() -> None:
+    assert flags("llama-server --threads=6 --ctx-size=1024") == flags(
+        "llama-server --threads 6 --ctx-size 1024"
+    )
+
+
+def test_the_last_of_two_wins() -> None:
+    assert flags("llama-server -t 4 --threads 8").threads == 8
+
+
+def test_the_command_line_wins_over_the_environment() -> None:
+    said = flags("llama-server -t 4", LLAMA_ARG_THREADS="8", LLAMA_ARG_N_GPU_LAYERS="20")
+    assert (said.threads, said.gpu_layers) == (4, 20)
+
+
+def test_a_foreign_environment_says_nothing() -> None:
+    assert flags("llama-server", THREADS="8", LLAMA_ARG_HOST="::") == Flags()
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("-fa on", "on"),
+        ("-fa 1", "on"),
+        ("--flash-attn off", "off"),
+        ("--flash-attn=auto", "auto"),
+        ("-fa -1", "auto"),
+        ("-fa", "on"),
+        ("-fa -t 4", "on"),
+    ],
+)
+def test_flash_attention_old_and_new(line: str, value: str) -> None:
+    assert flags(f"llama-server {line}").flash_attention == value
+
+
+def test_an_option_that_stood_alone_does_not_swallow_the_next() -> None:
+    assert flags("llama-server -fa -t 4").threads == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "mapped"),
+    [
+        ("--no-mmap", {}, False),
+        ("--load-mode none", {}, False),
+        ("--load-mode dio", {}, False),
+        ("-lm mmap+mlock", {}, True),
+        ("-lm auto", {}, None),
+        ("", {"LLAMA_ARG_LOAD_MODE": "none"}, False),
+        ("", {"LLAMA_ARG_NO_MMAP": "1"}, False),
+        ("", {"LLAMA_ARG_MMAP": "0"}, False),
+        ("", {}, None),
+    ],
+)
+def test_memory_mapping_old_and_new(
+    line: str, environ: dict[str, str], mapped: bool | None
+) -> None:
+    assert flags(f"llama-server {line}", **environ).memory_mapped is mapped
+
+
+@pytest.mark.parametrize(
+    ("line", "speculative"),
+    [
+        ("--spec-type draft-mtp", True),
+        ("--spec-type none", False),
+        ("-md /draft.gguf", True),
+        ("--spec-draft-model=/draft.gguf", True),
+        ("", None),
+    ],
+)
+def test_speculation(line: str, speculative: bool | None) -> None:
+    assert flags(f"llama-server {line}").speculative is speculative
+
+
+def test_everything_else() -> None:
+    said = flags(
+        "llama-server -b 1024 -ub 256 -ctk q8_0 --cache-type-v q4_0 -nkvo -sm row "
+        "--sleep-idle-seconds 60 -ncmoe 12 --alias tiny"
+    )
+    assert said == Flags(
+        batch_tokens=1024, micro_batch_tokens=256, kv_type_k="q8_0", kv_type_v="q4_0",
+        kv_on_gpu=False, split_mode="row", sleep_idle_s=60, cpu_moe_layers=12, alias="tiny",
+    )  # fmt: skip
+    assert flags("llama-server", LLAMA_ARG_KV_OFFLOAD="0").kv_on_gpu is False
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "layers"),
+    [
+        ("", {}, None),
+        ("-ot token_embd.weight=CPU", {}, None),
+        ("-ot exps=CUDA1", {}, None),
+        ("-ot blk.(1|2).ffn_.*_exps.=CPU", {}, None),  # some layers: how many is not known
+        ("--cpu-moe", {}, ALL_LAYERS),
+        ("-ncmoe 12", {}, 12),
+        ("-ot exps=CPU", {}, ALL_LAYERS),
+        ("-ot a=CUDA0 --override-tensor=.ffn_.*_exps.=CPU -ot b=CUDA0", {}, ALL_LAYERS),
+        ("-ot token_embd.weight=CPU,exps=CPU", {}, ALL_LAYERS),
+        ("", {"LLAMA_ARG_CPU_MOE": "1"}, ALL_LAYERS),
+        ("", {"LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}, ALL_LAYERS),
+    ],
+)
+def test_experts_in_ram(line: str, environ: dict[str, str], layers: int | None) -> None:
+    assert flags(f"llama-server {line}", **environ).cpu_moe_layers == layers
+
+
+def test_no_device_is_no_layer_on_one() -> None:
+    assert flags("llama-server -ngl 99 --device none").gpu_layers == 0
+    assert flags("llama-server -ngl 99 --device CUDA1").gpu_layers == 99
+
+
+@pytest.mark.parametrize(
+    ("line", "shared"),
+    [
+        ("", True),  # as many slots as the engine likes, over one context
+        ("-np -1", True),
+        ("-np 4", False),
+        ("-np 4 -kvu", True),
+        ("-no-kvu", False),
+        ("-np 4 -kvu --kv-unified-per-slot 4096", False),
+    ],
+)
+def test_whether_slots_share_the_context(line: str, shared: bool) -> None:
+    assert with_defaults(flags(f"llama-server {line}")).context_shared is shared
+
+
+def test_defaults_fill_only_what_is_not_said() -> None:
+    assert with_defaults(Flags()) == Flags(
+        gpu_layers=-1, context_shared=True, batch_tokens=2048, micro_batch_tokens=512,
+        kv_type_k="f16", kv_type_v="f16", kv_on_gpu=True, prefix_caching=True, speculative=False,
+        split_mode="layer",
+    )  # fmt: skip
+    said = flags("llama-server -ngl 3 -ub 64 -nkvo -ctk q8_0 --no-cache-prompt -sm none -md /d")
+    full = with_defaults(said)
+    assert (full.gpu_layers, full.micro_batch_tokens, full.kv_on_gpu) == (3, 64, False)
+    assert (full.kv_type_k, full.kv_type_v) == ("q8_0", "f16")
+    assert (full.prefix_caching, full.split_mode, full.speculative) == (False, "none", True)
+
+
+def test_a_micro_batch_is_no_larger_than_a_batch() -> None:
+    assert with_defaults(flags("llama-server -b 128")).micro_batch_tokens == 128

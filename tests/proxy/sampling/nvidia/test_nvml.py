@@ -23,9 +23,7 @@ from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.sampling import hang_guard
 from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.nvidia import devices as nvml_devices
-from slowtok.proxy.sampling.nvidia import nvml
-from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
-from slowtok.proxy.sampling.nvidia.nvml import HUNG
+from slowtok.proxy.sampling.nvidia.devices import HUNG, NvidiaDevices
 from slowtok.proxy.sampling.protocol import parse_line
 from slowtok.proxy.sampling.supervisor import Sampler
 
@@ -33,10 +31,10 @@ COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.sampling")
 
 LOOK = """
 from pathlib import Path
-from slowtok.proxy.sampling.nvidia import nvml
+from slowtok.proxy.sampling.nvidia import devices
 
-nvml.WSL_LIBRARY = Path({path!r})
-gpus = nvml.open_gpus(lambda _: None)
+devices.WSL_LIBRARY = Path({path!r})
+gpus = devices.open_gpus(lambda _: None)
 gpus._patience_s = 10.0
 line, = gpus.sample(slow_tier=True, servers=set())
 print(line["busy_ratio"], line["processes"], gpus.news()["gpus"][0]["absent"]["processes"])
@@ -348,13 +346,13 @@ async def test_the_proxy_has_fresh_samples_while_the_driver_hangs(script: Script
 def test_wsl_is_told_by_the_library_that_windows_puts_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml, "WSL_LIBRARY", tmp_path / "libnvidia-ml.so.1")
-    assert not nvml.is_wsl()
-    nvml.load_wsl_library()  # what is not there is no error
+    monkeypatch.setattr(nvml_devices, "WSL_LIBRARY", tmp_path / "libnvidia-ml.so.1")
+    assert not nvml_devices.is_wsl()
+    nvml_devices.load_wsl_library()  # what is not there is no error
 
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"not a library")
-    assert nvml.is_wsl()
-    nvml.load_wsl_library()
+    assert nvml_devices.is_wsl()
+    nvml_devices.load_wsl_library()
 
 
 def test_the_library_is_found_where_the_loader_does_not_look(
