@@ -318,8 +318,9 @@ def service(
 
     serving = _command_line().commands["serve"].make_context("serve", list(options or ()))
     given = {name: value or None for name, value in serving.params.items()}
-    settings = settings_from({k: v for k, v in given.items() if k != "config"}, given["config"])
-    raise typer.Exit(run_service(action, options or (), given, settings, dry_run))
+    named = {name: value for name, value in given.items() if name != "config"}
+    settings = settings_from(named, given["config"], environ={})  # a service has not this one
+    end_with(lambda: run_service(action, options or (), given, settings, dry_run))
 
 
 app.command()(fit)
