@@ -318,8 +318,9 @@ def service(
 
     serving = _command_line().commands["serve"].make_context("serve", list(options or ()))
     given = {name: value or None for name, value in serving.params.items()}
-    settings = settings_from({k: v for k, v in given.items() if k != "config"}, given["config"])
-    raise typer.Exit(run_service(action, options or (), given, settings, dry_run))
+    named = {name: value for name, value in given.items() if name != "config"}
+    settings = settings_from(named, given["config"], environ={})  # a service has not this one
+    end_with(lambda: run_service(action, options or (), given, settings, dry_run))
 
 
 app.command()(fit)
@@ -416,11 +417,25 @@ def _reading(
 
 def main() -> None:
     """Run the command line; without a command it serves."""
-    if sys.stdout is None:  # Windows' service has neither: pythonw.exe
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - to its end
+    _open_standard_streams()
     # By that name also as `python -m slowtok.proxy`: completion is for the command `slowtok`.
     _command_line()(args=sys.argv[1:], prog_name="slowtok")
 
+
+def _open_standard_streams() -> None:
+    """Open the standard streams that the process was started without (`>&-`, pythonw.exe).
+
+    Otherwise the next connection would take the number of one, and what is printed would go there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - to its end
+
+
+STANDARD_ERROR = 2
 
 COMPLETION = {
     "install_completion": "Complete with Tab in this shell.",

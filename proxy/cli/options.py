@@ -1,7 +1,7 @@
 """Options that several commands share, and the way from them to settings."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,11 +55,13 @@ Cause = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
 
 
-def settings_from(given: dict[str, Any], config: str | None) -> Settings:
+def settings_from(
+    given: dict[str, Any], config: str | None, environ: Mapping[str, str] = os.environ
+) -> Settings:
     """Load the settings, or end with one line on standard error and exit code 2."""
-    named = {"arguments": config, "environment": os.environ.get("SLOWTOK_CONFIG")}
+    named = {"arguments": config, "environment": environ.get("SLOWTOK_CONFIG")}
     source, name = next(((s, n) for s, n in named.items() if n), ("defaults", ""))
-    environ = {k: v for k, v in os.environ.items() if k != "SLOWTOK_CONFIG"}
+    environ = {k: v for k, v in environ.items() if k != "SLOWTOK_CONFIG"}
     try:
         text = Path(name).read_text("utf-8-sig") if name else ""
         return load(given, environ, text, name)

@@ -43,7 +43,7 @@ from slowtok.proxy.workers.remote import RemoteEngines, RemoteObserver
 from slowtok.proxy.workers.wire import HEARTBEAT_S, PASSED_ON, Heartbeat, RemoteDirectory, Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GOODBYE_S = 1.0  # for the last words to reach the observing process
+GOODBYE_S = 5.0  # for the last words to reach an observing process that is far behind. Heuristic
 OBSERVER_END_S = 30.0
 """From the last reply of any worker to the end of the observing process, which may still send
 traces and write logs; then it is killed. Heuristic."""

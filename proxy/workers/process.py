@@ -32,7 +32,7 @@ MAX_MISSED_HEARTBEATS = 80
 gives to it would wait for ever. Ticks are counted, so that a pause of us all is none. Heuristic."""
 
 STOP_S = 1.0  # until it has said how many requests are on their way
-END_S = 2.0  # from the last word to the end of the process; then it is killed
+END_S = 6.0  # from the last word to the end of the process; then it is killed. Heuristic
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,9 @@ def run_serve(settings: Settings) -> int:
     Raises:
         SettingsError: a cause that is not known, or a port, log or directory that cannot be used.
     """
-    _check_causes(settings)
-    _check_exposed(settings)
+    check_settings(settings)
     leave_no_core()
     keep_threads_short()
-    _check_workers(settings)
     with contextlib.ExitStack() as opened:
         listeners = _usable(
             settings,
@@ -245,6 +243,18 @@ def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
     return tell
 
 
+def check_settings(settings: Settings) -> None:
+    """Refuse what no slowtok can serve with, before anything is opened.
+
+    Raises:
+        SettingsError: a cause that is not known, an address that is open to other machines without
+            a key, or more workers than the system can have.
+    """
+    _check_causes(settings)
+    _check_exposed(settings)
+    _check_workers(settings)
+
+
 def _check_causes(settings: Settings) -> None:
     causes = {cause_of(detector) for detector in CATALOG}
     for name in settings.disable:
@@ -256,7 +266,8 @@ def _check_exposed(settings: Settings) -> None:
     """Refuse to listen where other machines come in, unless a key or the user's word guards it."""
     if settings.is_local or settings.api_key.get_secret_value() or settings.allow_no_key:
         return
-    said = "other machines can reach it: set a key (SLOWTOK_API_KEY), or say --allow-no-key"
+    key = "set a key (SLOWTOK_API_KEY, or api_key in a --config file)"
+    said = f"other machines can reach it: {key}, or say --allow-no-key"
     raise settings.fault("listen", said)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slowtok.config.settings import Settings
+from slowtok.proxy.cli.commands.serve import check_settings
 from slowtok.proxy.cli.commands.service_files import (
     Command,
     ServiceFile,
@@ -37,10 +38,15 @@ def run_service(
 
     `options` are those of `slowtok serve`, `given` the same by name, and `settings` what comes of
     them. `dry` only prints what would be written and run.
+
+    Raises:
+        SettingsError: `slowtok serve` would refuse these settings.
     """
     service = service_of(sys.platform, options)
     if unusable := why_not_as_service(given):
         return complain(unusable, USAGE)
+    if action == "install":
+        check_settings(settings)
     if dry:
         sys.stdout.write(plan(service, action))
         return DONE

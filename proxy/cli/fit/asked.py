@@ -8,10 +8,11 @@ itself, and then its own words win.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from slowtok.config.hardware import Card, card_called, cards_with, find_gpu
-from slowtok.config.models import KnownModel, find_model
+from slowtok.config.models import KnownModel, find_model, known_models
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.detectors.expectation.assumed_model import (
@@ -57,16 +58,22 @@ DISTILLED = {
     "deepseek-r1-32b": "Qwen2.5-32B",
     "deepseek-r1-70b": "Llama-3-70B",
     "deepseek-r1-671b": "DeepSeek-V3-671B",
-    "deepseek-r1": "Qwen3-8B",
-    "deepseek-r1-latest": "Qwen3-8B",
 }
 """Models that go by the name of what taught them, with the published shape that they have
 (https://huggingface.co/deepseek-ai/DeepSeek-R1, and -0528 for 8b)."""
 
-OLLAMA_DEFAULT_QUANT = "Q4_K_M"
-OLLAMA_DEFAULT_QUANTS = {"gpt-oss": "MXFP4"}
-"""What Ollama's library gives where a tag names no type: nearly always Q4_K_M; gpt-oss as it was
-published (https://ollama.com/library)."""
+OLLAMA_DEFAULT_SIZES = {
+    "deepseek-r1": "8b", "gemma2": "9b", "gemma3": "4b", "gpt-oss": "20b", "llama2": "7b",
+    "llama3": "8b", "llama3-1": "8b", "llama3-2": "3b", "llama3-3": "70b", "mistral": "7b",
+    "mistral-nemo": "12b", "mistral-small": "24b", "mixtral": "8x7b", "phi3": "mini",
+    "phi4": "14b", "qwen2-5": "7b", "qwen2-5-coder": "7b", "qwen3": "8b",
+}  # fmt: skip
+"""The tag that `latest` means in Ollama's library (https://ollama.com/library)."""
+
+USUAL_QUANT = "Q4_K_M"
+USUAL_QUANTS = {"gpt-oss": "MXFP4"}
+"""What Ollama's library gives where a tag names no type, and what most people take from elsewhere
+too: nearly always Q4_K_M; gpt-oss as it was published (https://ollama.com/library)."""
 
 TYPES_TO_CHOOSE = ("Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
 """Types in which models of Ollama's library and of Hugging Face come most."""
@@ -116,7 +123,7 @@ class Question:
 
     `trained_context_tokens` is the longest context that the model was trained for, where it is one
     of the published ones; None is not known. `of_types` are the facts in each type of weights that
-    can be chosen: only `facts` where the type is fixed. `asked` is what was typed.
+    can be chosen: only `facts` where the type is fixed. `asked` is what was typed, a size added.
     """
 
     facts: Published
@@ -144,11 +151,12 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     depth = context // 2 if asked.depth is None else asked.depth
     if depth > context:
         raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+    asked, as_sized = _sized(asked)
     typed = asked
     asked, as_pulled = _as_pulled(asked)
-    facts = _facts(asked, as_pulled, present, depth)
+    facts = _facts(asked, (*as_sized, *as_pulled), present, depth)
     known = published_model(asked.model)
-    types = TYPES_TO_CHOOSE if as_pulled and asked.quant == OLLAMA_DEFAULT_QUANT else ()
+    types = TYPES_TO_CHOOSE if asked.quant == USUAL_QUANT and not typed.quant else ()
     others = (
         facts if quant == asked.quant else _facts(replace(asked, quant=quant), (), present, depth)
         for quant in types
@@ -156,7 +164,7 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     return Question(
         facts=facts,
         context_tokens=context,
-        model_title=_model_title(facts.model),
+        model_title=_model_title(_by_own_name(facts.model, asked.model)),
         machine=_machine(facts.device),
         trained_context_tokens=known.trained_context_tokens if known else None,
         of_types=tuple(others) or (facts,),
@@ -234,19 +242,49 @@ def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
 
 def _published(model: str | None) -> str | None:
     """Return the name that the table of published models knows."""
-    return model and DISTILLED.get(re.sub(r"[^a-z\d]+", "-", model.lower()), model)
+    return model and DISTILLED.get(_squeezed(model), model)
+
+
+def _sized(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
+    """Return it with the size that the bare name of a family means, and what that assumes."""
+    if asked.model is None or asked.params is not None or _is_there(asked.model):
+        return asked, ()
+    family = asked.model.removesuffix(":latest")
+    size = OLLAMA_DEFAULT_SIZES.get(_squeezed(family))
+    if size is None:
+        return asked, ()
+    named = "-".join(family.lower().split()) + f":{size}"
+    note = f"size of the model not named: {named} assumed, what Ollama takes; name it with its size"
+    return replace(asked, model=named), (Assumption(note=note, low_ratio=1.0, high_ratio=1.0),)
 
 
 def _as_pulled(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
-    """Return it with the type of weights that Ollama's name means, and what that assumes."""
-    name = OLLAMA_NAME.fullmatch(asked.model or "")
-    if name is None or asked.quant or asked.weights or Path(name[0]).exists():
+    """Return it with the type of weights that a published name means, and what that assumes."""
+    name = asked.model
+    if name is None or asked.quant or asked.weights or _is_there(name):
         return asked, ()
-    if told := _TYPE_IN_TAG.search(name[2]):
+    if told := _TYPE_IN_TAG.search(name.rpartition(":")[2]):
         return replace(asked, quant=told[1].upper().replace("FP16", "F16")), ()
-    quant = OLLAMA_DEFAULT_QUANTS.get(name[1].lower(), OLLAMA_DEFAULT_QUANT)
-    note = f"type of the weights not named: {quant} assumed, Ollama's default; --quant names it"
+    if not OLLAMA_NAME.fullmatch(name) and _find(asked) is None:
+        return asked, ()
+    squeezed = _squeezed(name)
+    usual = (quant for family, quant in USUAL_QUANTS.items() if squeezed.startswith(family))
+    quant = next(usual, USUAL_QUANT)
+    note = f"type of the weights not named: {quant} assumed, the usual one; --quant names it"
     return replace(asked, quant=quant), (replace(OTHER_TYPE, note=note),)
+
+
+def _is_there(model: str) -> bool:
+    return Path(model).expanduser().exists()
+
+
+def _find(asked: FitOptions) -> KnownModel | None:
+    return find_model(_published(asked.model), parameters=asked.params and asked.params * 1e9)
+
+
+def _squeezed(name: str) -> str:
+    """Return a name in small letters, its words with a hyphen between."""
+    return re.sub(r"[^a-z\d]+", "-", name.lower())
 
 
 def _gpu(asked: FitOptions) -> tuple[str | None, Card | None]:
@@ -335,10 +373,17 @@ def _on(facts: Published, asked: FitOptions, present: DeviceFacts | None) -> Pub
 def _too_little(asked: FitOptions) -> str:
     if asked.model is None:
         return "which model? give a GGUF file, a folder, a name, or --params and --quant"
-    known = find_model(asked.model, parameters=asked.params and asked.params * 1e9)
-    if known is not None:
+    if _find(asked) is not None:
         return f"{asked.model}: give its --quant, like Q4_K_M, or its size as --weights in GiB"
-    return f"{asked.model}: no such file, and no published model of that name: give --params"
+    meant = get_close_matches(asked.model, [model.name for model in known_models()], MAX_NAMES)
+    did_you_mean = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    said = "no such file, and no published model of that name: give --params"
+    return f"{asked.model}: {said}{did_you_mean}"
+
+
+def _by_own_name(model: ModelFacts, asked: str | None) -> ModelFacts:
+    """Return a distilled model under its own name, not under that of its base."""
+    return replace(model, name=asked) if _published(asked) != asked else model
 
 
 def _model_title(model: ModelFacts) -> str:

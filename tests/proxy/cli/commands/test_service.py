@@ -12,6 +12,7 @@ from fakes.commands import run
 from slowtok.config.settings import load
 from slowtok.proxy.cli.commands import service as module
 from slowtok.proxy.cli.commands.service import run_service, service_of, why_not_as_service
+from slowtok.proxy.cli.main import _command_line
 
 MANAGER = {"linux": "systemctl", "darwin": "launchctl", "win32": "schtasks"}
 
@@ -237,3 +238,15 @@ def test_without_standard_output_as_under_windows_scheduler_commands_work() -> N
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_serve_would_refuse_is_no_service(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLOWTOK_API_KEY", "of this shell, which a service does not get")
+    options = ["service", "install", "--dry-run", "--", "--listen", "0.0.0.0:4141"]
+    with pytest.raises(SystemExit) as ended:
+        _command_line()(args=options, prog_name="slowtok")
+
+    assert ended.value.code == 2
+    assert "listen = '0.0.0.0:4141' (from arguments): other machines" in capsys.readouterr().err

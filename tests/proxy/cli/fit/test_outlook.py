@@ -84,8 +84,8 @@ def test_the_same_card_with_another_memory() -> None:
     [
         ({}, "which model?"),
         ({"model": "x.gguf", "gpu": "4090"}, "x.gguf: no such file or folder"),
-        ({"model": "Qwen3-8B", "gpu": "4090"}, "Qwen3-8B: give its --quant"),
         ({"model": "Nobodys-9B", "gpu": "4090"}, "Nobodys-9B: no such file, and no published"),
+        ({"model": "Qwen4-8B", "gpu": "4090"}, "did you mean Qwen3-8B"),
         ({"gpu": "RTX 9999", **LLAMA}, "--gpu RTX 9999: not in the table"),
         ({"gpu": "Laptop 4060", **LLAMA}, "did you mean NVIDIA GeForce RTX 4060 Laptop GPU?"),
         ({"gpu": "4090", **LLAMA, "layers": 0}, "--layers 0: must be more than 0"),
@@ -217,9 +217,43 @@ def test_ollamas_names_tell_the_type_of_the_weights(name: str, title: str) -> No
     found = ask(model=name, gpu="RTX 4090")
 
     assert title in found["setup"]
-    assert any("Ollama's default" in line for line in found["basis"]) is (
+    assert any("type of the weights not named" in line for line in found["basis"]) is (
         "-q" not in name and "-fp" not in name
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("llama3.1", "llama3.1:8b Q4_K_M on"),
+        ("deepseek r1", "deepseek-r1:8b Q4_K_M on"),
+        ("deepseek-r1:latest", "deepseek-r1:8b Q4_K_M on"),
+        ("gpt-oss", "gpt-oss:20b MXFP4 on"),
+    ],
+)
+def test_the_name_of_a_family_is_its_usual_size(name: str, title: str) -> None:
+    found, sized = (ask(model=each, gpu="RTX 4090") for each in (name, title.split(maxsplit=1)[0]))
+
+    assert title in found["setup"]
+    assert any("size of the model not named" in line for line in found["basis"])
+    assert found["decode_tps"] == sized["decode_tps"]
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("Qwen3-8B", "Q4_K_M"),
+        ("Qwen/Qwen3-8B", "Q4_K_M"),
+        ("gpt-oss-20b", "MXFP4"),
+        ("Qwen3-8B-Q6_K", "Q6_K"),
+    ],
+)
+def test_a_published_name_without_its_type_has_the_usual_one(name: str, quant: str) -> None:
+    found, given = ask(model=name, gpu="RTX 4090"), ask(model=name, quant=quant, gpu="RTX 4090")
+    assumed = [line for line in found["basis"] if "type of the weights not named" in line]
+
+    assert bool(assumed) is not name.endswith(quant)
+    assert found["decode_tps"]["expected"] == given["decode_tps"]["expected"]
 
 
 def test_a_type_that_was_given_stays() -> None:
