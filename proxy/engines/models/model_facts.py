@@ -29,7 +29,7 @@ READ_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
 
-CONFIG = "config.json"
+CONFIG_NAME = "config.json"
 
 
 async def read_model_facts(
@@ -133,13 +133,13 @@ def find_folder(
     """
     folder = Path(root)
     if folder.is_absolute():
-        return folder if (folder / CONFIG).is_file() else None
+        return folder if (folder / CONFIG_NAME).is_file() else None
     if root.count("/") > 1 or root.startswith((".", "~")):
         return None  # relative to a directory that we do not know
     hub = Path(download_dir) if download_dir else _hub(environment)
     repository = hub / f"models--{root.replace('/', '--')}"
     found = _snapshot(repository, revision)
-    return found if found is not None and (found / CONFIG).is_file() else None
+    return found if found is not None and (found / CONFIG_NAME).is_file() else None
 
 
 def _hub(environment: Mapping[str, str]) -> Path:

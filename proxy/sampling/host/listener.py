@@ -186,7 +186,7 @@ def find_listener(sockets: tuple[Socket, ...], port: int) -> PortListener | str:
         if holds is not False:
             (owners if holds else refused).append(pid)
     held = read_candidates(owners)
-    owner = choose_owner(held) if held else _likeliest(refused, sockets, port)
+    owner = choose_owner(held) if held else _likeliest_owner(refused, sockets, port)
     if owner is None:
         return NO_PERMISSION if refused else NOT_VISIBLE
     name = _forwarder(owner)
@@ -210,7 +210,9 @@ def choose_owner(owners: list[Candidate]) -> Candidate:
     return min(owners, key=lambda owner: (owner.pid == 1, owner.stat.started_ticks, owner.pid))
 
 
-def _likeliest(pids: Iterable[int], sockets: tuple[Socket, ...], port: int) -> Candidate | None:
+def _likeliest_owner(
+    pids: Iterable[int], sockets: tuple[Socket, ...], port: int
+) -> Candidate | None:
     inodes = {socket.inode for socket in sockets}
     return likeliest(
         read_candidates(pids),
