@@ -3,16 +3,18 @@
 The texts live only while a fingerprint is taken of them. What no engine reads is left out: cache
 markers that move from message to message, and whether a text came as a string or as a list of
 parts. Images, sound and files stand in the text as many characters as their tokens would take: a
-photograph of 2 MB is a thousand tokens, not half a million.
+photograph of 2 MB is a thousand tokens, not half a million. Its size in pixels is read from the
+first bytes of its file.
 """
 
+import base64
+import binascii
 import re
+import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
-
-from slowtok.proxy.stream.image_size import image_size
 
 CHARS_PER_TOKEN = 4
 """Of plain English in most vocabularies; only how images stand beside text rests on it."""
@@ -41,6 +43,9 @@ _ROLE_OF_ITEM = {  # of Responses, which say no role
 }
 _TAG = re.compile(r"<(/?)([a-z]+(?:[-_][a-z]+)+|env|context|memory|memories)>")
 _LETTERS = str.maketrans("0123456789-", "ghijklmnopq")  # so that no digits look like a number
+
+HEAD_CHARS = 131_072  # in base64: a camera's preview picture stands before a JPEG's size
+NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})  # of a JPEG's markers from C0 to CF
 
 
 class PromptMessage(NamedTuple):
@@ -221,3 +226,63 @@ def _stand_in(blob: str) -> str:
     letters = str(hash(blob)).translate(_LETTERS)
     wanted = tokens * CHARS_PER_TOKEN
     return (letters * (wanted // len(letters) + 1))[:wanted]
+
+
+def image_size(encoded: str) -> tuple[int, int] | None:
+    """Return width and height in pixels of an image in base64; None where its head does not tell.
+
+    PNG, JPEG, GIF and WebP, which are what the APIs take. Sources: PNG (ISO/IEC 15948) 11.2.2, JPEG
+    (ITU-T T.81) B.2.2, GIF89a 18, RFC 9649 2.5 to 2.7.
+    """
+    head = encoded[: min(len(encoded), HEAD_CHARS) // 4 * 4]
+    try:
+        return size_in(base64.b64decode(head, validate=True))
+    except (binascii.Error, ValueError, struct.error):
+        return None
+
+
+def size_in(head: bytes) -> tuple[int, int] | None:
+    """Return width and height from the beginning of an image's file.
+
+    Raises:
+        struct.error: it is cut off before it tells.
+    """
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _pair(">II", head, 16)
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return _pair("<HH", head, 6)
+    if head.startswith(b"\xff\xd8"):
+        return _of_jpeg(head)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _of_webp(head)
+    return None
+
+
+def _of_jpeg(head: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker = head[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in NO_SIZE:
+            height, width = _pair(">HH", head, at + 5)
+            return width, height
+        at += 2 + struct.unpack_from(">H", head, at + 2)[0]
+    return None
+
+
+def _of_webp(head: bytes) -> tuple[int, int] | None:
+    kind = head[12:16]
+    if kind == b"VP8X":
+        low, high = struct.unpack_from("<I", head, 24)[0], struct.unpack_from("<I", head, 26)[0]
+        return (low & 0xFFFFFF) + 1, (high >> 8) + 1
+    if kind == b"VP8 ":
+        width, height = _pair("<HH", head, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    if kind == b"VP8L":
+        bits = struct.unpack_from("<I", head, 21)[0]
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return None
+
+
+def _pair(form: str, head: bytes, at: int) -> tuple[int, int]:
+    first, second = struct.unpack_from(form, head, at)
+    return int(first), int(second)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowtok.proxy.stream.image_size import image_size
+from slowtok.proxy.stream.prompt_text import image_size
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1024, 768)
 GIF = b"GIF89a" + struct.pack("<HH", 320, 200)
