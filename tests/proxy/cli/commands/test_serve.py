@@ -219,6 +219,20 @@ async def counts_with_lost(address: str, lines: int) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
+async def test_metrics_stay_out_of_another_programs_folder(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    folder = tmp_path / "of-another"
+    folder.mkdir()
+    engine.reply = DONE
+    env = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    async with served(tmp_path, "--upstream", engine.url, env=env) as running:
+        await ask(await running.address())
+        assert await running.end() == 0
+
+    assert list(folder.iterdir()) == []
+
+
 async def test_stuck_terminal_and_full_disk_harm_no_request(
     engine: Upstream, tmp_path: Path
 ) -> None:
