@@ -42,7 +42,7 @@ class Screen:
             else:
                 self.writer.write(plain_line(record))
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def event(self, event: str, **facts: Any) -> None:
         """Show what else happened; of that, people want to see engines that went away."""
         if self._log is not None:
             self._log.event(event, **facts)

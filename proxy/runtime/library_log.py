@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 class LibraryLog(logging.Handler):
-    """Tells of each entry as an `internal-error`."""
+    """Logs each entry as an `internal-error`."""
 
-    def __init__(self, tell: Callable[..., None]) -> None:
+    def __init__(self, log_event: Callable[..., None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._log_event = log_event
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of one entry."""
+        """Log one entry."""
         error = record.exc_info[1] if record.exc_info else None
         frames = traceback.extract_tb(error.__traceback__) if error else None
-        self._tell(
+        self._log_event(
             "internal-error",
             logger=record.name,
             error=type(error).__name__ if error else None,

@@ -301,8 +301,8 @@ def test_screen_warns_of_missing_readings_and_of_ram_measured_beside_others(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     screen = Screen(json=False)
-    screen.tell("sampling-down", why="it does not run (NameError\x1b)")
-    screen.tell("ram-measured-busy", bytes_per_s=12_300_000_000)
+    screen.event("sampling-down", why="it does not run (NameError\x1b)")
+    screen.event("ram-measured-busy", bytes_per_s=12_300_000_000)
     screen.writer.close()
 
     assert capfd.readouterr().out == (
@@ -318,8 +318,8 @@ def test_screen_shows_what_people_want_to_see(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     screen = Screen(json=False)
-    screen.tell("engine-found", url="http://x")
-    screen.tell("engine-lost", url="http://x\x1b")
+    screen.event("engine-found", url="http://x")
+    screen.event("engine-lost", url="http://x\x1b")
     screen.writer.close()
 
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
@@ -332,9 +332,9 @@ def test_screen_shows_an_internal_error_once_for_each_place(
     screen = Screen(json=False)
     for line in (7, 7, 9):
         at = f"http_parser.py:{line}"
-        screen.tell("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
-    screen.tell("internal-error", logger="asyncio", error=None, at=None)
-    screen.tell("engine-look-failed", engine="small", error="KeyError")
+        screen.event("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
+    screen.event("internal-error", logger="asyncio", error=None, at=None)
+    screen.event("engine-look-failed", engine="small", error="KeyError")
     screen.writer.close()
 
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning")]
