@@ -15,7 +15,14 @@ from slowtok.detectors.analysis.gpu_window import (
     newest,
     share_with_bits,
 )
-from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, SLOWDOWN_BIT, THERMAL_BITS
+from slowtok.detectors.case.clocks_event import (
+    BRAKE_BITS,
+    IDLE_BIT,
+    LABELS,
+    POWER_BITS,
+    SLOWDOWN_BIT,
+    THERMAL_BITS,
+)
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import Seen
@@ -38,19 +45,6 @@ single sample with a bit is noise: bits blink when the state changes."""
 MAX_ACTIVE_PSTATE = 2
 MIN_LINK_S = 1.0
 """Only a GPU at work for a second, in P0 to P2, has its link up."""
-
-BITS = {
-    0x2: "application clocks",
-    0x4: "power limit",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "heat, by software",
-    0x40: "heat, by hardware",
-    0x80: "power brake",
-    0x100: "display clocks",
-    0x200: "board limit",
-    0x400: "voltage",
-}
 
 Samples = Sequence[GpuSample]
 
@@ -216,9 +210,9 @@ def _reasons(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         mask = next((s.reasons for s in reversed(samples) if s.reasons is not None), None)
     if mask is None:
         return
-    names = [name for bit, name in BITS.items() if mask & bit]
+    names = [name for bit, name in LABELS.items() if mask & bit & ~IDLE_BIT]
     said = f"limited by: {', '.join(names)}" if names else "nothing limits the clocks now"
-    if not names and mask & 0x1:
+    if not names and mask & IDLE_BIT:
         said = "idle"
     brake = gained(samples, lambda s: s.throttled_power_brake_ns)
     braked = share_with_bits(samples, BRAKE_BITS)

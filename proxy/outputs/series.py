@@ -13,8 +13,8 @@ from typing import Any
 from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.outputs.metrics.gpus import REASONS
 
 MAX_POINTS = 600  # of one lane: more than a screen shows
 MAX_BINS = 120  # of the token rate
@@ -53,7 +53,7 @@ HOST_LANES = (
 )
 """Of `HostSample`."""
 
-BRAKES = {bit: REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x400)}
+BRAKES = {bit: NAMES[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x400)}
 """Reasons that lower the clocks of a GPU at work; the others are an idle GPU's or a setting's."""
 ANY_BRAKE = sum(BRAKES)
 

@@ -11,6 +11,7 @@ from typing import Any
 from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
 from slowtok.detectors.analysis.vram import Holder, newest_split
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuSample
 
 MAX_OTHERS = 5
@@ -39,19 +40,6 @@ SPREADS = (  # of GpuSample: median, p10 and p90 over the request
 HIGHEST = ("pcie_generation", "pcie_width")  # an idle link goes down, by design
 LAST = ("power_source", "vgpu_licensed")
 ERRORS = ("ecc_errors", "remapped_rows", "pcie_replays", "xids")
-REASONS = {  # clocks-event bits (nvml.h of CUDA 13.4)
-    0x1: "gpu-idle",
-    0x2: "application-clocks",
-    0x4: "sw-power-cap",
-    0x8: "hw-slowdown",
-    0x10: "sync-boost",
-    0x20: "sw-thermal",
-    0x40: "hw-thermal",
-    0x80: "hw-power-brake",
-    0x100: "display-clocks",
-    0x200: "board-limit",
-    0x400: "reliability",
-}
 THROTTLED = {  # the counters of the same names
     "throttled_power_ns": "sw-power-cap",
     "throttled_sw_thermal_ns": "sw-thermal",
@@ -125,7 +113,7 @@ def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
     if not seen:
         return None
     masks, shares = {mask: seen.count(mask) for mask in set(seen)}, {}
-    for bit, name in REASONS.items():
+    for bit, name in NAMES.items():
         if count := sum([count for mask, count in masks.items() if mask & bit]):
             shares[name] = round(count / len(seen), 3)
     return shares
