@@ -325,7 +325,7 @@ def test_screen_shows_what_people_want_to_see(
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
 
 
-def test_screen_shows_an_internal_error_once_for_each_place(
+def test_screen_shows_what_repeats_itself_once_for_each_place(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
@@ -335,6 +335,8 @@ def test_screen_shows_an_internal_error_once_for_each_place(
         screen.event("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
     screen.event("internal-error", logger="asyncio", error=None, at=None)
     screen.event("engine-look-failed", engine="small", error="KeyError")
+    for _ in range(2):
+        screen.event("export-failed", logger="opentelemetry.exporter.x.metric_exporter")
     screen.writer.close()
 
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning")]
@@ -343,6 +345,7 @@ def test_screen_shows_an_internal_error_once_for_each_place(
         "warning   something broke: BadStatusLine at http_parser.py:9 (aiohttp.server);",
         "warning   something broke: an error (asyncio);",
         "warning   looking at small broke (KeyError): a bug of slowtok;",
+        "warning   metrics do not reach otlp_endpoint: look whether its receiver is up;",
     ]
 
 
