@@ -69,14 +69,16 @@ class Proxy:
         self,
         settings: Settings,
         sinks: Mapping[str, Sink],
-        tell: Callable[..., None],
+        log_event: Callable[..., None],
         *,
         first_pid: int | None = None,
     ) -> None:
         self.settings = settings
-        self.tell = tell
+        self.log_event = log_event
         self.lag = LoopLag()
-        self.sampler = Sampler(own_pid=first_pid, tell=lambda why: tell("sampling-down", why=why))
+        self.sampler = Sampler(
+            own_pid=first_pid, on_failure=lambda why: log_event("sampling-down", why=why)
+        )
         self.store = RecordRing(settings.keep_requests)
         self.runs = Runs(run_key(settings.state_path))
         self.kept = LearnedStore(settings.state_path / "learned.sqlite3")
@@ -106,7 +108,7 @@ class Proxy:
             UnusableLibraryError: it cannot serve with the libraries that are installed.
         """
         settings = self.settings
-        may_tap = await can_tap(self.tell)
+        may_tap = await can_tap(self.log_event)
         self.session = make_session(settings.connect_timeout_s, settings.max_head_bytes)
         self.engines = Engines(
             self.session,
@@ -114,7 +116,7 @@ class Proxy:
             sampler=self.sampler,
             cache_dir=settings.state_path / "models",
             own_port=port,
-            tell=self.tell,
+            log_event=self.log_event,
         )
         self.observer = Observer(
             engines=self.engines,
@@ -136,7 +138,7 @@ class Proxy:
             given_bytes_per_s=settings.ram_bytes_per_s,
             is_quiet=lambda: self.observer.in_flight == 0,
             is_idle=self._cores_are_idle,
-            tell=lambda number: self.tell("ram-measured-busy", bytes_per_s=round(number)),
+            on_busy=lambda number: self.log_event("ram-measured-busy", bytes_per_s=round(number)),
         )
         if self.peers is not None:
             self.peers.start()

@@ -91,6 +91,8 @@ def serve(
     json: Json = False,
 ) -> None:
     """Relay requests to the engines and diagnose each one (the default command)."""
+    # Meant for another program: prometheus_client would count slowtok's requests in its files.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     from slowtok.proxy.cli.commands.serve import run_serve  # noqa: PLC0415 - keeps other commands quick
 
     given = {

@@ -29,7 +29,7 @@ class Screen:
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._is_terminal = self._console.is_terminal
         self._came: Counter[bool] = Counter()  # in this second; slow and failed ones apart
-        self._broke: set[tuple[str, ...]] = set()  # internal errors that were shown, by their line
+        self._broke: set[tuple[str, ...]] = set()  # events of ONCE that were shown, by their line
         self.greeted = False  # until then the greeting tells of engines
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -42,19 +42,19 @@ class Screen:
             else:
                 self.writer.write(plain_line(record))
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def event(self, event: str, **facts: Any) -> None:
         """Show what else happened; of that, people want to see engines that went away."""
         if self._log is not None:
             self._log.event(event, **facts)
         elif event in _WORDS and (self.greeted or event != "engine-found"):
             lines = _WORDS[event](facts)
-            if event == "internal-error" and not self._is_new(lines):
+            if event in ONCE and not self._is_new(lines):
                 return
             for line in lines:
                 self.say(plain(line))
 
     def _is_new(self, lines: tuple[str, ...]) -> bool:
-        """Say whether an internal error is the first of its place; the log has all of them."""
+        """Say whether an event of `ONCE` is the first of its place; the log has all of them."""
         if lines in self._broke or len(self._broke) >= MAX_LINES:
             return False
         self._broke.add(lines)
@@ -119,6 +119,14 @@ def _internal_error(facts: Facts) -> tuple[str, ...]:
     )
 
 
+def _export_failed(facts: Facts) -> tuple[str, ...]:
+    kind = "metrics" if "metric" in facts["logger"] else "traces"
+    return (
+        f"warning   {kind} do not reach otlp_endpoint: look whether its receiver is up;",
+        "          requests go on, and what is sent later arrives",
+    )
+
+
 def _engine_is_slowtok(facts: Facts) -> tuple[str, ...]:
     return (
         f"warning   {facts['url']} is another slowtok: name its engine instead, or",
@@ -164,11 +172,15 @@ def _stopping(facts: Facts) -> tuple[str, ...]:
     return (f"stopping  {facts['requests']} under way; once more stops at once",)
 
 
+ONCE = frozenset({"internal-error", "export-failed"})
+"""Events that repeat themselves: shown once for each place."""
+
 _WORDS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "engine-found": _engine_found,
     "engine-lost": _engine_lost,
     "engine-look-failed": _engine_look_failed,
     "internal-error": _internal_error,
+    "export-failed": _export_failed,
     "engine-is-slowtok": _engine_is_slowtok,
     "state-shared": _state_shared,
     "sampling-down": _sampling_down,

@@ -58,12 +58,12 @@ class Engines:
         sampler: Sampler,
         cache_dir: Path,
         own_port: int,
-        tell: Callable[..., None],
+        log_event: Callable[..., None],
     ) -> None:
         self._session = session
         self._sampler = sampler
         self._cache_dir = cache_dir
-        self._tell = tell
+        self._log_event = log_event
         self._own_port = own_port
         self._lists = ModelLists(session)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -344,7 +344,7 @@ class Engines:
                 try:
                     await self._count(engine)
                 except Exception as error:  # noqa: BLE001 - counting must never end the watching
-                    self._tell_of_failure(engine, error)
+                    self._log_failure(engine, error)
 
     async def _count(self, engine: Engine) -> None:
         if engine.scraper is not None and engine.kind in GAUGED:
@@ -374,7 +374,7 @@ class Engines:
                 is_asked=lambda: self._is_asked(engine.name),
             )
         except Exception as error:  # noqa: BLE001 - looking must never end the watching
-            self._tell_of_failure(engine, error)
+            self._log_failure(engine, error)
         finally:
             engine.note_look_over()
             self._watch_ports()
@@ -388,18 +388,18 @@ class Engines:
         engine.found_at_s, engine.lost_unix_s = time.monotonic(), None
         if engine.scraper is not None:
             engine.scraper.refused = False  # it may be another one, started otherwise
-        self._tell_of(engine, "engine-found")
+        self._log_engine(engine, "engine-found")
         if engine.identity is not None and engine.identity.relayed:
-            self._tell("engine-is-slowtok", engine=engine.name, url=engine.url)
+            self._log_event("engine-is-slowtok", engine=engine.name, url=engine.url)
 
     def _note_lost(self, engine: Engine) -> None:
         engine.lost_unix_s = time.time()
-        self._tell_of(engine, "engine-lost")
+        self._log_engine(engine, "engine-lost")
 
-    def _tell_of_failure(self, engine: Engine, error: Exception) -> None:
-        self._tell("engine-look-failed", engine=engine.name, error=type(error).__name__)
+    def _log_failure(self, engine: Engine, error: Exception) -> None:
+        self._log_event("engine-look-failed", engine=engine.name, error=type(error).__name__)
 
-    def _tell_of(self, engine: Engine, event: str) -> None:
-        self._tell(
+    def _log_engine(self, engine: Engine, event: str) -> None:
+        self._log_event(
             event, engine=engine.name, url=engine.url, kind=engine.last_kind, version=engine.version
         )

@@ -46,8 +46,6 @@ MAX_ACTIVE_PSTATE = 2
 MIN_LINK_S = 1.0
 """Only a GPU at work for a second, in P0 to P2, has its link up."""
 
-BITS = {bit: label for bit, label in LABELS.items() if bit != IDLE_BIT}
-
 Samples = Sequence[GpuSample]
 
 
@@ -212,9 +210,9 @@ def _reasons(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         mask = next((s.reasons for s in reversed(samples) if s.reasons is not None), None)
     if mask is None:
         return
-    names = [name for bit, name in BITS.items() if mask & bit]
+    names = [name for bit, name in LABELS.items() if mask & bit & ~IDLE_BIT]
     said = f"limited by: {', '.join(names)}" if names else "nothing limits the clocks now"
-    if not names and mask & 0x1:
+    if not names and mask & IDLE_BIT:
         said = "idle"
     brake = gained(samples, lambda s: s.throttled_power_brake_ns)
     braked = share_with_bits(samples, BRAKE_BITS)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slowtok.detectors.analysis.gpu_window import by_gpu, newest
-from slowtok.detectors.case import clocks_event
+from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.facts import PID_HOST, WHO_HAS, label, name_of
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
 from slowtok.proxy.outputs.metrics.gpus import memory_entry
@@ -71,7 +71,7 @@ def _readings(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
         if (value := newest(samples, operator.attrgetter(name))) is not None
     }
     if (mask := found.pop("reasons", None)) is not None:
-        found["reasons"] = [name for bit, name in clocks_event.NAMES.items() if int(mask) & bit]
+        found["reasons"] = [name for bit, name in NAMES.items() if int(mask) & bit]
     return found or None
 
 

@@ -62,7 +62,7 @@ async def take_look(settings: Settings, tell: Told, ram_bytes_per_s: float | Non
         sampler=sampler,
         cache_dir=settings.state_path / "models",
         own_port=settings.port,
-        tell=lambda *_, **__: None,
+        log_event=lambda *_, **__: None,
     )
     with _heard() as said:
         try:

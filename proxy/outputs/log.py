@@ -1,10 +1,13 @@
 """The log: JSON lines, one for each finished request and one for whatever else happens."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import structlog
+from structlog.processors import JSONRenderer
+from structlog.typing import EventDict
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
@@ -12,15 +15,20 @@ from slowtok.proxy.runtime.background_writer import LineWriter
 from slowtok.proxy.runtime.utc import utc_text
 
 
+def to_json(value: Any, default: Callable[[Any], Any] = str) -> str:
+    """Serialise one entry on one line; `default` is asked for what JSON does not know."""
+    return orjson.dumps(value, default=default).decode()
+
+
 class Log:
-    """Writes JSON lines. As a sink it writes records as they are."""
+    """Writes JSON lines: as a sink, records as they are; events through structlog."""
 
     def __init__(self, writer: LineWriter) -> None:
         self.writer = writer
         self._events = structlog.wrap_logger(
-            None,
-            processors=[_stamp, self._put],
-            wrapper_class=structlog.BoundLogger,
+            writer,
+            processors=[_add_time, _drop_unknown, JSONRenderer(to_json, default=str)],
+            wrapper_class=structlog.BoundLogger,  # passes `write` on to the writer
         )
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
@@ -29,18 +37,13 @@ class Log:
 
     def event(self, event: str, **facts: Any) -> None:
         """Write something else that happened: an engine found, a sensor restarted."""
-        self._events.info(event, **facts)
-
-    def _put(self, _logger: Any, _method: str, entry: Any) -> Any:
-        self.writer.write(to_json({k: v for k, v in entry.items() if v is not None}))
-        raise structlog.DropEvent
+        self._events.write(event, **facts)
 
 
-def _stamp(_logger: Any, _method: str, entry: Any) -> Any:
+def _add_time(_logger: LineWriter, _method: str, entry: EventDict) -> EventDict:
     """Say when it happened, in the format of the records beside it."""
     return {"ts": utc_text(time.time()), **entry}
 
 
-def to_json(value: Any) -> str:
-    """Serialise one entry on one line."""
-    return orjson.dumps(value, default=str).decode()
+def _drop_unknown(_logger: LineWriter, _method: str, entry: EventDict) -> EventDict:
+    return {name: value for name, value in entry.items() if value is not None}

@@ -5,6 +5,7 @@ Schema 1, documented in docs/headers-and-records.md. Fields that are not known a
 
 from functools import lru_cache
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 from slowtok.detectors.analysis.prompt_change import client_remedy
@@ -15,7 +16,6 @@ from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.detectors.case.machine import HostSample
 from slowtok.proxy.outputs.labels import sendable
 from slowtok.proxy.outputs.metrics.gpus import gpu_entries
-from slowtok.proxy.outputs.numbers import median_of, rounded
 from slowtok.proxy.runtime.utc import utc_text
 
 SCHEMA = 1
@@ -106,7 +106,7 @@ def _timing(case: Case) -> dict[str, Any]:
         ("loop_lag_ms", timeline.loop_lag_s),
     ):
         if seconds is not None:
-            timing[name] = rounded(seconds * _MS)
+            timing[name] = round(seconds * _MS, 3)
     if phases.queue_estimated:
         timing["queue_source"] = "estimate"
     if "prefill_ms" in timing or "decode_ms" in timing:
@@ -163,7 +163,7 @@ def _add_judgement(record: dict[str, Any], case: Case, diagnosis: Diagnosis) -> 
     findings, budget = diagnosis.findings, diagnosis.budget_ms_per_token
     record["findings"] = [_finding(c, f) for c, f in findings.items()] if findings else []
     if budget:
-        record["budget_ms_per_token"] = {k: rounded(v) for k, v in budget.items()}
+        record["budget_ms_per_token"] = {k: round(v, 3) for k, v in budget.items()}
     record["cleared"] = list(diagnosis.cleared)
     if diagnosis.unused:
         record["unused"] = list(diagnosis.unused)
@@ -213,9 +213,9 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
         evidence=[
             _some(
                 name=e.name,
-                value=rounded(e.value),
+                value=round(e.value, 3),
                 unit=e.unit,
-                limit=None if e.limit is None else rounded(e.limit),
+                limit=None if e.limit is None else round(e.limit, 3),
             )
             for e in finding.evidence
         ],
@@ -237,7 +237,7 @@ def _medians(samples: tuple[HostSample, ...]) -> dict[str, Any]:
     columns = zip(*map(_HOST_READINGS, samples), strict=True)
     for name, column in zip(_HOST_FIELDS, columns, strict=True):
         if known := [value for value in column if value is not None]:
-            found[name] = rounded(median_of(sorted(known)))
+            found[name] = round(median(known), 3)
     return found
 
 

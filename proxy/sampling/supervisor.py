@@ -49,7 +49,7 @@ class Sampler:
     """Samples of this machine, of its GPUs and of the servers behind some ports.
 
     `own_pid` is slowtok's first process, where that is another than this one.
-    `tell` is told once, with the reason, of a process that ends again and again.
+    `on_failure` is called once, with the reason, when a process ends again and again.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Sampler:
         start_s: float = START_S,
         pause_s: tuple[float, float] = PAUSE_S,
         linger_s: float = LINGER_S,
-        tell: Callable[[str], None] = lambda _: None,
+        on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._command = tuple(command) if own_pid is None else (*command, str(own_pid))
         self._silence_s, self._start_s = silence_s, start_s
         self._shortest_pause_s, self._longest_pause_s = pause_s
         self._linger_s = linger_s
-        self._tell = tell
+        self._on_failure = on_failure
         self._readings = Readings()
         self._ports: tuple[int, ...] = ()
         self._active = False
@@ -233,7 +233,7 @@ class Sampler:
         self._last_words = self._readings.last_words
         self._short_lives = self._short_lives + 1 if lived_s <= HEALTHY_S else 0
         if self._short_lives == SHORT_LIVES:
-            self._tell(self.failure or "")
+            self._on_failure(self.failure or "")
 
     async def _run_once(self) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -49,7 +49,12 @@ class ConnectionLimiter:
     """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
 
     def __init__(
-        self, server: web.Server, most: int, *, head_timeout_s: float, tell: Callable[..., None]
+        self,
+        server: web.Server,
+        most: int,
+        *,
+        head_timeout_s: float,
+        log_event: Callable[..., None],
     ) -> None:
         self.refused = 0
         self._is_full = False
@@ -57,7 +62,7 @@ class ConnectionLimiter:
         self._most = most
         self._refusal = refusal_of(most)
         self._head_timeout_s = head_timeout_s
-        self._tell = tell
+        self._log_event = log_event
         self._silent_since_s: dict[object, float] = {}  # connections that asked for nothing yet
         self._refusing: set[_Refusal] = set()
 
@@ -71,7 +76,7 @@ class ConnectionLimiter:
             return cast(asyncio.BaseProtocol, protocol)
         self._close_silent()
         if not self._is_full:
-            self._tell("connections-refused", most=self._most)
+            self._log_event("connections-refused", most=self._most)
         self._is_full = True
         self.refused += 1
         return _Refusal(self._refusing, self._refusal)

@@ -38,8 +38,8 @@ class UnusableLibraryError(Exception):
     """slowtok cannot serve with the libraries that are installed; its text says why."""
 
 
-async def can_tap(tell: Callable[..., None]) -> bool:
-    """Say whether streams may take the fast way, by a tap; where not, `tell` hears why, once.
+async def can_tap(log_event: Callable[..., None]) -> bool:
+    """Say whether streams may take the fast way, by a tap; where not, `log_event` gets why, once.
 
     Raises:
         UnusableLibraryError: what is installed cannot be used at all.
@@ -52,7 +52,7 @@ async def can_tap(tell: Callable[..., None]) -> bool:
         return True
     if (broken := await _fault(may_tap=False)) is not None:
         raise _unusable(broken)
-    tell("fast-path-off", library=f"aiohttp {aiohttp.__version__}", why=why)
+    log_event("fast-path-off", library=f"aiohttp {aiohttp.__version__}", why=why)
     return False
 
 

@@ -113,10 +113,10 @@ class Worker:
             self._held = relay.held.summary
             most = most_connections(settings.max_connections)
             self._door = ConnectionLimiter(
-                server, most, head_timeout_s=settings.head_timeout_s, tell=self._tell
+                server, most, head_timeout_s=settings.head_timeout_s, log_event=self._log_event
             )
             listening = await loop.create_server(self._door, sock=listener, backlog=BACKLOG)
-            logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._tell)])
+            logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._log_event)])
             self._lag.start()
             self._channel.tell("ready")
             await self._beat_until_asked()
@@ -169,7 +169,7 @@ class Worker:
         self._stop.asked.set()
         return self._under_way()
 
-    def _tell(self, event: str, **facts: Any) -> None:
+    def _log_event(self, event: str, **facts: Any) -> None:
         self._channel.tell("event", event, facts)
 
     def _count_failure(self, name: str) -> None:

@@ -43,11 +43,11 @@ class WorkerPool:
         first: First,
         launcher: Launcher,
         stop: Stop,
-        tell: Callable[..., None],
+        log_event: Callable[..., None],
     ) -> None:
         self._settings = settings
         self._observer, self._engines = observer, engines
-        self._runner, self._tell = runner, tell
+        self._runner, self._log_event = runner, log_event
         self._folder = Path(tempfile.mkdtemp(prefix="slowtok-"))  # for this user alone
         self._workers = [
             WorkerProcess(
@@ -57,7 +57,7 @@ class WorkerPool:
                 environment=first.environment,
                 launcher=launcher,
                 make_worker_session=self._make_desk,
-                tell=tell,
+                log_event=log_event,
                 failed=self._count_failure,
                 first=first if listener is listeners[0] else None,
                 gone=stop.asked.set,
@@ -124,7 +124,7 @@ class WorkerPool:
         return sum(worker.cut_off for worker in self._workers)
 
     def _make_desk(self) -> WorkerSession:
-        return WorkerSession(self._observer, self._engines, self._tell)
+        return WorkerSession(self._observer, self._engines, self._log_event)
 
     def _count_failure(self, name: str) -> None:
         self._observer.failures[name.replace("_", " ")] += 1

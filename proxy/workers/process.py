@@ -69,7 +69,7 @@ class WorkerProcess:
     environment: dict[str, str]
     launcher: Launcher
     make_worker_session: Callable[[], WorkerSession]
-    tell: Callable[..., None]
+    log_event: Callable[..., None]
     failed: Callable[[str], None]
     first: First | None = None
     gone: Callable[[], None]
@@ -100,7 +100,7 @@ class WorkerProcess:
             if self.stopping.is_set():
                 self.cut_off += lost  # what it had no time to cut off itself
                 return
-            self.tell("worker-died", code=code, requests=lost)
+            self.log_event("worker-died", code=code, requests=lost)
             self.restarts += 1
             if time.monotonic() - began_s >= HEALTHY_S:
                 pause_s = PAUSE_S[0]
@@ -175,7 +175,7 @@ class WorkerProcess:
         self._note_ready(is_ready=False)
         requests = self._abandon()
         if is_lost:
-            self.tell("worker-died", code=None, requests=requests)
+            self.log_event("worker-died", code=None, requests=requests)
         else:  # perhaps it was told to end at once, before we were
             self.stopping.set()
             self.cut_off += requests

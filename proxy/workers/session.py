@@ -24,10 +24,12 @@ from slowtok.proxy.workers.wire import (
 class WorkerSession:
     """Answers one worker. The copies live as long as their exchanges do, or the worker."""
 
-    def __init__(self, observer: Observer, engines: Engines, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, observer: Observer, engines: Engines, log_event: Callable[..., None]
+    ) -> None:
         self._observer = observer
         self._engines = engines
-        self._tell = tell
+        self._log_event = log_event
         self._copies: dict[str, Exchange] = {}
         self._told: RemoteDirectory | None = None
         self.heartbeats = 0
@@ -169,4 +171,4 @@ class WorkerSession:
         self._engines.lose(name)
 
     def _event(self, event: str, facts: Mapping[str, Any]) -> None:
-        self._tell(event, **facts)
+        self._log_event(event, **facts)

@@ -24,7 +24,7 @@ async def looking(tmp_path: Path, *urls: str, told: Told | None = None) -> Async
             sampler=Sampler(command=SILENT),
             cache_dir=tmp_path,
             own_port=1,
-            tell=lambda event, **facts: heard.append((event, facts)),
+            log_event=lambda event, **facts: heard.append((event, facts)),
         )
         engines.start(lambda _name: False)
         await engines.first_look(10.0)

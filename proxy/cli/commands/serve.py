@@ -89,7 +89,7 @@ def run_serve(settings: Settings) -> int:
             sinks["record"] = recorder
         other = opened.enter_context(claimed(settings.state_path, _own_words(listener, first)))
         if other is not None:
-            _teller(log, screen)("state-shared", state_dir=str(settings.state_path), by=other)
+            _event_logger(log, screen)("state-shared", state_dir=str(settings.state_path), by=other)
         if settings.otlp_endpoint:
             sinks["otel"], sender = open_otel(settings)
             opened.callback(sender.close)
@@ -110,9 +110,9 @@ async def _serve(
     sinks: dict[str, Sink],
 ) -> None:
     listener = listeners[0]
-    tell = _teller(log, screen)
-    logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(tell)])
-    proxy = Proxy(settings, sinks, tell, first_pid=None if first is None else first.pid)
+    log_event = _event_logger(log, screen)
+    logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(log_event)])
+    proxy = Proxy(settings, sinks, log_event, first_pid=None if first is None else first.pid)
     edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     runner = make_runner(edge, settings.max_head_bytes)
     stop = Stop()
@@ -129,14 +129,14 @@ async def _serve(
             of_all = "" if ready == len(workers) else f" of {len(workers)}"
             screen.say(f"workers   {ready}{of_all} take clients in")
         await _greet(screen, listener, proxy.engines)
-        _warn_of_others(settings, screen, tell)
+        _warn_of_others(settings, screen, log_event)
         await stop.asked.wait()
         requests = await front.close()
         proxy.stop_pages()
         if requests:
-            tell("stopping", requests=requests, grace_s=settings.grace_s)
+            log_event("stopping", requests=requests, grace_s=settings.grace_s)
         if cut_off := await front.drain(stop.at_once):
-            tell("cut-off", requests=cut_off)
+            log_event("cut-off", requests=cut_off)
     finally:
         await runner.cleanup()
 
@@ -160,12 +160,12 @@ def _front(
             first,
             Launcher(),
             stop,
-            proxy.tell,
+            proxy.log_event,
         )
     server = cast(web.Server, runner.server)  # it is set up
     most = most_connections(settings.max_connections)
     proxy.door = ConnectionLimiter(
-        server, most, head_timeout_s=settings.head_timeout_s, tell=proxy.tell
+        server, most, head_timeout_s=settings.head_timeout_s, log_event=proxy.log_event
     )
     return SingleProcessServer(proxy.relay, server, listeners[0], proxy.door, settings.grace_s)
 
@@ -213,12 +213,12 @@ def outward_address(family: int) -> str | None:
         return None
 
 
-def _warn_of_others(settings: Settings, screen: Screen, tell: Callable[..., None]) -> None:
+def _warn_of_others(settings: Settings, screen: Screen, log_event: Callable[..., None]) -> None:
     """Say that other machines can come in, and what holds them back."""
     if settings.is_local:
         return
     has_key = bool(settings.api_key.get_secret_value())
-    tell("exposed", listen=settings.listen, api_key=has_key)
+    log_event("exposed", listen=settings.listen, api_key=has_key)
     if has_key:
         said = "need the key, which goes over the network unencrypted"
     else:
@@ -232,15 +232,15 @@ def _own_words(listener: socket.socket, first: First | None) -> str:
     return f"process {os.getpid() if first is None else first.pid} at {host}:{port}"
 
 
-def _teller(log: Log | None, screen: Screen) -> Callable[..., None]:
-    """Return what tells of events: to the log and to the screen."""
+def _event_logger(log: Log | None, screen: Screen) -> Callable[..., None]:
+    """Return what logs an event: a line in the log, and on the screen where people want one."""
 
-    def tell(event: str, **facts: Any) -> None:
+    def log_event(event: str, **facts: Any) -> None:
         if log is not None:
             log.event(event, **facts)
-        screen.tell(event, **facts)
+        screen.event(event, **facts)
 
-    return tell
+    return log_event
 
 
 def check_settings(settings: Settings) -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.metrics.gpus import THROTTLED

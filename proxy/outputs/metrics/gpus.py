@@ -5,13 +5,14 @@ What a GPU does not tell is left out.
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
 from slowtok.detectors.analysis.vram import Holder, newest_split
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.outputs.numbers import median_of, rounded
 
 MAX_OTHERS = 5
 """Processes that are named; all are counted."""
@@ -39,19 +40,6 @@ SPREADS = (  # of GpuSample: median, p10 and p90 over the request
 HIGHEST = ("pcie_generation", "pcie_width")  # an idle link goes down, by design
 LAST = ("power_source", "vgpu_licensed")
 ERRORS = ("ecc_errors", "remapped_rows", "pcie_replays", "xids")
-REASONS = {  # clocks-event bits (nvml.h of CUDA 13.4)
-    0x1: "gpu-idle",
-    0x2: "application-clocks",
-    0x4: "sw-power-cap",
-    0x8: "hw-slowdown",
-    0x10: "sync-boost",
-    0x20: "sw-thermal",
-    0x40: "hw-thermal",
-    0x80: "hw-power-brake",
-    0x100: "display-clocks",
-    0x200: "board-limit",
-    0x400: "reliability",
-}
 THROTTLED = {  # the counters of the same names
     "throttled_power_ns": "sw-power-cap",
     "throttled_sw_thermal_ns": "sw-thermal",
@@ -106,7 +94,7 @@ def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, An
         **{name: seen[name][-1] if seen[name] else None for name in LAST},
         "reasons": _reason_shares(seen["reasons"]),
         "throttled_ms": _throttled_ms(gains),
-        "energy_j": None if energy_j is None else rounded(energy_j),
+        "energy_j": None if energy_j is None else round(energy_j, 3),
         "energy_j_per_token": None if energy_j is None else _energy_j_per_token(case, samples),
         **{name: gains[name] for name in ERRORS},
         "xid": newest(samples, lambda s: s.xid) if gains["xids"] else None,
@@ -125,7 +113,7 @@ def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
     if not seen:
         return None
     masks, shares = {mask: seen.count(mask) for mask in set(seen)}, {}
-    for bit, name in REASONS.items():
+    for bit, name in NAMES.items():
         if count := sum([count for mask, count in masks.items() if mask & bit]):
             shares[name] = round(count / len(seen), 3)
     return shares
@@ -149,7 +137,7 @@ def _energy_j_per_token(case: Case, samples: Sequence[GpuSample]) -> float | Non
     joules = gained(counted, lambda s: s.energy_j)
     if joules is None or counted[-1].at_s - counted[0].at_s < MIN_ENERGY_RATIO * decode_s:
         return None
-    return rounded(joules / (counted[-1].at_s - counted[0].at_s) / rate_tps)
+    return round(joules / (counted[-1].at_s - counted[0].at_s) / rate_tps, 3)
 
 
 def _server_sum(samples: Sequence[GpuSample], name: str) -> int | None:
@@ -169,7 +157,7 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
         return None
     ordered, last = sorted(values), len(values) - 1
     return {
-        "median": rounded(median_of(ordered)),
-        "p10": rounded(ordered[int(0.1 * last)]),
-        "p90": rounded(ordered[int(0.9 * last)]),
+        "median": round(median(ordered), 3),
+        "p10": round(ordered[int(0.1 * last)], 3),
+        "p90": round(ordered[int(0.9 * last)], 3),
     }

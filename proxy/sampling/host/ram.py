@@ -50,7 +50,7 @@ class Kept:
 class RamBandwidth:
     """Knows the bandwidth, or measures it when nobody is waiting.
 
-    What is given is not measured. `tell` is told the number where it was first measured beside
+    What is given is not measured. `on_busy` gets the number where it was first measured beside
     other work.
     """
 
@@ -61,13 +61,13 @@ class RamBandwidth:
         given_bytes_per_s: float | None = None,
         is_quiet: Callable[[], bool],
         is_idle: Callable[[], bool],
-        tell: Callable[[float], None] = lambda _: None,
+        on_busy: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._path = state_path / FILE
         self._given_bytes_per_s = given_bytes_per_s
         self._is_quiet = is_quiet  # no request is on its way
         self._is_idle = is_idle  # and nothing else keeps the cores busy
-        self._tell = tell
+        self._on_busy = on_busy
         self._task: asyncio.Task[None] | None = None
         self._reaping: asyncio.Future[Any] | None = None
         self._kept = None if given_bytes_per_s is not None else _read(self._path)
@@ -177,7 +177,7 @@ class RamBandwidth:
         windows = (kept.windows if kept else 0) + (not beside_others)
         self._keep(most, windows=windows)
         if first and beside_others:
-            self._tell(measured)
+            self._on_busy(measured)
 
     def _keep(self, bytes_per_s: float, *, windows: int) -> None:
         """Remember it; the file's age is that of the first measurement."""

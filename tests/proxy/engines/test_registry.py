@@ -189,7 +189,7 @@ async def test_engine_that_hangs_costs_a_request_little(
             sampler=Sampler(command=SILENT),
             cache_dir=tmp_path,
             own_port=1,
-            tell=lambda *_, **__: None,
+            log_event=lambda *_, **__: None,
         )
         engines.start(lambda _name: False)
         async with asyncio.timeout(5):

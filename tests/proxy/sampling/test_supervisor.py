@@ -192,7 +192,7 @@ async def test_a_process_that_dies_at_once_leaves_its_last_words() -> None:
 
 async def test_one_that_dies_again_and_again_is_told_once_with_its_reason() -> None:
     told: list[str] = []
-    async with started("raise RuntimeError('no such luck')", tell=told.append) as sampler:
+    async with started("raise RuntimeError('no such luck')", on_failure=told.append) as sampler:
         await eventually(lambda: sampler.status()["restarts"] >= 3)
         hidden = sampler.not_visible()
 
@@ -203,7 +203,7 @@ async def test_one_that_dies_again_and_again_is_told_once_with_its_reason() -> N
 
 async def test_one_that_runs_has_no_failure(quiet_server: Server) -> None:
     told: list[str] = []
-    async with started(tell=told.append) as sampler:
+    async with started(on_failure=told.append) as sampler:
         await eventually(lambda: sampler.host_window(None, 0, time.monotonic()))
         os.kill(pid_of(sampler), signal.SIGKILL)
         await eventually(lambda: sampler.status()["restarts"] >= 1)

@@ -60,7 +60,7 @@ async def test_one_that_hangs_is_started_again(
             environment=environment(),
             launcher=Launcher(),
             make_worker_session=make_worker_session,
-            tell=lambda name, **_: told.append(name),
+            log_event=lambda name, **_: told.append(name),
             failed=lambda _: None,
             gone=lambda: told.append("gone"),
         )

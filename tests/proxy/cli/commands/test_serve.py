@@ -219,6 +219,20 @@ async def counts_with_lost(address: str, lines: int) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
+async def test_metrics_stay_out_of_another_programs_folder(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    folder = tmp_path / "of-another"
+    folder.mkdir()
+    engine.reply = DONE
+    env = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    async with served(tmp_path, "--upstream", engine.url, env=env) as running:
+        await ask(await running.address())
+        assert await running.end() == 0
+
+    assert list(folder.iterdir()) == []
+
+
 async def test_stuck_terminal_and_full_disk_harm_no_request(
     engine: Upstream, tmp_path: Path
 ) -> None:
@@ -287,8 +301,8 @@ def test_screen_warns_of_missing_readings_and_of_ram_measured_beside_others(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     screen = Screen(json=False)
-    screen.tell("sampling-down", why="it does not run (NameError\x1b)")
-    screen.tell("ram-measured-busy", bytes_per_s=12_300_000_000)
+    screen.event("sampling-down", why="it does not run (NameError\x1b)")
+    screen.event("ram-measured-busy", bytes_per_s=12_300_000_000)
     screen.writer.close()
 
     assert capfd.readouterr().out == (
@@ -304,23 +318,25 @@ def test_screen_shows_what_people_want_to_see(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     screen = Screen(json=False)
-    screen.tell("engine-found", url="http://x")
-    screen.tell("engine-lost", url="http://x\x1b")
+    screen.event("engine-found", url="http://x")
+    screen.event("engine-lost", url="http://x\x1b")
     screen.writer.close()
 
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
 
 
-def test_screen_shows_an_internal_error_once_for_each_place(
+def test_screen_shows_what_repeats_itself_once_for_each_place(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     screen = Screen(json=False)
     for line in (7, 7, 9):
         at = f"http_parser.py:{line}"
-        screen.tell("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
-    screen.tell("internal-error", logger="asyncio", error=None, at=None)
-    screen.tell("engine-look-failed", engine="small", error="KeyError")
+        screen.event("internal-error", logger="aiohttp.server", error="BadStatusLine", at=at)
+    screen.event("internal-error", logger="asyncio", error=None, at=None)
+    screen.event("engine-look-failed", engine="small", error="KeyError")
+    for _ in range(2):
+        screen.event("export-failed", logger="opentelemetry.exporter.x.metric_exporter")
     screen.writer.close()
 
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning")]
@@ -329,6 +345,7 @@ def test_screen_shows_an_internal_error_once_for_each_place(
         "warning   something broke: BadStatusLine at http_parser.py:9 (aiohttp.server);",
         "warning   something broke: an error (asyncio);",
         "warning   looking at small broke (KeyError): a bug of slowtok;",
+        "warning   metrics do not reach otlp_endpoint: look whether its receiver is up;",
     ]
 
 

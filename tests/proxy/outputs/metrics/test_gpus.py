@@ -8,8 +8,9 @@ import pytest
 from fakes.cases import healthy, with_server
 from fakes.records import GIB, full_case, with_full_gpus
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
-from slowtok.proxy.outputs.metrics.gpus import MAX_OTHERS, REASONS, gpu_entries
+from slowtok.proxy.outputs.metrics.gpus import MAX_OTHERS, gpu_entries
 
 
 def entries(*samples: GpuSample, case: Case | None = None) -> list[dict[str, Any]]:
@@ -37,8 +38,8 @@ def test_gpu_that_told_nothing_has_its_number_alone() -> None:
 def test_every_bit_of_the_mask_has_its_name() -> None:
     [entry] = entries(at(0.0, reasons=0x7FF))
 
-    assert entry["reasons"] == dict.fromkeys(REASONS.values(), 1.0)
-    assert len(REASONS) == 11
+    assert entry["reasons"] == dict.fromkeys(NAMES.values(), 1.0)
+    assert len(NAMES) == 11
 
 
 def test_counters_are_differences() -> None:

@@ -244,7 +244,7 @@ async def test_beside_other_work_it_is_used_and_measured_again_at_the_next_start
     measuring(monkeypatch, MEASURES)
     monkeypatch.setattr(ram, "PATIENCE_S", 0.0)
     told: list[float] = []
-    bandwidth = RamBandwidth(state, is_quiet=yes, is_idle=no, tell=told.append)
+    bandwidth = RamBandwidth(state, is_quiet=yes, is_idle=no, on_busy=told.append)
     bandwidth.start()
     await until(lambda: bandwidth.bytes_per_s is not None)
     await bandwidth.stop()
@@ -260,7 +260,7 @@ async def test_measured_again_once_the_others_rest(
     measuring(monkeypatch, "print('{\"bytes_per_s\": 1e10}')")
     monkeypatch.setattr(ram, "PATIENCE_S", 0.0)
     rests, told = asyncio.Event(), list[float]()
-    bandwidth = RamBandwidth(state, is_quiet=yes, is_idle=rests.is_set, tell=told.append)
+    bandwidth = RamBandwidth(state, is_quiet=yes, is_idle=rests.is_set, on_busy=told.append)
     bandwidth.start()
     await until(lambda: bandwidth.bytes_per_s == 1e10)
     measuring(monkeypatch, MEASURES)
