@@ -157,7 +157,7 @@ def by_pydantic_ai(url: str, system: Callable[[], str]) -> None:
 
 
 def by_langgraph(url: str, system: Callable[[], str]) -> None:
-    prebuilt = pytest.importorskip("langgraph.prebuilt", reason="pip install langgraph")
+    prebuilt = pytest.importorskip("langgraph.prebuilt", reason="make clients installs it")
     chat = pytest.importorskip("langchain_openai")
     model = chat.ChatOpenAI(model="m", base_url=f"{url}/v1", api_key="x", max_retries=0)
     agent = prebuilt.create_react_agent(
@@ -167,7 +167,7 @@ def by_langgraph(url: str, system: Callable[[], str]) -> None:
 
 
 def by_openai_agents(url: str, system: Callable[[], str]) -> None:
-    agents = pytest.importorskip("agents", reason="pip install openai-agents")
+    agents = pytest.importorskip("agents", reason="make clients installs it")
     openai = pytest.importorskip("openai")
     client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
     agents.set_tracing_disabled(True)
@@ -181,7 +181,7 @@ def by_openai_agents(url: str, system: Callable[[], str]) -> None:
 
 
 def by_smolagents(url: str, system: Callable[[], str]) -> None:
-    smol = pytest.importorskip("smolagents", reason="pip install smolagents[openai]")
+    smol = pytest.importorskip("smolagents", reason="make clients installs it")
     model = smol.OpenAIModel(model_id="m", api_base=f"{url}/v1", api_key="x")
     agent = smol.ToolCallingAgent(
         tools=[smol.tool(weather)], model=model, instructions=system(), max_steps=STEPS + 2
