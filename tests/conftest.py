@@ -1,4 +1,4 @@
-"""What tests with a real engine share."""
+"""What all tests share."""
 
 import json
 import os
@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 
 AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=5)
+
+pytest.register_assert_rewrite("fakes.cause_tests")
 
 # The same examples in every run, however slow the machine is; `make fuzz` tries others.
 settings.register_profile("bounded", derandomize="FUZZ" not in os.environ, deadline=None)

@@ -4,6 +4,7 @@ import pytest
 
 from fakes.cases import cpu_quota_of_one_core, healthy
 from fakes.firing import FIRING
+from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.finding import UNNAMED, Detector, Finding, Missing
 from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 
@@ -43,6 +44,13 @@ def test_every_cause_has_a_firing_case() -> None:
 @pytest.mark.parametrize("detector", CATALOG, ids=cause_of)
 def test_healthy_case_is_cleared_by_all_and_lacks_nothing(detector: Detector) -> None:
     assert detector.detect(healthy()) is None
+
+
+@pytest.mark.parametrize("detector", CATALOG, ids=cause_of)
+def test_healthy_gpu_has_no_cause_and_lacks_nothing(detector: Detector) -> None:
+    at_its_power_limit = UNNAMED if cause_of(detector) == "power-cap" else None
+
+    assert detector.detect(gpu_case()) is at_its_power_limit
 
 
 @pytest.mark.parametrize("cause", sorted(FIRING))

@@ -243,14 +243,3 @@ def laptop(before: Case, **device: Any) -> Case:
     """The case on a laptop."""
     facts: dict[str, Any] = {"on_battery": False, **device}
     return replace(before, device=replace(before.device, **facts))
-
-
-FIRING: dict[str, Callable[[], Case]] = {
-    "clocks-stuck": clocks_stuck,
-    "gpu-fault": gpu_fault,
-    "hardware-slowdown": hardware_slowdown,
-    "low-power-mode": low_power_mode,
-    "power-cap": power_cap,
-    "thermal-throttle": thermal_throttle,
-    "vgpu-unlicensed": vgpu_unlicensed,
-}

@@ -4,7 +4,7 @@ Counts and ratios that a report gave are from that report; the rates are those o
 made slower as in the report.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -166,13 +166,3 @@ def draft_rejected(
     drafting = replace(SERVER, speculative=True)
     slow = gpu_case(ms_per_token=ms_per_token, completion=118, server=drafting)
     return with_tokens(slow, drafted=drafted, accepted=accepted)
-
-
-FIRING: dict[str, Callable[[], Case]] = {
-    "draft-rejected": draft_rejected,
-    "flash-attention-off": flash_attention_off,
-    "host-bound": host_bound,
-    "kv-preemption": kv_preemption,
-    "slow-kernel": slow_kernel,
-    "slow-prefill": slow_prefill,
-}

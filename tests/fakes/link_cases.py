@@ -175,7 +175,7 @@ def by_rows() -> Case:
     return pair(rows, waiting, waiting, ms_per_token=20.0)
 
 
-def riser(**readings: Any) -> Case:
+def pcie_link(**readings: Any) -> Case:
     """Tensor parallel with one card on a riser: its link is half full all the time."""
     thin = {
         "pcie_generation": 2,
@@ -225,11 +225,3 @@ def uneven() -> Case:
 def with_env(before: Case, *, unified: bool | None) -> Case:
     """The case on Linux, with or without the variable that lets memory spill."""
     return with_server(with_device(before, os="linux"), unified_memory=unified)
-
-
-FIRING: dict[str, Callable[[], Case]] = {
-    "vram-spill": vram_spill,
-    "gpu-shared": gpu_shared,
-    "pcie-link": riser,
-    "multi-gpu-split": multi_gpu_split,
-}

@@ -4,7 +4,6 @@ Sizes, layers, splits, utilisation and rates are the reports' own; where they ar
 model facts, RAM, threads) usual values stand, which each case names as inferred.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -215,12 +214,3 @@ def apple() -> DeviceFacts:
         unified_memory=True,
     )
     return replace(DEVICE, gpus=(gpu,), ram_bytes=64 * GIB, ram_bandwidth_bytes_per_s=200e9)
-
-
-FIRING: dict[str, Callable[[], Case]] = {
-    "context-oversized": context_oversized,
-    "model-too-big": model_too_big,
-    "partial-offload": partial_offload,
-    "reload-degradation": reload_degradation,
-    "vram-held-by-others": vram_held_by_others,
-}

@@ -3,7 +3,6 @@
 They rest on the healthy case: a real llama-server on two cores.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -112,16 +111,3 @@ def long_thinking(*, reasoning: int = 3000) -> Case:
 def retried_request(*, count: int = 2) -> Case:
     """The client gave up twice after 215 s, and asked the same again."""
     return replace(case(), repeat=Repeat(count=count, spent_s=215.0 * count, ended="client-gone"))
-
-
-FIRING: dict[str, Callable[[], Case]] = {
-    "abandoned-request": abandoned_request,
-    "cache-evicted": cache_evicted,
-    "cache-not-rewindable": cache_not_rewindable,
-    "engine-regression": engine_regression,
-    "kernel-compile": kernel_compile,
-    "long-thinking": long_thinking,
-    "oversized-prompt": oversized_prompt,
-    "retried-request": retried_request,
-    "template-rewrite": template_rewrite,
-}

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import link_cases, memory_cases
+from fakes import memory_cases
 from fakes.cases import with_device, with_server
+from fakes.firing import FIRING
 from fakes.gpu_cases import GIB, gpu_case
 from slowtok.detectors.analysis.placement.attribution import LIKELY_RATIO, attribute
 from slowtok.detectors.analysis.placement.cost import confidence
@@ -16,7 +17,7 @@ from slowtok.detectors.diagnosis.diagnose import diagnose
 
 def spilling(*, file_gib: float = 4.6, context: int = 8192) -> Case:
     """A Windows machine whose GPU fetches a part of this model over its link."""
-    case = link_cases.FIRING["vram-spill"]()
+    case = FIRING["vram-spill"]()
     file_bytes = int(file_gib * GIB)
     model = replace(case.model, file_bytes=file_bytes, read_bytes=file_bytes)
     return replace(case, model=model, server=replace(case.server, context_tokens=context))
@@ -50,7 +51,7 @@ def test_where_nothing_spills_or_can_there_is_no_root() -> None:
     "root", ["model-too-big", "context-oversized", "vram-held-by-others", "reload-degradation"]
 )
 def test_the_root_leads_and_the_split_costs_nothing_more(root: Root) -> None:
-    diagnosis = diagnose(memory_cases.FIRING[root]())
+    diagnosis = diagnose(FIRING[root]())
 
     assert diagnosis.verdict == "slow"
     assert list(diagnosis.findings) == [root, "partial-offload"]

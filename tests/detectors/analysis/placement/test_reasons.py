@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fakes import memory_cases
+from fakes.firing import FIRING
 from fakes.gpu_cases import GIB, LLAMA_8B, SERVER, gpu_case
 from fakes.memory_cases import SPLIT_HOST, card, ollama
 from slowtok.detectors.analysis.placement.reasons import (
@@ -26,7 +27,7 @@ ROOTS = ("model-too-big", "context-oversized", "vram-held-by-others", "reload-de
 
 @pytest.mark.parametrize("cause", [*ROOTS, "partial-offload"])
 def test_exactly_one_root_fires_beside_the_split(cause: str) -> None:
-    case = memory_cases.FIRING[cause]()
+    case = FIRING[cause]()
     found = {cause_of(d) for d in CATALOG if cause_of(d) in ROOTS and d.detect(case) is not None}
 
     assert found == {cause} - {"partial-offload"}

@@ -2,14 +2,12 @@ import pytest
 
 from fakes.cases import healthy, slow_network, slow_reader, with_host, with_phases, with_timeline
 from fakes.cases import proxy_lag as firing
+from fakes.cause_tests import fires, quiet
 from fakes.gpu_cases import gpu_case
-from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.client import proxy_lag
 from slowtok.detectors.causes.client import slow_reader as reader
 
 QUIET = [
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(with_timeline(healthy(), proxy_s=0.04), id="40 ms"),
     pytest.param(
         with_timeline(gpu_case(completion=4000), proxy_s=0.5), id="half a second of half a minute"
@@ -42,19 +40,8 @@ FIRING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert proxy_lag.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = proxy_lag.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "delivery"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
+test_quiet = quiet(proxy_lag, QUIET)
+test_fires = fires(proxy_lag, "lost_s said", FIRING, phase="delivery")
 
 
 def test_what_slowtok_passed_on_late_is_not_the_clients_fault() -> None:

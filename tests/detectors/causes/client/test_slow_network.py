@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy as healthy_on_cpu
 from fakes.cases import (
     host_contention,
     slow_reader,
@@ -12,9 +11,9 @@ from fakes.cases import (
     with_tokens,
 )
 from fakes.cases import slow_network as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Finding, Missing
 from slowtok.detectors.causes.client import slow_network
 
 ENGINE_S = 3.008  # 449 tokens at 6.7 ms
@@ -35,8 +34,6 @@ def in_one_piece(*, head_late_s: float = 3.0) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy_on_cpu(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(with_server(gpu_case(), local=False), id="healthy on another machine"),
     pytest.param(with_timeline(firing(), stream=False), id="not streamed: there is no arrival"),
     pytest.param(with_phases(firing(), decode_stream_s=None), id="no arrival at all"),
@@ -105,37 +102,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert slow_network.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = detected(case)
-
-    assert finding.phase == "delivery"
-    assert not finding.informational
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        slow_network.detect(case)
-
-    assert missing.value.fact == fact
-
-
-def detected(case: Case) -> Finding:
-    finding = slow_network.detect(case)
-    assert finding is not None
-    return finding
+test_quiet = quiet(slow_network, QUIET)
+test_fires = fires(slow_network, "lost_s said", FIRING, phase="delivery")
+test_names_the_missing_fact = lacks(slow_network, MISSING)
 
 
 def test_a_buffered_answer_is_told_and_lost_nothing() -> None:
-    finding = detected(in_one_piece())
+    finding = found(slow_network, in_one_piece())
 
     assert finding.informational
     assert "came in one piece 3.0 s after its first token" in finding.summary
@@ -143,11 +116,13 @@ def test_a_buffered_answer_is_told_and_lost_nothing() -> None:
 
 
 def test_a_way_over_the_network_is_believed_more_than_one_on_this_machine() -> None:
-    assert detected(firing()).confidence > detected(local(firing())).confidence
+    assert (
+        found(slow_network, firing()).confidence > found(slow_network, local(firing())).confidence
+    )
 
 
 def test_thinned_arrivals_tell_no_bursts() -> None:
-    finding = detected(with_tokens(firing(), completion=40_000))
+    finding = found(slow_network, with_tokens(firing(), completion=40_000))
 
     assert "bursts" not in finding.summary
     assert len(finding.evidence) == 2
@@ -156,4 +131,4 @@ def test_thinned_arrivals_tell_no_bursts() -> None:
 def test_arrivals_that_are_not_known_tell_none_either() -> None:
     bare = replace(firing(), timeline=replace(firing().timeline, token_at_s=()))
 
-    assert "bursts" not in detected(bare).summary
+    assert "bursts" not in found(slow_network, bare).summary

@@ -2,14 +2,13 @@ import pytest
 
 from fakes.cases import case, healthy, with_phases, with_timeline
 from fakes.cases import slow_reader as firing
-from slowtok.detectors.case.case import Case
+from fakes.cause_tests import fires, quiet
 from slowtok.detectors.causes.client import slow_reader
 
 QUIET = [
     pytest.param(
         with_timeline(healthy(), client_blocked_s=4.0), id="behind for a while, caught up in time"
     ),
-    pytest.param(healthy(), id="the client kept up"),
     pytest.param(with_timeline(healthy(), client_blocked_s=0.4), id="a stop that is not felt"),
     pytest.param(
         with_timeline(case(ms_per_token=50.0), client_blocked_s=2.0),
@@ -27,16 +26,5 @@ FIRING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert slow_reader.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = slow_reader.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "delivery"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
+test_quiet = quiet(slow_reader, QUIET)
+test_fires = fires(slow_reader, "lost_s said", FIRING, phase="delivery")

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_server
+from fakes.cases import with_server
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.clock_cases import (
     at_clock,
     hardware_slowdown,
@@ -15,7 +16,6 @@ from fakes.clock_cases import (
 from fakes.clock_cases import clocks_stuck as firing
 from fakes.gpu_cases import RTX_3090, SERVER, gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case, History
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.gpu import clocks_stuck
 
 
@@ -34,8 +34,6 @@ def on_two_gpus() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="healthy: P2"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(with_readings(firing(), busy_ratio=0.4), id="starved: not busy"),
     pytest.param(with_readings(firing(), reasons=0x1), id="starved: it says that it idles"),
@@ -87,31 +85,12 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert clocks_stuck.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = clocks_stuck.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.05)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        clocks_stuck.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(clocks_stuck, QUIET)
+test_fires = fires(clocks_stuck, "lost_s said", FIRING, rel=0.05)
+test_names_the_missing_fact = lacks(clocks_stuck, MISSING)
 
 
 def test_a_reading_that_some_cards_may_always_show_is_hardly_believed() -> None:
-    unseen = clocks_stuck.detect(replace(stuck_amd(), history=History()))
+    unseen = found(clocks_stuck, replace(stuck_amd(), history=History()))
 
-    assert unseen is not None
     assert unseen.confidence < 0.5

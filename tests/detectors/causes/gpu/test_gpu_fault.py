@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_device, with_server, with_timeline
+from fakes.cases import with_device, with_server, with_timeline
+from fakes.cause_tests import fires, found, quiet
 from fakes.clock_cases import clocks_stuck, known, slower_from
 from fakes.clock_cases import gpu_fault as firing
 from fakes.gpu_cases import HEALTHY_MS, gpu_case, with_readings
@@ -45,8 +46,6 @@ def slow_throughout(*, at_s: float, xid: int = 92) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="healthy"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(with_server(firing(), gpu_layers=0), id="told to use no GPU"),
     pytest.param(with_server(firing(), gpu_indices=()), id="the server uses no GPU"),
@@ -95,26 +94,14 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert gpu_fault.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = gpu_fault.detect(case)
-
-    assert finding is not None
-    assert not finding.informational
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
+test_quiet = quiet(gpu_fault, QUIET)
+test_fires = fires(gpu_fault, "lost_s said", FIRING)
 
 
 @pytest.mark.parametrize(("case", "said"), TOLD)
 def test_an_error_that_cost_no_time_is_told_and_charged_with_nothing(case: Case, said: str) -> None:
-    finding = gpu_fault.detect(case)
+    finding = found(gpu_fault, case)
 
-    assert finding is not None
     assert finding.informational
     assert finding.lost_s == 0
     assert "{lost}" not in finding.summary
@@ -130,12 +117,10 @@ def test_every_known_error_has_words_and_a_remedy() -> None:
 
 def test_a_stall_at_another_time_is_not_the_errors() -> None:
     early = with_readings(firing(), xids=lambda t: int(t > 9.5))
-    finding = gpu_fault.detect(early)
+    finding = found(gpu_fault, early)
 
-    assert finding is not None
     assert finding.lost_s == pytest.approx(4.0, rel=0.02)  # the stall ended at 7.3 s, within 3 s
 
     late = with_readings(firing(), xids=lambda t: int(t > 10.8))
-    finding = gpu_fault.detect(late)
-    assert finding is not None
+    finding = found(gpu_fault, late)
     assert finding.informational

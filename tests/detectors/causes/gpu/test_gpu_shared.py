@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_server
+from fakes.cases import with_server
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import (
     GIB,
     MIB,
@@ -12,11 +13,11 @@ from fakes.gpu_cases import (
     with_card,
     with_readings,
 )
-from fakes.link_cases import GAME, gpu_shared, healthy_layers, multi_gpu_split, shared, stepped
+from fakes.link_cases import GAME, healthy_layers, multi_gpu_split, shared, stepped
+from fakes.link_cases import gpu_shared as firing
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuProcess
-from slowtok.detectors.causes.gpu import gpu_shared as detector
+from slowtok.detectors.causes.gpu import gpu_shared
 
 HALF = replace(SERVING, busy_ratio=0.49)
 COMPOSITOR = GpuProcess(pid=900, name="Xwayland", memory_bytes=150 * MIB, busy_ratio=0.05)
@@ -24,10 +25,8 @@ HIDDEN = GpuProcess(pid=5000, memory_bytes=8 * GIB, is_server=None, busy_ratio=0
 MPS = GpuProcess(pid=60, name="nvidia-cuda-mps-server", memory_bytes=30 * MIB)
 
 QUIET = [
-    pytest.param(healthy(), id="the machine has no GPU"),
-    pytest.param(gpu_case(), id="a healthy GPU with a desktop"),
-    pytest.param(with_server(gpu_shared(), local=False), id="the engine is on another machine"),
-    pytest.param(with_server(gpu_shared(), gpu_layers=0), id="told to use no GPU"),
+    pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
+    pytest.param(with_server(firing(), gpu_layers=0), id="told to use no GPU"),
     pytest.param(shared(SERVING, COMPOSITOR), id="a desktop's drawing"),
     pytest.param(
         shared(SERVING, replace(GAME, busy_ratio=None)), id="the other one only holds memory"
@@ -35,13 +34,13 @@ QUIET = [
     pytest.param(shared(HALF, GAME, busy_ratio=0.7), id="there was time left for both"),
     pytest.param(shared(HALF, replace(GAME, is_server=True)), id="another runner of the server"),
     pytest.param(shared(replace(SERVING, busy_ratio=None)), id="nobody else is on it"),
-    pytest.param(with_card(gpu_shared(), partition_of="GPU-1"), id="a slice of its own (MIG)"),
+    pytest.param(with_card(firing(), partition_of="GPU-1"), id="a slice of its own (MIG)"),
     pytest.param(healthy_layers(), id="half busy each: layers on two GPUs"),
     pytest.param(multi_gpu_split(), id="tensor parallel, nobody else"),
     pytest.param(shared(HALF, GAME, ms_per_token=1.5), id="too short a look"),
 ]
 FIRING = [
-    pytest.param(gpu_shared(), 7.79, "game (pid 77), computed on GPU 0", id="half each"),
+    pytest.param(firing(), 7.79, "game (pid 77), computed on GPU 0", id="half each"),
     pytest.param(
         shared(replace(SERVING, busy_ratio=0.97), replace(GAME, busy_ratio=0.97)),
         7.79,
@@ -63,10 +62,8 @@ FIRING = [
     ),
 ]
 MISSING = [
-    pytest.param(replace(gpu_shared(), gpu=()), "GPU samples during decode", id="no samples"),
-    pytest.param(
-        with_readings(gpu_shared(), processes=None), "GPU time of each process", id="WSL2"
-    ),
+    pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),
+    pytest.param(with_readings(firing(), processes=None), "GPU time of each process", id="WSL2"),
     pytest.param(shared(HALF, HIDDEN), "GPU time of each process", id="a container's own pids"),
     pytest.param(
         shared(replace(SERVING, busy_ratio=None), replace(GAME, busy_ratio=None)),
@@ -76,27 +73,9 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert detector.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = detector.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        detector.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(gpu_shared, QUIET)
+test_fires = fires(gpu_shared, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(gpu_shared, MISSING)
 
 
 def came_late(others: Callable[[float], float]) -> Case:
@@ -111,10 +90,11 @@ def came_late(others: Callable[[float], float]) -> Case:
     )
 
 
-@pytest.mark.parametrize(
-    ("case", "confidence"),
+test_confidence_follows_the_evidence = fires(
+    gpu_shared,
+    "confidence",
     [
-        pytest.param(gpu_shared(), 0.75, id="steady: two readings agree"),
+        pytest.param(firing(), 0.75, id="steady: two readings agree"),
         pytest.param(
             came_late(lambda s: 0.49 if s > 6.4 else 0.0), 0.95, id="the rate goes with it"
         ),
@@ -124,20 +104,13 @@ def came_late(others: Callable[[float], float]) -> Case:
         pytest.param(shared(HALF, GAME, MPS), 0.45, id="MPS: side by side, no turns"),
     ],
 )
-def test_confidence_follows_the_evidence(case: Case, confidence: float) -> None:
-    finding = detector.detect(case)
-
-    assert finding is not None
-    assert finding.confidence == confidence
 
 
 def test_layers_on_two_gpus_lose_only_on_the_one_that_is_shared() -> None:
-    alone = detector.detect(gpu_shared())
-    server = replace(gpu_shared().server, gpu_indices=(0, 1), split_mode="layer")
-    second = tuple(replace(s, index=1, processes=(SERVING,)) for s in gpu_shared().gpu)
-    both = replace(gpu_shared(), server=server, gpu=(*gpu_shared().gpu, *second))
-    found = detector.detect(both)
+    alone = found(gpu_shared, firing())
+    server = replace(firing().server, gpu_indices=(0, 1), split_mode="layer")
+    second = tuple(replace(s, index=1, processes=(SERVING,)) for s in firing().gpu)
+    both = replace(firing(), server=server, gpu=(*firing().gpu, *second))
+    finding = found(gpu_shared, both)
 
-    assert alone is not None
-    assert found is not None
-    assert found.lost_s == pytest.approx(alone.lost_s / 2)
+    assert finding.lost_s == pytest.approx(alone.lost_s / 2)

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_server
+from fakes.cases import with_phases, with_server
+from fakes.cause_tests import fires, lacks, quiet, unnamed
 from fakes.clock_cases import clocks_stuck, counting, hot_mac, laptop, power_cap, thermal_throttle
 from fakes.clock_cases import hardware_slowdown as firing
 from fakes.gpu_cases import gpu_case, with_readings
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import UNNAMED, Missing
 from slowtok.detectors.causes.gpu import hardware_slowdown
 
 
@@ -21,21 +21,21 @@ def uncounted(every_s: float = 0.0) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="healthy"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(uncounted(every_s=2.0), id="single samples: changes of performance state"),
     pytest.param(
         with_readings(uncounted(), reasons=0x48, throttled_power_brake_ns=0), id="with the heat bit"
     ),
-    pytest.param(
-        with_readings(gpu_case(), reasons=0x88, throttled_power_brake_ns=counting(0.9)),
-        id="the brake, but clocks and rate as ever",
-    ),
     pytest.param(thermal_throttle(), id="heat"),
     pytest.param(power_cap(), id="the power limit"),
     pytest.param(clocks_stuck(), id="no reason"),
     pytest.param(hot_mac(), id="a Mac: nothing to brake it from outside"),
+]
+PRESENT = [
+    pytest.param(
+        with_readings(gpu_case(), reasons=0x88, throttled_power_brake_ns=counting(0.9)),
+        id="the brake, but clocks and rate as ever",
+    ),
 ]
 FIRING = [
     pytest.param(firing(), 6.23, "for 12.6 s", id="the brake, counted"),
@@ -54,24 +54,7 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert hardware_slowdown.detect(case) in (None, UNNAMED)
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = hardware_slowdown.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.05)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        hardware_slowdown.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(hardware_slowdown, QUIET)
+test_present_without_cost = unnamed(hardware_slowdown, PRESENT)
+test_fires = fires(hardware_slowdown, "lost_s said", FIRING, rel=0.05)
+test_names_the_missing_fact = lacks(hardware_slowdown, MISSING)

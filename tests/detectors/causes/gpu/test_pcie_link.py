@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 
 from fakes.cases import (
-    healthy,
     with_device,
     with_envelope,
     with_host,
     with_phases,
     with_server,
 )
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.gpu_cases import (
     HEALTHY_MS,
     RTX_3090,
@@ -19,10 +19,10 @@ from fakes.gpu_cases import (
     with_card,
     with_readings,
 )
-from fakes.link_cases import healthy_layers, multi_gpu_split, riser, streamed, vram_spill
+from fakes.link_cases import healthy_layers, multi_gpu_split, streamed, vram_spill
+from fakes.link_cases import pcie_link as firing
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
-from slowtok.detectors.causes.gpu import pcie_link as detector
+from slowtok.detectors.causes.gpu import pcie_link
 
 
 def rx580(**readings: Any) -> Case:
@@ -53,9 +53,7 @@ def tensor(*, rx: float, tx: float, width: int = 1, generation: int = 2) -> Case
 
 
 QUIET = [
-    pytest.param(healthy(), id="the machine has no GPU"),
-    pytest.param(gpu_case(), id="a healthy GPU"),
-    pytest.param(with_server(riser(), local=False), id="the engine is on another machine"),
+    pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(with_readings(gpu_case(), pcie_generation=1, busy_ratio=0.0), id="idle link"),
     pytest.param(
         with_readings(gpu_case(), pcie_generation=lambda s: 1 if s < 1.5 else 4),
@@ -98,7 +96,7 @@ QUIET = [
 FIRING = [
     # 200 of 410 MB/s in each direction; at x16 of generation 4 next to nothing
     pytest.param(
-        riser(), "decode", 13.4, "generation 2 with 1 lane instead of", id="TP on a riser"
+        firing(), "decode", 13.4, "generation 2 with 1 lane instead of", id="TP on a riser"
     ),
     # 130 MB/s into the GPU take 0.16 of the time, with those out of it 0.33; decode lost 3.6 s
     pytest.param(
@@ -138,7 +136,7 @@ FIRING = [
     ),
     pytest.param(rx580(), "decode", 19.7, "with 1 lane", id="gfx803#51: 3.5 instead of 11.5"),
     pytest.param(
-        with_readings(riser(), pcie_rx_bytes_per_s=None, pcie_tx_bytes_per_s=None),
+        with_readings(firing(), pcie_rx_bytes_per_s=None, pcie_tx_bytes_per_s=None),
         "decode",
         11.55,
         "--pipeline-parallel-size",
@@ -155,31 +153,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert detector.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "phase", "lost_s", "said"), FIRING)
-def test_fires(case: Case, phase: str, lost_s: float, said: str) -> None:
-    finding = detector.detect(case)
-
-    assert finding is not None
-    assert finding.phase == phase
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        detector.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(pcie_link, QUIET)
+test_fires = fires(pcie_link, "phase lost_s said", FIRING)
+test_names_the_missing_fact = lacks(pcie_link, MISSING)
 
 
 def test_link_that_nobody_saw_at_work_is_no_matter_where_little_crosses() -> None:
     short = gpu_case(ms_per_token=HEALTHY_MS, completion=100)
     unseen = replace(short, gpu=sampled(replace(short.gpu[0], pcie_width=None), 1000.0, 1001.0))
 
-    assert detector.detect(unseen) is None
+    assert pcie_link.detect(unseen) is None

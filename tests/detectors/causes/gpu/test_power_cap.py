@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_server
+from fakes.cases import with_server
+from fakes.cause_tests import fires, lacks, quiet, unnamed
 from fakes.clock_cases import (
     clocks_stuck,
     hardware_slowdown,
@@ -14,7 +15,6 @@ from fakes.clock_cases import (
 from fakes.clock_cases import power_cap as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Baseline, Case, History, Range
-from slowtok.detectors.case.finding import UNNAMED, Missing
 from slowtok.detectors.causes.gpu import power_cap
 
 BEST = History(best_sm_clock_mhz=1680, best_power_w=340.0)
@@ -61,9 +61,13 @@ def moved() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="healthy: the power bit in every sample"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
+    pytest.param(hardware_slowdown(), id="the brake"),
+    pytest.param(clocks_stuck(), id="no reason"),
+    pytest.param(amd(power_w=150.0), id="AMD, power below the limit"),
+]
+PRESENT = [
+    pytest.param(gpu_case(), id="healthy: the power bit in every sample"),
     pytest.param(
         power_capped(limit_w=330, sm_mhz=1545, times=36.26 / 34.57), id="330 W: 5 % (club-3090)"
     ),
@@ -86,9 +90,6 @@ QUIET = [
     ),
     pytest.param(laptop(firing()), id="a laptop: its default means nothing"),
     pytest.param(thermal_throttle(), id="heat"),
-    pytest.param(hardware_slowdown(), id="the brake"),
-    pytest.param(clocks_stuck(), id="no reason"),
-    pytest.param(amd(power_w=150.0), id="AMD, power below the limit"),
     pytest.param(
         without_clocks(power_capped(limit_w=300, sm_mhz=1500, times=2.0)),
         id="no clocks, and half of the rate is gone with a fifth of the power",
@@ -134,24 +135,7 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert power_cap.detect(case) in (None, UNNAMED)
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = power_cap.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.05)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        power_cap.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(power_cap, QUIET)
+test_present_without_cost = unnamed(power_cap, PRESENT)
+test_fires = fires(power_cap, "lost_s said", FIRING, rel=0.05)
+test_names_the_missing_fact = lacks(power_cap, MISSING)

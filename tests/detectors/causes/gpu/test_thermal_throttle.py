@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_server
+from fakes.cases import with_phases, with_server
+from fakes.cause_tests import fires, found, lacks, quiet, unnamed
 from fakes.clock_cases import (
     at_clock,
     clocks_stuck,
@@ -16,7 +17,6 @@ from fakes.clock_cases import (
 from fakes.clock_cases import thermal_throttle as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import UNNAMED, Missing
 from slowtok.detectors.causes.gpu import thermal_throttle
 
 
@@ -60,15 +60,9 @@ def hot_amd(margin_c: int) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="healthy: capped by power, counters not zero"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(
         with_readings(gpu_case(), temperature_c=83, temperature_margin_c=0), id="83 C: at target"
-    ),
-    pytest.param(
-        with_readings(gpu_case(), reasons=0x24, throttled_sw_thermal_ns=counting(0.9)),
-        id="the bit and the counter, but clocks and rate as ever",
     ),
     pytest.param(
         with_readings(firing(), throttled_sw_thermal_ns=903_158_000),
@@ -78,13 +72,19 @@ QUIET = [
         with_readings(firing(), throttled_sw_thermal_ns=counting(0.02)), id="2 % of the time"
     ),
     pytest.param(bits_alone(13), id="bits alone, 13 C below the limit"),
-    pytest.param(with_readings(firing(), sm_clock_mhz=1890), id="hot, slow, but not by its clocks"),
-    pytest.param(with_phases(firing(), decode_to_at_s=1001.5), id="too short a look"),
     pytest.param(power_cap(), id="the power limit"),
     pytest.param(hardware_slowdown(), id="the brake"),
     pytest.param(clocks_stuck(), id="no reason"),
     pytest.param(hot_amd(margin_c=30), id="AMD, slow and cool"),
     pytest.param(with_readings(hot_mac(), temperature_c=60), id="a Mac that is cool"),
+]
+PRESENT = [
+    pytest.param(
+        with_readings(gpu_case(), reasons=0x24, throttled_sw_thermal_ns=counting(0.9)),
+        id="the bit and the counter, but clocks and rate as ever",
+    ),
+    pytest.param(with_readings(firing(), sm_clock_mhz=1890), id="hot, slow, but not by its clocks"),
+    pytest.param(with_phases(firing(), decode_to_at_s=1001.5), id="too short a look"),
 ]
 FIRING = [
     pytest.param(firing(), 3.50, "was too hot (93 C) and slowed down in 98 %", id="counters"),
@@ -120,32 +120,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert thermal_throttle.detect(case) in (None, UNNAMED)
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = thermal_throttle.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.05)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        thermal_throttle.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(thermal_throttle, QUIET)
+test_present_without_cost = unnamed(thermal_throttle, PRESENT)
+test_fires = fires(thermal_throttle, "lost_s said", FIRING, rel=0.05)
+test_names_the_missing_fact = lacks(thermal_throttle, MISSING)
 
 
 def test_independent_evidence_raises_the_confidence() -> None:
-    counted, bits = thermal_throttle.detect(firing()), thermal_throttle.detect(bits_alone())
+    counted, bits = found(thermal_throttle, firing()), found(thermal_throttle, bits_alone())
 
-    assert counted is not None
-    assert bits is not None
     assert counted.confidence > bits.confidence

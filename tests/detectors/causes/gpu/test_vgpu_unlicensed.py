@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import cpu_fallback, healthy, with_phases, with_server
+from fakes.cases import cpu_fallback, with_phases, with_server
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.clock_cases import slower_from
 from fakes.clock_cases import vgpu_unlicensed as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case, Envelope
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.gpu import vgpu_unlicensed
 
 
@@ -22,8 +22,6 @@ def virtual(ms_per_token: float, *, licensed: bool | None) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="a whole GPU"),
     pytest.param(
         with_readings(gpu_case(ms_per_token=80), vgpu_licensed=False), id="passed through"
     ),
@@ -52,24 +50,6 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert vgpu_unlicensed.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = vgpu_unlicensed.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        vgpu_unlicensed.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(vgpu_unlicensed, QUIET)
+test_fires = fires(vgpu_unlicensed, "lost_s said", FIRING)
+test_names_the_missing_fact = lacks(vgpu_unlicensed, MISSING)

@@ -13,12 +13,10 @@ from fakes.cases import (
     with_phases,
 )
 from fakes.cases import cpu_quota as firing
-from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.causes.host import cpu_quota
 
 QUIET = [
-    pytest.param(healthy(), id="no quota"),
     pytest.param(with_host(healthy(), server_quota_cores=1.5), id="a quota that is not reached"),
     pytest.param(with_host(firing(), server_throttled_ratio=0.04), id="one period in twenty-five"),
     pytest.param(
@@ -80,46 +78,25 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert cpu_quota.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = cpu_quota.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        cpu_quota.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(cpu_quota, QUIET)
+test_fires = fires(cpu_quota, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(cpu_quota, MISSING)
 
 
 def test_what_the_kernel_counts_as_stopped_is_proof() -> None:
-    finding = cpu_quota.detect(cpu_quota_of_one_core())
+    finding = found(cpu_quota, cpu_quota_of_one_core())
 
-    assert finding is not None
     assert 0.3 * 9.052 < finding.proof_s <= finding.lost_s
 
 
 def test_a_few_stops_are_no_proof() -> None:
-    finding = cpu_quota.detect(with_host(firing(), server_throttled_s_per_s=0.1))
+    finding = found(cpu_quota, with_host(firing(), server_throttled_s_per_s=0.1))
 
-    assert finding is not None
     assert finding.proof_s == 0.0
 
 
 def test_beside_a_gpu_fewer_threads_are_no_remedy() -> None:
     beside = with_gpu(with_host(firing(), server_cpu_cores=0.5))
-    finding = cpu_quota.detect(beside)
+    finding = found(cpu_quota, beside)
 
-    assert finding is not None
     assert "thread" not in finding.remedy

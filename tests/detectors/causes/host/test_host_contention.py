@@ -14,8 +14,8 @@ from fakes.cases import (
     with_server,
 )
 from fakes.cases import host_contention as firing
+from fakes.cause_tests import fires, found, lacks, missing_fact, quiet
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Finding, Missing
 from slowtok.detectors.case.machine import CpuUser
 from slowtok.detectors.causes.host import host_contention
 
@@ -26,7 +26,6 @@ QUIET = [
         ),
         id="a server that hardly uses the CPU",
     ),
-    pytest.param(healthy(), id="the machine is the server's alone"),
     pytest.param(
         with_host(healthy(), cpu_busy_cores=2.0, cpu_cores=16, server_run_delay_cores=0.02),
         id="all its threads have cores",
@@ -131,47 +130,25 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert host_contention.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = host_contention.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        host_contention.detect(case)
-
-    assert missing.value.fact == fact
-
-
-def detected(case: Case) -> Finding:
-    finding = host_contention.detect(case)
-    assert finding is not None
-    return finding
+test_quiet = quiet(host_contention, QUIET)
+test_fires = fires(host_contention, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(host_contention, MISSING)
 
 
 def test_names_prefill_where_that_lost_most() -> None:
     slow = with_host(
         case(prefill_s=30.0), server_cpu_cores=1.0, server_run_delay_cores=1.0, cpu_busy_cores=2.0
     )
-    finding = detected(slow)
+    finding = found(host_contention, slow)
 
     assert finding.phase == "prefill"
     assert finding.lost_s == pytest.approx(15.0, rel=0.02)
 
 
 def test_a_core_that_the_samples_do_not_count_is_not_made_up() -> None:
-    finding = detected(with_device(with_host(firing(), cpu_cores=None), cpu_logical_cores=None))
+    finding = found(
+        host_contention, with_device(with_host(firing(), cpu_cores=None), cpu_logical_cores=None)
+    )
 
     assert "used 1.0 cores" in finding.summary
     assert "--threads" not in finding.remedy
@@ -180,7 +157,7 @@ def test_a_core_that_the_samples_do_not_count_is_not_made_up() -> None:
 def test_contention_beside_a_gpu_is_less_certain() -> None:
     on_cpu, beside_gpu = firing(), with_gpu(firing())
 
-    assert detected(beside_gpu).confidence < detected(on_cpu).confidence
+    assert found(host_contention, beside_gpu).confidence < found(host_contention, on_cpu).confidence
 
 
 def test_others_that_came_for_half_of_the_time_cost_half() -> None:
@@ -189,7 +166,7 @@ def test_others_that_came_for_half_of_the_time_cost_half() -> None:
     half = len(busy.host) // 2
     mixed = replace(busy, host=(*quiet.host[:half], *busy.host[half:]))
 
-    ratios = [detected(c).lost_s for c in (busy, mixed)]
+    ratios = [found(host_contention, c).lost_s for c in (busy, mixed)]
 
     samples = mixed.host_during("decode")
     contended = sum(bool(s.server_run_delay_cores) for s in samples) / len(samples)
@@ -210,7 +187,7 @@ def looked(*looks: tuple[CpuUser, ...]) -> Case:
 
 
 def test_who_takes_the_cores_is_named_with_its_number_and_share() -> None:
-    finding = detected(looked((ONE, NOISE)))
+    finding = found(host_contention, looked((ONE, NOISE)))
 
     assert finding.remedy.startswith(
         "Stop stress-ng (process 4711, 0.9 cores) or lower its priority (renice -n 19 -p 4711)"
@@ -221,7 +198,7 @@ def test_who_takes_the_cores_is_named_with_its_number_and_share() -> None:
 
 
 def test_several_programs_are_named_the_largest_first() -> None:
-    finding = detected(looked((ONE, BUILD), (ONE,), (ONE, BUILD)))
+    finding = found(host_contention, looked((ONE, BUILD), (ONE,), (ONE, BUILD)))
 
     assert finding.remedy.startswith(
         "Stop stress-ng (process 4711, 0.9 cores), cc1plus (16 processes, the busiest 77, "
@@ -231,15 +208,18 @@ def test_several_programs_are_named_the_largest_first() -> None:
 
 @pytest.mark.parametrize("case", [firing(), looked(()), looked((NOISE,))])
 def test_nobody_is_named_where_nobody_was_seen(case: Case) -> None:
-    finding = detected(case)
+    finding = found(host_contention, case)
 
     assert finding.remedy.startswith("Stop the other CPU-heavy processes or lower their priority")
     assert len(finding.evidence) == 3
 
 
 def test_naming_them_changes_no_verdict() -> None:
-    assert detected(looked((ONE,))).lost_s == detected(firing()).lost_s
-    assert detected(looked((ONE,))).confidence == detected(firing()).confidence
+    assert found(host_contention, looked((ONE,))).lost_s == found(host_contention, firing()).lost_s
+    assert (
+        found(host_contention, looked((ONE,))).confidence
+        == found(host_contention, firing()).confidence
+    )
 
 
 def stolen(**host: float) -> Case:
@@ -249,7 +229,7 @@ def stolen(**host: float) -> Case:
 
 
 def test_what_the_hypervisor_takes_is_proof_and_nobody_is_told_to_stop_anything() -> None:
-    finding = detected(stolen())
+    finding = found(host_contention, stolen())
 
     assert finding.phase == "decode"
     assert finding.proof_s == pytest.approx(0.36 * 8.98, rel=0.03)
@@ -262,14 +242,14 @@ def test_what_the_hypervisor_takes_is_proof_and_nobody_is_told_to_stop_anything(
 
 
 def test_stolen_cores_are_not_used_by_others() -> None:
-    finding = detected(stolen())
+    finding = found(host_contention, stolen())
 
     assert not any(e.name == "CPU used by others" for e in finding.evidence)
 
 
 def test_what_takes_more_comes_first_and_the_other_is_evidence() -> None:
     both = stolen(cpu_steal_cores=0.2, server_cpu_cores=0.9, server_run_delay_cores=0.9)
-    finding = detected(both)
+    finding = found(host_contention, both)
 
     assert "other processes used" in finding.summary
     assert finding.remedy.startswith("Stop")
@@ -292,7 +272,7 @@ def one_neighbour(**host: float) -> Case:
 
 
 def test_a_team_of_threads_loses_what_one_of_them_waited() -> None:
-    finding = detected(one_neighbour())
+    finding = found(host_contention, one_neighbour())
 
     assert finding.proof_s == pytest.approx(0.45 * 8.98, rel=0.03)
 
@@ -310,7 +290,7 @@ def test_a_team_of_threads_loses_what_one_of_them_waited() -> None:
     ],
 )
 def test_what_need_not_hold_decode_up_proves_nothing(case: Case) -> None:
-    assert detected(case).proof_s == 0.0
+    assert found(host_contention, case).proof_s == 0.0
 
 
 def test_threads_are_counted_as_every_remedy_counts_them() -> None:
@@ -324,15 +304,12 @@ def test_threads_are_counted_as_every_remedy_counts_them() -> None:
         cpu_logical_cores=32,
     )
 
-    assert "--threads 8" in detected(crowded).remedy
-    assert "--threads 15" not in detected(crowded).remedy
+    assert "--threads 8" in found(host_contention, crowded).remedy
+    assert "--threads 15" not in found(host_contention, crowded).remedy
 
 
 def test_samples_of_a_small_part_of_decode_rule_nothing_out() -> None:
     seen = healthy()
     part = replace(seen, host=seen.host_during("decode")[:1])
 
-    with pytest.raises(Missing) as missing:
-        host_contention.detect(part)
-
-    assert missing.value.fact == "host samples during decode"
+    assert missing_fact(host_contention, part) == "host samples during decode"

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import case, healthy, with_device, with_host, with_server
+from fakes.cases import case, with_device, with_host, with_server
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.clock_cases import (
     at_clock,
     hardware_slowdown,
@@ -15,7 +16,6 @@ from fakes.clock_cases import (
 from fakes.clock_cases import low_power_mode as firing
 from fakes.gpu_cases import gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.host import low_power_mode
 
 
@@ -53,8 +53,6 @@ def governor(mhz: float | None, ms_per_token: float = 16.0) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="a healthy machine without a GPU"),
-    pytest.param(gpu_case(), id="a healthy GPU"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
     pytest.param(laptop(gpu_case(), on_battery=True), id="on battery, clocks and rate as ever"),
     pytest.param(
@@ -111,24 +109,6 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert low_power_mode.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = low_power_mode.detect(case)
-
-    assert finding is not None
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.05)
-    assert "{lost}" in finding.summary
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        low_power_mode.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(low_power_mode, QUIET)
+test_fires = fires(low_power_mode, "lost_s said", FIRING, rel=0.05)
+test_names_the_missing_fact = lacks(low_power_mode, MISSING)

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_envelope, with_server, with_tokens
+from fakes.cases import with_envelope, with_server, with_tokens
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import DEVICE, GIB, SERVER, gpu_case, with_model, with_readings
 from fakes.memory_cases import (
     QWEN_7B,
@@ -18,7 +19,6 @@ from fakes.memory_cases import (
 from fakes.memory_cases import context_oversized as firing
 from slowtok.detectors.case.case import Case, Neighbours
 from slowtok.detectors.case.engine import ServerFacts
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.memory import context_oversized
 
 SMALL_GPU = replace(DEVICE, gpus=(RTX_4060,))
@@ -59,8 +59,6 @@ VLLM: ServerFacts = replace(
 )
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="all of it on the GPU"),
     pytest.param(
         gpu_case(server=replace(SERVER, context_tokens=131_072)),
         id="a large context that is wholly on the GPU",
@@ -129,32 +127,12 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert context_oversized.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said", "cure"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str, cure: str) -> None:
-    finding = context_oversized.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.03)
-    assert said in finding.summary
-    assert cure in finding.remedy
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        context_oversized.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(context_oversized, QUIET)
+test_fires = fires(context_oversized, "lost_s summary remedy", FIRING, phase="decode", rel=0.03)
+test_names_the_missing_fact = lacks(context_oversized, MISSING)
 
 
 def test_the_context_that_is_advised_holds_what_was_used() -> None:
-    finding = context_oversized.detect(with_tokens(firing(), prompt=16_000, completion=300))
+    finding = found(context_oversized, with_tokens(firing(), prompt=16_000, completion=300))
 
-    assert finding is not None
     assert "num_ctx to 16384" in finding.remedy

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import healthy, storage_paging, with_envelope, with_phases, with_server
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import (
     DEVICE,
     GIB,
@@ -27,7 +28,6 @@ from fakes.memory_cases import (
 from fakes.memory_cases import model_too_big as firing
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.memory import model_too_big
 
 LLAMA_70B = ModelFacts(
@@ -85,8 +85,6 @@ def two_cards_with_room() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU, and it fits RAM"),
-    pytest.param(gpu_case(), id="all of it on the GPU"),
     pytest.param(storage_paging(), id="read from the disk although it is smaller than RAM"),
     pytest.param(
         paging(file_gib=39, ram_gib=64),
@@ -207,28 +205,9 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert model_too_big.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said", "cure"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str, cure: str) -> None:
-    finding = model_too_big.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.04)
-    assert said in finding.summary
-    assert cure in finding.remedy
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        model_too_big.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(model_too_big, QUIET)
+test_fires = fires(model_too_big, "lost_s summary remedy", FIRING, phase="decode", rel=0.04)
+test_names_the_missing_fact = lacks(model_too_big, MISSING)
 
 
 def test_the_margin_that_engines_leave_makes_it_likely_not_sure() -> None:
@@ -240,8 +219,7 @@ def test_the_margin_that_engines_leave_makes_it_likely_not_sure() -> None:
         gpu=card(20_500),
         host=SPLIT_HOST,
     )
-    finding = model_too_big.detect(tight)
+    finding = found(model_too_big, tight)
 
-    assert finding is not None
     assert "of which the engine leaves some free" in finding.summary
     assert finding.confidence < 0.9

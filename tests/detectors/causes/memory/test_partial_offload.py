@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, storage_paging, with_device, with_envelope, with_host, with_phases
+from fakes.cases import storage_paging, with_device, with_envelope, with_host, with_phases
+from fakes.cause_tests import fires, found, lacks, missing_fact, quiet
 from fakes.gpu_cases import (
     DEVICE,
     GIB,
@@ -25,7 +26,6 @@ from fakes.memory_cases import (
 )
 from fakes.memory_cases import partial_offload as firing
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.memory import partial_offload
 
 VLLM = replace(SERVER, kind="vllm", gpu_layers=None, kv_cache_tokens=100_000, gpu_memory_ratio=0.92)
@@ -57,9 +57,7 @@ def mixture(**server: object) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
     pytest.param(storage_paging(), id="no GPU, weights from the disk"),
-    pytest.param(gpu_case(), id="all layers on the GPU"),
     pytest.param(gpu_case(server=ALL_BY_MEMORY), id="all of it by the memory it holds"),
     pytest.param(
         gpu_case(server=ollama(8192, loaded=6.0, on_gpu=6.0)), id="Ollama: 100 % on the GPU"
@@ -237,38 +235,16 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert partial_offload.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said", "cure"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str, cure: str) -> None:
-    finding = partial_offload.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.03)
-    assert said in f"{finding.summary} {finding.remedy}"
-    assert cure in finding.remedy
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        partial_offload.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(partial_offload, QUIET)
+test_fires = fires(partial_offload, "lost_s said remedy", FIRING, phase="decode", rel=0.03)
+test_names_the_missing_fact = lacks(partial_offload, MISSING)
 
 
 def test_what_cpu_and_gpu_do_moves_the_confidence() -> None:
-    sure = partial_offload.detect(firing())
-    doubted = partial_offload.detect(with_host(firing(), server_cpu_cores=0.2))
-    by_memory = partial_offload.detect(half_in_memory(cores=7.8))
+    sure = found(partial_offload, firing())
+    doubted = found(partial_offload, with_host(firing(), server_cpu_cores=0.2))
+    by_memory = found(partial_offload, half_in_memory(cores=7.8))
 
-    assert sure is not None
-    assert doubted is not None
-    assert by_memory is not None
     assert sure.confidence == pytest.approx(0.97)
     assert doubted.confidence < 0.6
     assert 0.8 < by_memory.confidence < sure.confidence
@@ -283,9 +259,8 @@ def test_the_loss_is_told_from_bytes_and_not_from_what_is_left_over() -> None:
         gpu=card(4_000),
         host=SPLIT_HOST,
     )
-    finding = partial_offload.detect(slower)
+    finding = found(partial_offload, slower)
 
-    assert finding is not None
     assert finding.lost_s < 0.97 * 299.25  # it alone would not have made it ninety times slower
 
 
@@ -299,7 +274,5 @@ def test_a_command_line_alone_rules_nothing_out_while_the_cpu_computes() -> None
         host=SPLIT_HOST,
     )
 
-    with pytest.raises(Missing) as missing:
-        partial_offload.detect(case)
-    assert missing.value.fact == "GPU memory of the server"
+    assert missing_fact(partial_offload, case) == "GPU memory of the server"
     assert partial_offload.detect(with_host(case, server_cpu_cores=0.9)) is None

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_envelope, with_server
+from fakes.cases import with_envelope, with_server
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.gpu_cases import GIB, gpu_case, with_model
 from fakes.memory_cases import (
     SPLIT_HOST,
@@ -15,7 +16,6 @@ from fakes.memory_cases import (
 )
 from fakes.memory_cases import reload_degradation as firing
 from slowtok.detectors.case.case import Case, History
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.memory import reload_degradation
 
 
@@ -39,8 +39,6 @@ def nothing_there() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="all of it on the GPU"),
     pytest.param(
         replace(gpu_case(), history=firing().history), id="a worse load, but all of it is there"
     ),
@@ -69,11 +67,17 @@ QUIET = [
 
 FIRING = [
     pytest.param(
-        firing(), 14.4, "put 4.8 GiB of the model on the GPU", "run 'ollama stop", id="a part of it"
+        firing(),
+        14.4,
+        0.78,
+        "put 4.8 GiB of the model on the GPU",
+        "run 'ollama stop",
+        id="a part of it",
     ),
     pytest.param(
         with_loads(nothing_there(), {"free_before_bytes": 2 * GIB}, {}),
         30.2,
+        0.78,
         "put 0.0 GiB of the model on the GPU",
         "restart Ollama",
         id="there was no room at that time",
@@ -90,26 +94,8 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert reload_degradation.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said", "cure"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str, cure: str) -> None:
-    finding = reload_degradation.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.04)
-    assert finding.confidence <= 0.8
-    assert said in finding.summary
-    assert cure in finding.remedy
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        reload_degradation.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(reload_degradation, QUIET)
+test_fires = fires(
+    reload_degradation, "lost_s confidence summary remedy", FIRING, phase="decode", rel=0.04
+)
+test_names_the_missing_fact = lacks(reload_degradation, MISSING)

@@ -4,8 +4,8 @@ import pytest
 
 from fakes.cases import case, healthy, with_envelope, with_host, with_phases
 from fakes.cases import storage_paging as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.memory import storage_paging
 
 
@@ -17,7 +17,6 @@ def paging_in(first: int, last: int) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="nothing is read"),
     pytest.param(paging_in(0, 16), id="a cold start: reading ends with the first seconds"),
     pytest.param(paging_in(85, 98), id="a burst at the end"),
     pytest.param(
@@ -87,33 +86,14 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert storage_paging.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = storage_paging.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        storage_paging.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(storage_paging, QUIET)
+test_fires = fires(storage_paging, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(storage_paging, MISSING)
 
 
 def test_what_stood_still_for_pages_is_proof_without_an_expectation() -> None:
-    finding = storage_paging.detect(with_envelope(firing(), expected_tps=None))
+    finding = found(storage_paging, with_envelope(firing(), expected_tps=None))
 
-    assert finding is not None
     assert finding.proof_s == pytest.approx(0.353 * 47.8, rel=0.05)
     assert finding.lost_s >= finding.proof_s
 

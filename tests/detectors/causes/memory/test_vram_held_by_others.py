@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_envelope, with_server
+from fakes.cases import with_envelope, with_server
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import GIB, MIB, SERVER, gpu_case, with_model, with_readings
 from fakes.memory_cases import (
     SPLIT_HOST,
@@ -15,7 +16,6 @@ from fakes.memory_cases import (
 )
 from fakes.memory_cases import vram_held_by_others as firing
 from slowtok.detectors.case.case import Case, History, ModelLoad
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuProcess
 from slowtok.detectors.causes.memory import vram_held_by_others
 
@@ -53,8 +53,6 @@ def gone_since() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no GPU"),
-    pytest.param(gpu_case(), id="all of it on the GPU"),
     pytest.param(
         gpu_case(gpu=card(6_700, LEFT, busy_ratio=0.97)),
         id="others hold much, and all of it is on the GPU",
@@ -87,14 +85,14 @@ FIRING = [
         gone_since(),
         20.8,
         "when the model was loaded",
-        "there is room for all of it now",
+        ": there is room for all of it now",
         id="gone since",
     ),
     pytest.param(
         with_siblings(),
         20.8,
         "Other models of Ollama hold 19.2",
-        "unload the other models ('ollama stop qwen3:32b')",
+        "Unload the other models ('ollama stop qwen3:32b')",
         id="another model of the same Ollama",
     ),
 ]
@@ -116,33 +114,12 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert vram_held_by_others.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said", "cure"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str, cure: str) -> None:
-    finding = vram_held_by_others.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.03)
-    assert said in finding.summary
-    assert cure in f"{finding.remedy[0].lower()}{finding.remedy[1:]} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        vram_held_by_others.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(vram_held_by_others, QUIET)
+test_fires = fires(vram_held_by_others, "lost_s summary remedy", FIRING, phase="decode", rel=0.03)
+test_names_the_missing_fact = lacks(vram_held_by_others, MISSING)
 
 
 def test_what_was_seen_at_load_counts_more_than_what_is_there_now() -> None:
-    now, then = (vram_held_by_others.detect(case) for case in (beside(LEFT), gone_since()))
+    now, then = (found(vram_held_by_others, case) for case in (beside(LEFT), gone_since()))
 
-    assert now is not None
-    assert then is not None
     assert now.confidence < then.confidence

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_device, with_envelope, with_host, with_server, with_tokens
+from fakes.cases import with_device, with_envelope, with_host, with_server, with_tokens
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.gpu_cases import (
     GIB,
     HEALTHY_MS,
@@ -20,31 +21,29 @@ from fakes.link_cases import (
     multi_gpu_split,
     pair,
     stepped,
-    vram_spill,
     with_env,
 )
+from fakes.link_cases import vram_spill as firing
 from fakes.memory_cases import partial_offload
 from slowtok.detectors.case.case import Case, History
-from slowtok.detectors.case.finding import UNNAMED, Missing
-from slowtok.detectors.causes.memory import vram_spill as detector
+from slowtok.detectors.case.finding import UNNAMED
+from slowtok.detectors.causes.memory import vram_spill
 
 FIRES_AT = 6 * HEALTHY_MS
 QUIET = [
-    pytest.param(healthy(), id="the machine has no GPU"),
-    pytest.param(gpu_case(), id="a healthy GPU"),
-    pytest.param(with_server(vram_spill(), local=False), id="the engine is on another machine"),
-    pytest.param(with_server(vram_spill(), gpu_layers=0), id="told to use no GPU"),
-    pytest.param(with_env(vram_spill(), unified=False), id="Linux without the variable: CUDA OOM"),
+    pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
+    pytest.param(with_server(firing(), gpu_layers=0), id="told to use no GPU"),
+    pytest.param(with_env(firing(), unified=False), id="Linux without the variable: CUDA OOM"),
     pytest.param(
-        with_server(with_device(vram_spill(), os="linux"), kind="vllm"),
+        with_server(with_device(firing(), os="linux"), kind="vllm"),
         id="vLLM on Linux runs out of memory instead",
     ),
-    pytest.param(with_device(vram_spill(), os="macos"), id="macOS"),
+    pytest.param(with_device(firing(), os="macos"), id="macOS"),
     pytest.param(
-        with_server(vram_spill(), kind="vllm", cpu_offload_bytes=4 * GIB),
+        with_server(firing(), kind="vllm", cpu_offload_bytes=4 * GIB),
         id="vLLM was told to keep weights in RAM",
     ),
-    pytest.param(with_card(vram_spill(), unified_memory=True), id="shares the machine's memory"),
+    pytest.param(with_card(firing(), unified_memory=True), id="shares the machine's memory"),
     pytest.param(
         fetching(18e9, ms_per_token=FIRES_AT, free_bytes=6 * GIB), id="a quarter of it is free"
     ),
@@ -91,17 +90,17 @@ QUIET = [
 ]
 FIRING = [
     # 0.8 GB per token at 26 GB/s is 32 ms; 39 ms were lost, within what faults make of it
-    pytest.param(vram_spill(), 38.8, "fetched 18.0 GB/s from RAM", id="Windows, by the link"),
+    pytest.param(firing(), 38.8, "fetched 18.0 GB/s from RAM", id="Windows, by the link"),
     pytest.param(
         fetching(18e9, ms_per_token=12.0), 8.4, "carries about 25.8", id="no more than was fetched"
     ),
     pytest.param(
-        with_env(vram_spill(), unified=True),
+        with_env(firing(), unified=True),
         38.8,
         "unset GGML_CUDA_ENABLE_UNIFIED_MEMORY",
         id="Linux with the variable",
     ),
-    pytest.param(with_device(vram_spill(), os=None), 38.8, "Sysmem", id="system not known"),
+    pytest.param(with_device(firing(), os=None), 38.8, "Sysmem", id="system not known"),
     pytest.param(
         idle_controller(), 70.0, "used its own memory only 2 %", id="turboquant#77: no PCIe counter"
     ),
@@ -129,19 +128,19 @@ FIRING = [
         id="begins in the middle, when the KV cache has grown",
     ),
     pytest.param(
-        with_server(vram_spill(), kind="ollama"), 38.8, "lower num_gpu", id="words for Ollama"
+        with_server(firing(), kind="ollama"), 38.8, "lower num_gpu", id="words for Ollama"
     ),
 ]
 MISSING = [
-    pytest.param(replace(vram_spill(), gpu=()), "GPU samples during decode", id="no samples"),
-    pytest.param(with_readings(vram_spill(), busy_ratio=None), "GPU utilisation", id="MIG"),
+    pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),
+    pytest.param(with_readings(firing(), busy_ratio=None), "GPU utilisation", id="MIG"),
     pytest.param(
-        with_readings(vram_spill(), pcie_rx_bytes_per_s=None, memory_busy_ratio=None),
+        with_readings(firing(), pcie_rx_bytes_per_s=None, memory_busy_ratio=None),
         "PCIe traffic",
         id="neither traffic nor memory use",
     ),
     pytest.param(
-        with_readings(vram_spill(), pcie_width=None), "PCIe link of the working GPU", id="no link"
+        with_readings(firing(), pcie_width=None), "PCIe link of the working GPU", id="no link"
     ),
     pytest.param(
         with_device(idle_controller(), os=None), "operating system of the machine", id="which OS"
@@ -157,26 +156,24 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert detector.detect(case) is None
+test_quiet = quiet(vram_spill, QUIET)
+test_fires = fires(vram_spill, "lost_s said", FIRING, phase="decode", rel=0.03)
+test_names_the_missing_fact = lacks(vram_spill, MISSING)
 
 
 def test_much_that_is_fetched_while_the_gpu_waits_is_not_named_and_not_ruled_out() -> None:
     case = fetching(18e9, ms_per_token=FIRES_AT, busy_ratio=0.4)
 
-    assert detector.detect(case) is UNNAMED
+    assert vram_spill.detect(case) is UNNAMED
 
 
 def test_bytes_that_were_counted_prove_their_time_unless_something_speaks_against() -> None:
-    counted, doubted = vram_spill(), with_host(vram_spill(), server_cpu_cores=6.0)
+    counted, doubted = firing(), with_host(firing(), server_cpu_cores=6.0)
     share = 18e9 / (0.82 * 16 * 1.969e9)
 
-    found = detector.detect(counted)
-    assert found is not None
-    assert found.proof_s == pytest.approx(share * (counted.phases.decode_s or 0.0), rel=0.01)
-    unsure = detector.detect(doubted)
-    assert unsure is not None
+    finding = found(vram_spill, counted)
+    assert finding.proof_s == pytest.approx(share * (counted.phases.decode_s or 0.0), rel=0.01)
+    unsure = found(vram_spill, doubted)
     assert unsure.proof_s == 0.0
 
 
@@ -192,9 +189,8 @@ def two_in_turns(
 
 
 def test_two_cards_that_fetch_in_turns_spill_together() -> None:
-    finding = detector.detect(two_in_turns(rx=6e9))
+    finding = found(vram_spill, two_in_turns(rx=6e9))
 
-    assert finding is not None
     assert "2 GPUs in turns fetched 12.0 GB/s" in finding.summary
     assert finding.proof_s > 0
 
@@ -208,65 +204,38 @@ def test_two_cards_that_fetch_in_turns_spill_together() -> None:
     ],
 )
 def test_two_cards_in_turns_that_do_not_spill(case: Case) -> None:
-    assert detector.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = detector.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.03)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        detector.detect(case)
-
-    assert missing.value.fact == fact
+    assert vram_spill.detect(case) is None
 
 
 def test_what_other_programs_cannot_hold_is_not_theirs_to_free() -> None:
     little, much = two_in_turns(rx=6e9), two_in_turns(rx=11e9, ms_per_token=600.0)
 
-    few = detector.detect(with_readings(little, processes=None))
-    assert few is not None
+    few = found(vram_spill, with_readings(little, processes=None))
     assert "close browsers" in few.remedy
-    many = detector.detect(with_readings(much, processes=None))
-    assert many is not None
+    many = found(vram_spill, with_readings(much, processes=None))
     assert "smaller quantisation or model, so that about 14.1 GiB less" in many.remedy
     assert "Sysmem" not in many.remedy  # a policy of Windows' own programs, not of those in WSL
 
 
 def test_prediction_is_bounded_by_what_the_link_moved() -> None:
     """10 GB/s are 39 % of the link; at the slowest rate of faults that is all of the time."""
-    slow = detector.detect(fetching(10e9, ms_per_token=400.0))
+    slow = found(vram_spill, fetching(10e9, ms_per_token=400.0))
 
-    assert slow is not None
     assert slow.lost_s == pytest.approx(0.97 * 399.6, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("case", "confidence"),
+test_confidence_follows_the_evidence = fires(
+    vram_spill,
+    "confidence",
     [
-        pytest.param(vram_spill(), 0.95, id="traffic, full memory, low power"),
+        pytest.param(firing(), 0.95, id="traffic, full memory, low power"),
         pytest.param(
-            replace(vram_spill(), history=History(best_power_w=160.0)), 0.54, id="at its own power"
+            replace(firing(), history=History(best_power_w=160.0)), 0.54, id="at its own power"
         ),
-        pytest.param(with_env(vram_spill(), unified=None), 0.57, id="Linux, variable not seen"),
+        pytest.param(with_env(firing(), unified=None), 0.57, id="Linux, variable not seen"),
+        pytest.param(with_host(firing(), server_cpu_cores=6.0), 0.57, id="the CPU computes, too"),
         pytest.param(
-            with_host(vram_spill(), server_cpu_cores=6.0), 0.57, id="the CPU computes, too"
-        ),
-        pytest.param(
-            with_readings(vram_spill(), free_bytes=int(1.5 * GIB)), 0.54, id="memory not full"
+            with_readings(firing(), free_bytes=int(1.5 * GIB)), 0.54, id="memory not full"
         ),
     ],
 )
-def test_confidence_follows_the_evidence(case: Case, confidence: float) -> None:
-    finding = detector.detect(case)
-
-    assert finding is not None
-    assert finding.confidence == confidence

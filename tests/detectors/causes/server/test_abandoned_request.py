@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import batch_shared, healthy, queued
+from fakes.cause_tests import found, quiet
 from fakes.prompt_cases import abandoned_request as firing
 from slowtok.detectors.case.case import Abandoned, Case, Neighbours
 from slowtok.detectors.causes.server import abandoned_request
@@ -16,7 +17,6 @@ def beside(before: Case, *, seen_s: float | None) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="nobody left"),
     pytest.param(queued(), id="others were first, and stayed"),
     pytest.param(beside(healthy(), seen_s=0.0), id="one left, and the engine stopped"),
     pytest.param(firing(seen_s=0.3), id="it stopped soon: something else was waited for"),
@@ -26,15 +26,12 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert abandoned_request.detect(case) is None
+test_quiet = quiet(abandoned_request, QUIET)
 
 
 def test_a_wait_for_a_slot_that_works_for_nobody() -> None:
-    finding = abandoned_request.detect(firing())
+    finding = found(abandoned_request, firing())
 
-    assert finding is not None
     assert finding.phase == "queue"
     assert finding.lost_s == pytest.approx(2.5)
     assert "0199f3c2-0000-7000-8000-000000000002" in finding.summary
@@ -42,21 +39,16 @@ def test_a_wait_for_a_slot_that_works_for_nobody() -> None:
 
 
 def test_without_a_look_at_the_engine_it_is_less_sure() -> None:
-    seen, guessed = (
-        abandoned_request.detect(firing()),
-        abandoned_request.detect(firing(seen_s=None)),
-    )
+    seen = found(abandoned_request, firing())
+    guessed = found(abandoned_request, firing(seen_s=None))
 
-    assert seen is not None
-    assert guessed is not None
     assert guessed.confidence < seen.confidence
 
 
 def test_a_batch_shared_with_one_who_left() -> None:
     case = beside(batch_shared(), seen_s=6.0)
-    finding = abandoned_request.detect(case)
+    finding = found(abandoned_request, case)
 
-    assert finding is not None
     assert finding.phase == "decode"
     assert list(diagnose(case).findings)[:1] == ["abandoned-request"]
 
@@ -69,8 +61,7 @@ def test_it_comes_before_the_queue_that_follows_from_it() -> None:
 
 
 def test_nobody_in_particular() -> None:
-    finding = abandoned_request.detect(firing(request_id=None, count=3))
+    finding = found(abandoned_request, firing(request_id=None, count=3))
 
-    assert finding is not None
     assert "3 clients that had left." in finding.summary
     assert Neighbours().abandoned is None

@@ -15,10 +15,11 @@ from fakes.cases import (
     with_server,
     with_timeline,
 )
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.case import Case, Neighbours
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.case.finding import UNNAMED, Missing
+from slowtok.detectors.case.finding import UNNAMED
 from slowtok.detectors.causes.server import batch_shared
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
@@ -48,7 +49,6 @@ QUIET = [
         replace(llama_29175(mean=0.49), activity=EngineActivity(span_s=20.0, preemptions=1)),
         id="the engine threw it out",
     ),
-    pytest.param(healthy(), id="alone"),
     pytest.param(
         replace(firing(), neighbours=Neighbours(decode_mean=0.4, decode_max=2, counted=True)),
         id="a neighbour for less than half of the decode",
@@ -124,27 +124,9 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert batch_shared.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = batch_shared.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        batch_shared.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(batch_shared, QUIET)
+test_fires = fires(batch_shared, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(batch_shared, MISSING)
 
 
 def test_a_decode_that_was_not_slow_is_not_put_into_words() -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import case, with_phases, with_server, with_tokens
-from fakes.cases import healthy as healthy_case
+from fakes.cases import case as healthy_with
+from fakes.cases import with_phases, with_server, with_tokens
+from fakes.cause_tests import fires, quiet
 from slowtok.detectors.case.case import Case, Crowd, History, Neighbours
-from slowtok.detectors.causes.server.batch_shared import others_prompts
+from slowtok.detectors.causes.server import batch_shared
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
 OWN_PREFILL_TPS = 700.0
@@ -16,13 +17,13 @@ OWN_PREFILL_TPS = 700.0
 
 def behind(crowd: Crowd, **server: Any) -> Case:
     """A short chat that waited 13.6 s although the engine had another slot."""
-    waited = with_server(case(queue_s=13.6), **{"slots": 4, "batch_tokens": 2048, **server})
+    waited = with_server(healthy_with(queue_s=13.6), **{"slots": 4, "batch_tokens": 2048, **server})
     return replace(waited, neighbours=Neighbours(waiting=crowd, counted=True))
 
 
 def beside(crowd: Crowd, *, prefill_s: float = 4.0) -> Case:
     """A prompt of 700 tokens that takes one second alone."""
-    read = replace(case(prefill_s=prefill_s), prompt=None)
+    read = replace(healthy_with(prefill_s=prefill_s), prompt=None)
     read = with_tokens(read, prompt=700, cached=0)
     read = with_phases(read, prefill_tps=700 / prefill_s)
     neighbours = Neighbours(prefill=crowd, counted=True)
@@ -30,7 +31,6 @@ def beside(crowd: Crowd, *, prefill_s: float = 4.0) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy_case(), id="nobody else"),
     pytest.param(behind(Crowd(looks=9, full_ratio=0.0)), id="a wait, and nobody's prompt was read"),
     pytest.param(
         behind(Crowd(reading_s=3.0, reading_id="x")), id="a prompt for less than half of the wait"
@@ -47,59 +47,54 @@ QUIET = [
 FIRING = [
     pytest.param(
         behind(Crowd(reading_s=13.5, reading_id="0199f3c2-9")),
-        ("queue", 13.5),
+        "queue",
+        13.5,
         "the prompt of request 0199f3c2-9",
         id="through the proxy: by its id",
     ),
     pytest.param(
         behind(Crowd(looks=20, full_ratio=0.0, others_reading_ratio=0.9)),
-        ("queue", 12.24),
+        "queue",
+        12.24,
         "a request that did not come through this proxy",
         id="past the proxy",
     ),
     pytest.param(
-        behind(Crowd(reading_s=13.5)), ("queue", 13.5), "--batch-size 512 (2048 now)", id="remedy"
+        behind(Crowd(reading_s=13.5)), "queue", 13.5, "--batch-size 512 (2048 now)", id="remedy"
     ),
     pytest.param(
         behind(Crowd(reading_s=13.5), kind="vllm"),
-        ("queue", 13.5),
+        "queue",
+        13.5,
         "--max-num-batched-tokens 512 and --enable-chunked-prefill (2048 now)",
         id="vLLM",
     ),
     pytest.param(
         behind(Crowd(reading_s=13.5), batch_tokens=256),
-        ("queue", 13.5),
+        "queue",
+        13.5,
         "shorter waits give long prompts an engine of their own",
         id="batches are small already",
     ),
     pytest.param(
-        beside(Crowd(reading_s=3.5, reading_id="x")), ("prefill", 3.0), "request x", id="together"
+        beside(Crowd(reading_s=3.5, reading_id="x")), "prefill", 3.0, "request x", id="together"
     ),
     pytest.param(
-        beside(Crowd(others_reading_ratio=0.5)), ("prefill", 2.0), "did not come", id="hidden"
+        beside(Crowd(others_reading_ratio=0.5)), "prefill", 2.0, "did not come", id="hidden"
     ),
 ]
 
 
-@pytest.mark.parametrize("quiet", QUIET)
-def test_quiet(quiet: Case) -> None:
-    assert others_prompts(quiet) is None
+test_quiet = quiet(batch_shared, QUIET)
+test_fires = fires(batch_shared, "phase lost_s said", FIRING)
 
 
-@pytest.mark.parametrize(("firing", "cost", "said"), FIRING)
-def test_fires(firing: Case, cost: tuple[str, float], said: str) -> None:
-    finding = others_prompts(firing)
+@pytest.mark.parametrize(
+    ("case", "phase"), [pytest.param(*row.values[:2], id=row.id) for row in FIRING]
+)
+def test_makes_its_phase_slow(case: Case, phase: str) -> None:
+    diagnosis = diagnose(case)
 
-    assert finding is not None
-    assert finding.phase == cost[0]
-    assert finding.lost_s == pytest.approx(cost[1])
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("firing", "cost", "said"), FIRING)
-def test_makes_its_phase_slow(firing: Case, cost: tuple[str, float], said: str) -> None:
-    diagnosis = diagnose(firing)
-
-    assert (diagnosis.verdict, diagnosis.phase) == ("slow", cost[0])
+    assert (diagnosis.verdict, diagnosis.phase) == ("slow", phase)
     assert next(iter(diagnosis.findings)) == "batch-shared"
     assert "queued" not in diagnosis.findings

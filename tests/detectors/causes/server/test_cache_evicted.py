@@ -1,15 +1,14 @@
 import pytest
 
-from fakes.cases import healthy, with_phases, with_server, with_tokens
+from fakes.cases import with_phases, with_server, with_tokens
+from fakes.cause_tests import fires, quiet
 from fakes.prompt_cases import cache_evicted as firing
 from fakes.prompt_cases import grown, with_state
-from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.server import cache_evicted
 
 PUT_AWAY = with_phases(with_server(grown(cached=0), kind="ollama"), load_s=2.0)
 
 QUIET = [
-    pytest.param(healthy(), id="the common beginning came from the cache"),
     pytest.param(grown(cached=2500, others_since=3), id="others came, to slots of their own"),
     pytest.param(grown(cached=0), id="no others came"),
     pytest.param(
@@ -58,16 +57,5 @@ FIRING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert cache_evicted.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "why", "remedy"), FIRING)
-def test_fires(case: Case, why: str, remedy: str) -> None:
-    finding = cache_evicted.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "prefill"
-    assert why in finding.summary
-    assert remedy in finding.remedy
+test_quiet = quiet(cache_evicted, QUIET)
+test_fires = fires(cache_evicted, "summary remedy", FIRING, phase="prefill")

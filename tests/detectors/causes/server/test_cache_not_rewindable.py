@@ -1,10 +1,10 @@
 import pytest
 
-from fakes.cases import healthy, with_server, with_tokens
+from fakes.cases import with_server, with_tokens
+from fakes.cause_tests import fires, found, missing_fact, quiet
 from fakes.prompt_cases import cache_not_rewindable as firing
 from fakes.prompt_cases import changed_late, grown, with_state
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import cache_not_rewindable
 
 
@@ -14,7 +14,6 @@ def with_window(before: Case, **server: object) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="a model with plain attention that kept all"),
     pytest.param(changed_late(cached=0), id="plain attention: something else lost it"),
     pytest.param(with_state(grown(cached=2500)), id="it goes on where the state ended"),
     pytest.param(with_state(changed_late(cached=2400)), id="a checkpoint just before the change"),
@@ -62,30 +61,19 @@ FIRING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert cache_not_rewindable.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "why", "remedy"), FIRING)
-def test_fires(case: Case, why: str, remedy: str) -> None:
-    finding = cache_not_rewindable.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "prefill"
-    assert why in finding.summary
-    assert remedy in finding.remedy
+test_quiet = quiet(cache_not_rewindable, QUIET)
+test_fires = fires(cache_not_rewindable, "summary remedy", FIRING, phase="prefill")
 
 
 def test_the_cost_is_what_the_recomputed_tokens_took() -> None:
-    finding = cache_not_rewindable.detect(firing())
+    finding = found(cache_not_rewindable, firing())
 
-    assert finding is not None
     assert finding.lost_s == pytest.approx(4.0 * 0.9)
 
 
 def test_names_the_missing_fact() -> None:
-    with pytest.raises(Missing) as missing:
-        cache_not_rewindable.detect(with_tokens(firing(), cached=None))
 
-    assert missing.value.fact == "prompt tokens taken from the cache"
+    assert (
+        missing_fact(cache_not_rewindable, with_tokens(firing(), cached=None))
+        == "prompt tokens taken from the cache"
+    )

@@ -13,16 +13,15 @@ from fakes.cases import (
     with_phases,
     with_server,
 )
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.gpu_cases import DEVICE, GIB, MIB, RTX_3090, SERVER, gpu_case
 from fakes.memory_cases import SPLIT_HOST, apple, card, ollama
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ServerFacts
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import DeviceFacts, GpuProcess, GpuSample, HostSample
 from slowtok.detectors.causes.server import cpu_fallback
 
 QUIET = [
-    pytest.param(healthy(), id="the machine has no GPU"),
     pytest.param(with_device(healthy(), gpus=None), id="no GPU library answered"),
     pytest.param(with_server(firing(), gpu_layers=0), id="told to use no GPU"),
     pytest.param(with_server(firing(), local=False), id="the engine is on another machine"),
@@ -193,24 +192,6 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert cpu_fallback.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = cpu_fallback.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        cpu_fallback.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(cpu_fallback, QUIET)
+test_fires = fires(cpu_fallback, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(cpu_fallback, MISSING)

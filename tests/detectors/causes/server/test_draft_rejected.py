@@ -2,14 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import case, healthy, with_envelope, with_server, with_tokens
+from fakes.cases import case, with_envelope, with_server, with_tokens
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.engine_cases import draft_rejected as firing
 from fakes.gpu_cases import SERVER, gpu_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import EngineActivity, ModelFacts
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import draft_rejected
-from slowtok.detectors.diagnosis.diagnose import diagnose
 
 QWEN_30B_A3B = ModelFacts(
     name="qwen3:30b-a3b",
@@ -54,8 +53,6 @@ QUIET = [
         of_experts(drafted=320, accepted=134, ms_per_token=5.0),
         id="the same with experts, and quicker than without",
     ),
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(
         with_tokens(gpu_case(server=replace(SERVER, speculative=True)), drafted=900, accepted=90),
         id="few taken, but no slower than without",
@@ -131,29 +128,6 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert draft_rejected.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "confidence", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, confidence: float, said: str) -> None:
-    finding = draft_rejected.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.1)
-    assert finding.confidence == confidence
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        draft_rejected.detect(case)
-
-    assert missing.value.fact == fact
-
-
-def test_leads_the_diagnosis() -> None:
-    assert next(iter(diagnose(firing()).findings)) == "draft-rejected"
+test_quiet = quiet(draft_rejected, QUIET)
+test_fires = fires(draft_rejected, "lost_s confidence said", FIRING, phase="decode", rel=0.1)
+test_names_the_missing_fact = lacks(draft_rejected, MISSING)

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_server
+from fakes.cases import with_phases, with_server
+from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import engine_regression as firing
 from slowtok.detectors.case.case import Case, Neighbours
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import engine_regression
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
@@ -16,7 +16,6 @@ def before(case: Case, **history: Any) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="no other build was ever seen"),
     pytest.param(firing(rate_tps=140.0), id="another build, and as fast"),
     pytest.param(
         before(firing(rate_tps=110.0), other_version_count=1), id="a little less than one request"
@@ -30,16 +29,13 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert engine_regression.detect(case) is None
+test_quiet = quiet(engine_regression, QUIET)
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_fires(count: int) -> None:
-    finding = engine_regression.detect(before(firing(), other_version_count=count))
+    finding = found(engine_regression, before(firing(), other_version_count=count))
 
-    assert finding is not None
     assert finding.phase == "decode"
     assert finding.lost_s == pytest.approx(449 / 80 * (1 - 80 / 150))
     assert "with version b8322 of the engine; it runs b8323 now" in finding.summary
@@ -58,7 +54,5 @@ def test_it_makes_a_decode_slow_that_its_band_lets_through() -> None:
 
 
 def test_names_the_missing_fact() -> None:
-    with pytest.raises(Missing) as missing:
-        engine_regression.detect(with_phases(firing(), decode_tps=None))
 
-    assert missing.value.fact == "decode rate"
+    assert missing_fact(engine_regression, with_phases(firing(), decode_tps=None)) == "decode rate"

@@ -1,11 +1,11 @@
 import pytest
 
 from fakes.cases import healthy, with_envelope, with_server, with_tokens
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.engine_cases import VLLM, prefilled
 from fakes.engine_cases import flash_attention_off as firing
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import flash_attention_off
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
@@ -15,8 +15,6 @@ def long_prompt(tps: float) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(with_server(healthy(), flash_attention="off"), id="on a CPU it is no loss"),
     pytest.param(firing(9.9), id="off, and no slower than expected"),
     pytest.param(firing(30.0, prompt=300), id="short context: 0 to 4 % (cortex.llamacpp#32)"),
@@ -73,33 +71,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert flash_attention_off.detect(case) is None
+test_quiet = quiet(flash_attention_off, QUIET)
+test_fires = fires(flash_attention_off, "phase lost_s confidence said", FIRING, rel=0.1)
+test_names_the_missing_fact = lacks(flash_attention_off, MISSING)
 
 
-@pytest.mark.parametrize(("case", "phase", "lost_s", "confidence", "said"), FIRING)
-def test_fires(case: Case, phase: str, lost_s: float, confidence: float, said: str) -> None:
-    finding = flash_attention_off.detect(case)
-
-    assert finding is not None
-    assert finding.phase == phase
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.1)
-    assert finding.confidence == confidence
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        flash_attention_off.detect(case)
-
-    assert missing.value.fact == fact
-
-
-@pytest.mark.parametrize("case", [firing(), long_prompt(1300.0)])
-def test_leads_the_diagnosis(case: Case) -> None:
-    assert next(iter(diagnose(case).findings)) == "flash-attention-off"
+def test_leads_the_diagnosis_of_a_long_prompt() -> None:
+    assert next(iter(diagnose(long_prompt(1300.0)).findings)) == "flash-attention-off"
 
 
 def test_a_cached_prompt_has_nothing_to_compute() -> None:

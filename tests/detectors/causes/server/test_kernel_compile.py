@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_phases, with_server, with_tokens
+from fakes.cases import with_phases, with_server, with_tokens
+from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import kernel_compile as firing
 from slowtok.detectors.case.case import Case, Neighbours
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.detectors.causes.server import kernel_compile
 
@@ -27,7 +27,6 @@ def on_gpu(before: Case, **reading: Any) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="healthy"),
     pytest.param(with_phases(firing(), prefill_s=0.6), id="the first, and quick: caches warm up"),
     pytest.param(served(firing(), 3, 2), id="not the first: it stays slow"),
     pytest.param(
@@ -55,9 +54,7 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert kernel_compile.detect(case) is None
+test_quiet = quiet(kernel_compile, QUIET)
 
 
 @pytest.mark.parametrize(
@@ -78,24 +75,20 @@ def test_quiet(case: Case) -> None:
     ],
 )
 def test_fires(case: Case, said: str) -> None:
-    finding = kernel_compile.detect(case)
+    finding = found(kernel_compile, case)
 
-    assert finding is not None
     assert finding.phase == "prefill"
     assert said in finding.summary
     assert finding.lost_s == pytest.approx(12.0 - 560 / 1000)
 
 
 def test_a_gpu_that_waits_makes_it_surer() -> None:
-    sure, unsure = (kernel_compile.detect(c) for c in (on_gpu(firing(), busy_ratio=0.0), firing()))
+    sure = found(kernel_compile, on_gpu(firing(), busy_ratio=0.0))
+    unsure = found(kernel_compile, firing())
 
-    assert sure is not None
-    assert unsure is not None
     assert sure.confidence > unsure.confidence
 
 
 def test_names_the_missing_fact() -> None:
-    with pytest.raises(Missing) as missing:
-        kernel_compile.detect(with_phases(firing(), prefill_s=None))
 
-    assert missing.value.fact == "prefill time"
+    assert missing_fact(kernel_compile, with_phases(firing(), prefill_s=None)) == "prefill time"

@@ -2,15 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_server, with_timeline
+from fakes.cases import with_server, with_timeline
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.engine_cases import VLLM, with_gaps
 from fakes.engine_cases import kv_preemption as firing
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import kv_preemption
-from slowtok.detectors.diagnosis.diagnose import diagnose
 
 
 def without_activity(before: Case) -> Case:
@@ -18,8 +17,6 @@ def without_activity(before: Case) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(firing(preemptions=0), id="it stood still, but nobody was thrown out"),
     pytest.param(
         with_gaps(firing(), [0.01] * 600), id="another request was thrown out, not this one"
@@ -87,40 +84,15 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert kv_preemption.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "confidence", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, confidence: float, said: str) -> None:
-    finding = kv_preemption.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert finding.confidence == confidence
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        kv_preemption.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(kv_preemption, QUIET)
+test_fires = fires(kv_preemption, "lost_s confidence said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(kv_preemption, MISSING)
 
 
 def test_stalls_prove_no_more_than_was_counted() -> None:
     counted_twice, counted_once = (
-        kv_preemption.detect(firing(preemptions=count)) for count in (2, 1)
+        found(kv_preemption, firing(preemptions=count)) for count in (2, 1)
     )
 
-    assert counted_twice is not None
     assert counted_twice.proof_s == pytest.approx(counted_twice.lost_s)
-    assert counted_once is not None
     assert counted_once.proof_s == pytest.approx(5.99, rel=0.01)
-
-
-def test_leads_the_diagnosis() -> None:
-    assert next(iter(diagnose(firing()).findings)) == "kv-preemption"

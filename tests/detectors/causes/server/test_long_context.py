@@ -2,12 +2,10 @@ import pytest
 
 from fakes.cases import healthy, with_envelope, with_phases
 from fakes.cases import long_context as firing
-from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Finding, Missing
+from fakes.cause_tests import fires, lacks, quiet
 from slowtok.detectors.causes.server import long_context
 
 QUIET = [
-    pytest.param(healthy(), id="the context adds an eighth"),
     pytest.param(with_envelope(firing(), kv_bytes=18e6), id="just under a fifth"),
     pytest.param(with_envelope(firing(), read_bytes=0.0), id="no weights to compare with"),
 ]
@@ -42,36 +40,6 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert long_context.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = long_context.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        long_context.detect(case)
-
-    assert missing.value.fact == fact
-
-
-def detected(case: Case) -> Finding:
-    finding = long_context.detect(case)
-    assert finding is not None
-    return finding
-
-
-def test_explains_and_accuses_nobody() -> None:
-    finding = detected(firing())
-
-    assert finding.informational
+test_quiet = quiet(long_context, QUIET)
+test_fires = fires(long_context, "lost_s said", FIRING, phase="decode", informational=True)
+test_names_the_missing_fact = lacks(long_context, MISSING)

@@ -13,8 +13,8 @@ from fakes.cases import (
     with_timeline,
 )
 from fakes.cases import model_load as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case, History, ModelLoad
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.causes.server import model_load
 
@@ -41,7 +41,6 @@ def after(*loads: tuple[float, str, int | None], gib: float = 10.0, **server: An
 
 
 QUIET = [
-    pytest.param(healthy(), id="the model was there"),
     pytest.param(
         with_phases(healthy(), load_s=0.06), id="a warm Ollama reports tens of milliseconds"
     ),
@@ -155,31 +154,12 @@ MISSING = [
     ],
 )
 def test_one_load_is_told_without_a_pattern(case: Case) -> None:
-    finding = model_load.detect(case)
+    finding = found(model_load, case)
 
-    assert finding is not None
     assert "within 10 minutes" not in finding.summary
     assert "keep" in finding.remedy
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert model_load.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = model_load.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "load"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        model_load.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(model_load, QUIET)
+test_fires = fires(model_load, "lost_s said", FIRING, phase="load")
+test_names_the_missing_fact = lacks(model_load, MISSING)

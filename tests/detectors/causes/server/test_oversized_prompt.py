@@ -2,15 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_envelope, with_phases, with_tokens
+from fakes.cases import with_envelope, with_phases, with_tokens
+from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import oversized_prompt as firing
 from slowtok.detectors.case.case import Case, Range
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import oversized_prompt
-from slowtok.detectors.diagnosis.diagnose import diagnose
 
 QUIET = [
-    pytest.param(healthy(), id="a short prompt"),
     pytest.param(with_tokens(firing(), cached=21_000), id="most of it came from the cache"),
     pytest.param(with_phases(firing(), prefill_s=3.0), id="long, and read in no time"),
     pytest.param(with_phases(firing(), total_s=900.0), id="most of the time is the answer's"),
@@ -26,9 +24,7 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert oversized_prompt.detect(case) is None
+test_quiet = quiet(oversized_prompt, QUIET)
 
 
 @pytest.mark.parametrize(
@@ -39,23 +35,13 @@ def test_quiet(case: Case) -> None:
     ],
 )
 def test_fires(case: Case, whose: str) -> None:
-    finding = oversized_prompt.detect(case)
+    finding = found(oversized_prompt, case)
 
-    assert finding is not None
     assert finding.informational
     assert whose in finding.summary
     assert "22,500 prompt tokens" in finding.summary
 
 
-def test_it_makes_nothing_slow() -> None:
-    found = diagnose(firing())
-
-    assert found.verdict == "normal"
-    assert list(found.findings) == ["oversized-prompt"]
-
-
 def test_names_the_missing_fact() -> None:
-    with pytest.raises(Missing) as missing:
-        oversized_prompt.detect(with_phases(firing(), prefill_s=None))
 
-    assert missing.value.fact == "prefill time"
+    assert missing_fact(oversized_prompt, with_phases(firing(), prefill_s=None)) == "prefill time"

@@ -12,9 +12,9 @@ from fakes.cases import (
     with_tokens,
 )
 from fakes.cases import prompt_cache_miss as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case, DifferenceKind, History, ModelLoad
 from slowtok.detectors.case.engine import EngineActivity, ModelFacts
-from slowtok.detectors.case.finding import Finding, Missing
 from slowtok.detectors.causes.server import prompt_cache_miss
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
@@ -115,7 +115,6 @@ QUIET = [
     ),
     pytest.param(counted(lost_by_engine(), cached=2500, alone=True), id="counters: from the cache"),
     pytest.param(replace(firing(), prompt=None), id="the first prompt: nothing to miss yet"),
-    pytest.param(healthy(), id="the common beginning came from the cache"),
     pytest.param(
         with_tokens(healthy(), cached=120), id="the cache lacks a part of it: blocks, a template"
     ),
@@ -277,33 +276,15 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert prompt_cache_miss.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = prompt_cache_miss.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "prefill"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        prompt_cache_miss.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(prompt_cache_miss, QUIET)
+test_fires = fires(prompt_cache_miss, "lost_s said", FIRING, phase="prefill")
+test_names_the_missing_fact = lacks(prompt_cache_miss, MISSING)
 
 
 @pytest.mark.parametrize("kind", get_args(DifferenceKind))
 def test_every_kind_of_difference_has_its_own_remedy(kind: str) -> None:
-    text = detected(changed(None))
-    finding = detected(changed(kind))
+    text = found(prompt_cache_miss, changed(None))
+    finding = found(prompt_cache_miss, changed(kind))
 
     assert (finding.remedy == text.remedy) == (kind == "text")
     assert finding.summary.isascii()
@@ -312,16 +293,10 @@ def test_every_kind_of_difference_has_its_own_remedy(kind: str) -> None:
 
 
 def test_what_the_engine_says_counts_for_more() -> None:
-    unsure = detected(with_tokens(firing(), cached=None))
+    unsure = found(prompt_cache_miss, with_tokens(firing(), cached=None))
 
-    assert detected(firing()).confidence > unsure.confidence
-    assert detected(untold(prefill_s=4.0, expected_tps=700.0)).confidence == 0.65
-
-
-def detected(case: Case) -> Finding:
-    finding = prompt_cache_miss.detect(case)
-    assert finding is not None
-    return finding
+    assert found(prompt_cache_miss, firing()).confidence > unsure.confidence
+    assert found(prompt_cache_miss, untold(prefill_s=4.0, expected_tps=700.0)).confidence == 0.65
 
 
 def test_the_remedy_says_what_a_turn_would_gain() -> None:
@@ -331,7 +306,7 @@ def test_the_remedy_says_what_a_turn_would_gain() -> None:
 
 
 def test_a_place_is_an_offset_and_never_text() -> None:
-    finding = detected(firing())
+    finding = found(prompt_cache_miss, firing())
 
     assert [e.name for e in finding.evidence] == [
         "tokens from the cache",

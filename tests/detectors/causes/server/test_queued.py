@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import batch_shared, healthy, model_load, with_phases, with_server, with_timeline
+from fakes.cases import batch_shared, model_load, with_phases, with_server, with_timeline
 from fakes.cases import queued as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case, Crowd, EngineTimings, Neighbours
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import queued
 
 
@@ -17,7 +17,6 @@ def waited(crowd: Crowd, in_flight_at_send: int = 0) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="nobody else is there"),
     pytest.param(
         waited(Crowd(looks=3, full_ratio=0.0), in_flight_at_send=3),
         id="others were there, and the engine showed a free slot",
@@ -109,38 +108,15 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert queued.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = queued.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "queue"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        queued.detect(case)
-
-    assert missing.value.fact == fact
+test_quiet = quiet(queued, QUIET)
+test_fires = fires(queued, "lost_s said", FIRING, phase="queue")
+test_names_the_missing_fact = lacks(queued, MISSING)
 
 
 def test_the_engines_own_word_is_proof() -> None:
     told = with_timeline(firing(), engine=EngineTimings(queue_s=2.5))
-    by_subtraction, by_gauges = (
-        queued.detect(case) for case in (firing(), with_phases(firing(), queue_estimated=True))
-    )
-    by_word = queued.detect(told)
+    by_word, by_subtraction = found(queued, told), found(queued, firing())
+    by_gauges = found(queued, with_phases(firing(), queue_estimated=True))
 
-    assert by_word is not None
-    assert by_subtraction is not None
-    assert by_gauges is not None
     assert (by_word.proof_s, by_subtraction.proof_s) == (2.5, 0.0)
     assert by_gauges.confidence < by_subtraction.confidence

@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_host, with_server, with_timeline, with_tokens
+from fakes.cases import with_host, with_server, with_timeline, with_tokens
+from fakes.cause_tests import fires, lacks, quiet
 from fakes.engine_cases import eager, old_build, poor_code, prefilled
 from fakes.engine_cases import slow_kernel as firing
 from fakes.gpu_cases import HEALTHY_MS, SERVING, gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case, History, Neighbours
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuProcess
 from slowtok.detectors.causes.server import slow_kernel
 from slowtok.detectors.diagnosis.diagnose import diagnose
@@ -44,8 +44,6 @@ def stalling() -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(
         with_readings(gpu_case(), dram_busy_ratio=0.3, power_w=160.0), id="as fast as expected"
     ),
@@ -168,31 +166,12 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert slow_kernel.detect(case) is None
+test_quiet = quiet(slow_kernel, QUIET)
+test_fires = fires(slow_kernel, "phase lost_s confidence said", FIRING, rel=0.1)
+test_names_the_missing_fact = lacks(slow_kernel, MISSING)
 
 
-@pytest.mark.parametrize(("case", "phase", "lost_s", "confidence", "said"), FIRING)
-def test_fires(case: Case, phase: str, lost_s: float, confidence: float, said: str) -> None:
-    finding = slow_kernel.detect(case)
-
-    assert finding is not None
-    assert finding.phase == phase
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.1)
-    assert finding.confidence == confidence
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        slow_kernel.detect(case)
-
-    assert missing.value.fact == fact
-
-
-@pytest.mark.parametrize("case", [firing(), old_build(), poor_code()])
+@pytest.mark.parametrize("case", [old_build(), poor_code()], ids=["old build", "memory idle"])
 def test_leads_the_diagnosis(case: Case) -> None:
     assert next(iter(diagnose(case).findings)) == "slow-kernel"
 

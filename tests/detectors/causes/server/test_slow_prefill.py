@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import healthy, with_envelope, with_phases, with_tokens
+from fakes.cases import with_envelope, with_phases, with_tokens
+from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.engine_cases import prefilled
 from fakes.engine_cases import slow_prefill as firing
-from fakes.gpu_cases import gpu_case, with_model, with_readings
+from fakes.gpu_cases import with_model, with_readings
 from slowtok.detectors.case.case import Case, History, Neighbours
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import slow_prefill
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
@@ -27,8 +27,6 @@ def not_cached(before: Case) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="healthy on a CPU"),
-    pytest.param(gpu_case(), id="healthy on a GPU"),
     pytest.param(prefilled(3_000.0), id="within the band"),
     pytest.param(prefilled(2_000.0, prompt=28_000), id="many tokens at the usual rate: cache miss"),
     pytest.param(prefilled(90.0, prompt=200), id="a short prompt is one pass over the weights"),
@@ -77,41 +75,17 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert slow_prefill.detect(case) is None
-
-
-@pytest.mark.parametrize(("case", "lost_s", "confidence", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, confidence: float, said: str) -> None:
-    finding = slow_prefill.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "prefill"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.1)
-    assert finding.confidence == confidence
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        slow_prefill.detect(case)
-
-    assert missing.value.fact == fact
-
-
-def test_leads_the_diagnosis() -> None:
-    assert next(iter(diagnose(firing()).findings)) == "slow-prefill"
+test_quiet = quiet(slow_prefill, QUIET)
+test_fires = fires(slow_prefill, "lost_s confidence said", FIRING, phase="prefill", rel=0.1)
+test_names_the_missing_fact = lacks(slow_prefill, MISSING)
 
 
 def test_without_a_reason_it_is_slow_and_unexplained() -> None:
     unclear = prefilled(1_400.0)
-    diagnosis, finding = diagnose(unclear), slow_prefill.detect(unclear)
+    diagnosis, finding = diagnose(unclear), found(slow_prefill, unclear)
 
     assert (diagnosis.verdict, diagnosis.phase) == ("slow", "prefill")
     assert not diagnosis.findings
-    assert finding is not None
     assert "nothing that is visible here says why" in finding.summary
     assert finding.confidence < 0.5
 
@@ -134,8 +108,7 @@ def test_half_of_its_own_best_is_slow_prefill_whatever_the_reason() -> None:
 def test_a_slower_link_makes_it_dearer() -> None:
     def lost_s(generation: int) -> float:
         slow = with_readings(split(512, tps=200.0), pcie_generation=generation)
-        found = slow_prefill.detect(slow)
-        assert found is not None
-        return found.lost_s
+        finding = found(slow_prefill, slow)
+        return finding.lost_s
 
     assert lost_s(3) > lost_s(4)

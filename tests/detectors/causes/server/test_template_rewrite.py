@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import healthy, with_prompt, with_server, with_tokens
+from fakes.cases import with_prompt, with_server, with_tokens
+from fakes.cause_tests import fires, found, missing_fact, quiet
 from fakes.prompt_cases import changed_late, grown, with_state
 from fakes.prompt_cases import template_rewrite as firing
 from slowtok.detectors.case.case import Case, PromptParts
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import template_rewrite
 
 
@@ -17,7 +17,6 @@ def beside_strangers(before: Case) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="all of the earlier prompt came from the cache"),
     pytest.param(grown(cached=2500), id="only the last answer was computed again"),
     pytest.param(grown(cached=2480), id="a block of the cache at its end"),
     pytest.param(changed_late(cached=300), id="the client changed an earlier message"),
@@ -67,31 +66,23 @@ FIRING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert template_rewrite.detect(case) is None
+test_quiet = quiet(template_rewrite, QUIET)
+test_fires = fires(template_rewrite, "summary remedy", FIRING, phase="prefill")
 
 
-@pytest.mark.parametrize(("case", "why", "remedy"), FIRING)
-def test_fires(case: Case, why: str, remedy: str) -> None:
-    finding = template_rewrite.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "prefill"
-    assert "only grew" in finding.summary
-    assert why in finding.summary
-    assert remedy in finding.remedy
+def test_says_that_the_client_changed_nothing() -> None:
+    assert "the messages only grew at their end" in found(template_rewrite, firing()).summary
 
 
 def test_a_place_that_did_not_change_is_no_evidence() -> None:
-    finding = template_rewrite.detect(with_prompt(firing(), first_difference=0))
+    finding = found(template_rewrite, with_prompt(firing(), first_difference=0))
 
-    assert finding is not None
     assert "first difference" not in [e.name for e in finding.evidence]
 
 
 def test_names_the_missing_fact() -> None:
-    with pytest.raises(Missing) as missing:
-        template_rewrite.detect(with_tokens(firing(), cached=None))
 
-    assert missing.value.fact == "prompt tokens taken from the cache"
+    assert (
+        missing_fact(template_rewrite, with_tokens(firing(), cached=None))
+        == "prompt tokens taken from the cache"
+    )

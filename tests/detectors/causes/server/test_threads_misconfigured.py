@@ -16,8 +16,8 @@ from fakes.cases import (
     with_server,
 )
 from fakes.cases import threads_misconfigured as firing
+from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.causes.server import threads_misconfigured
 
 
@@ -53,7 +53,6 @@ def untold(**host: float) -> Case:
 
 
 QUIET = [
-    pytest.param(healthy(), id="one thread per core"),
     pytest.param(host_contention(), id="the wait is for other processes"),
     pytest.param(
         with_host(firing(), cpu_busy_cores=4.2), id="too many threads, but others explain the wait"
@@ -151,54 +150,30 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_quiet(case: Case) -> None:
-    assert threads_misconfigured.detect(case) is None
+test_quiet = quiet(threads_misconfigured, QUIET)
+test_fires = fires(threads_misconfigured, "lost_s said", FIRING, phase="decode")
+test_names_the_missing_fact = lacks(threads_misconfigured, MISSING)
 
 
-@pytest.mark.parametrize(("case", "lost_s", "said"), FIRING)
-def test_fires(case: Case, lost_s: float, said: str) -> None:
-    finding = threads_misconfigured.detect(case)
-
-    assert finding is not None
-    assert finding.phase == "decode"
-    assert finding.lost_s == pytest.approx(lost_s, rel=0.02)
-    assert said in f"{finding.summary} {finding.remedy}"
-
-
-@pytest.mark.parametrize(("case", "fact"), MISSING)
-def test_names_the_missing_fact(case: Case, fact: str) -> None:
-    with pytest.raises(Missing) as missing:
-        threads_misconfigured.detect(case)
-
-    assert missing.value.fact == fact
-
-
-@pytest.mark.parametrize(
-    ("case", "confidence"),
+test_few_threads_are_believed_where_they_have_no_rest = fires(
+    threads_misconfigured,
+    "confidence",
     [
         pytest.param(few_threads(), 0.82, id="the one thread has no rest"),
         pytest.param(with_host(few_threads(), server_cpu_cores=0.6), 0.65, id="it rests"),
     ],
 )
-def test_few_threads_are_believed_where_they_have_no_rest(case: Case, confidence: float) -> None:
-    finding = threads_misconfigured.detect(case)
-
-    assert finding is not None
-    assert finding.confidence == confidence
 
 
 def test_efficiency_cores_are_not_counted() -> None:
     hybrid = few_threads(cpu_physical_cores=24, cpu_performance_cores=8, cpu_logical_cores=32)
-    finding = threads_misconfigured.detect(with_host(hybrid, server_allowed_cores=32))
+    finding = found(threads_misconfigured, with_host(hybrid, server_allowed_cores=32))
 
-    assert finding is not None
     assert "used 1 of 8 performance cores" in finding.summary
     assert finding.remedy == "Start llama-server with --threads 8."
 
 
 def test_waits_for_each_other_are_proof() -> None:
-    finding = threads_misconfigured.detect(firing())
+    finding = found(threads_misconfigured, firing())
 
-    assert finding is not None
     assert 0.5 * 11.845 < finding.proof_s <= finding.lost_s
