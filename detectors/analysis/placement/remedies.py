@@ -99,12 +99,12 @@ def fitting_context(case: Case, reason: Reason) -> int | None:
     tokens = sensible_context(most // slots) * slots
     if tokens >= used:
         return tokens
-    if reason.needed_for_used_bytes > reason.room_bytes - reason.others_bytes:
-        return None
     tokens = LEAST_CONTEXT
     while tokens * slots < used:
-        tokens *= 2
-    return tokens * slots
+        tokens += max((1 << (tokens.bit_length() - 1)) // 2, LEAST_CONTEXT)
+    kv_used, kv_then = (kv_bytes(case.model, case.server, n) or 0.0 for n in (used, tokens * slots))
+    needed = reason.needed_for_used_bytes - kv_used + kv_then
+    return tokens * slots if needed <= reason.room_bytes - reason.others_bytes else None
 
 
 def sensible_context(most: int) -> int:

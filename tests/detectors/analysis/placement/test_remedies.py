@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.cases import with_server, with_tokens
 from fakes.gpu_cases import DEVICE, GIB, LLAMA_8B, MIB, SERVER, gpu_case
 from fakes.memory_cases import (
     MIXTRAL,
@@ -21,6 +22,7 @@ from slowtok.detectors.analysis.placement.reasons import Reason, needed_bytes, r
 from slowtok.detectors.analysis.placement.remedies import (
     experts_in_ram,
     fewest_expert_layers,
+    fitting_context,
     fitting_layers,
     load_again,
     more_layers,
@@ -125,6 +127,31 @@ def test_no_context_is_advised_where_none_would_do() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        pytest.param(16_500, 24_576, id="the next usual size above what was used"),
+        pytest.param(24_300, 32_768, id="which may leave less than engines do"),
+        pytest.param(32_600, None, id="none: a usual size that holds it does not fit"),
+        pytest.param(36_000, None, id="none: what was used does not fit itself"),
+    ],
+)
+def test_a_context_that_was_used_nearly_up_to_the_room(prompt: int, tokens: int | None) -> None:
+    case = with_tokens(context_oversized(), prompt=prompt, completion=300)
+    reason = reason_of(case)
+
+    assert fitting_context(case, reason) == tokens
+    if tokens is not None:
+        assert needed_bytes(case, placement(case), tokens) <= reason.room_bytes
+
+
+def test_nothing_of_the_context_is_advised_for_a_model_of_unknown_geometry() -> None:
+    case = context_oversized()
+    unknown = replace(case, model=replace(case.model, kv_bytes_per_token=None))
+
+    assert smaller_context(unknown, reason_of(case)) is None
+
+
+@pytest.mark.parametrize(
     ("kind", "kv", "said"),
     [
         ("llama-server", "f16", "-ctk q8_0 -ctv q8_0 with -fa on), which frees 0.5 GiB"),
@@ -167,6 +194,13 @@ def test_without_parameters_the_size_of_the_file_is_said() -> None:
     )
 
 
+def test_without_a_size_any_smaller_one_is_advised() -> None:
+    case = model_too_big()
+    unknown = replace(case, model=replace(case.model, file_bytes=None))
+
+    assert smaller_weights(unknown, reason_of(case), 30 * GIB) == "take a smaller quantisation"
+
+
 def test_a_quantisation_is_not_advised_where_it_fits_or_where_none_does() -> None:
     case = model_too_big()
     reason = reason_of(case)
@@ -207,6 +241,16 @@ def test_more_layers_as_the_engine_names_them() -> None:
     assert more_layers(case, placement(case)) == "start llama-server with -ngl 33"
     by_ollama = replace(case, server=ollama(8192, loaded=6.4, on_gpu=3.2))
     assert "num_gpu 33" in more_layers(by_ollama, placement(by_ollama))
+    by_sglang = with_server(case, kind="sglang")
+    assert (
+        more_layers(by_sglang, placement(by_sglang)) == "ask the engine for all layers on the GPU"
+    )
+
+
+def test_nobody_is_named_where_the_driver_lists_nobody() -> None:
+    case = partial_offload()
+
+    assert stop_others(case, placement(case)).startswith("close the other programs")
 
 
 def test_whom_to_stop() -> None:
