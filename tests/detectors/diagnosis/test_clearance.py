@@ -68,6 +68,15 @@ def test_the_causes_of_a_gpu_are_causes() -> None:
     assert {cause_of(detector) for detector in CATALOG} >= GPU_CAUSES
 
 
+def test_a_phase_that_never_came_rules_nothing_out() -> None:
+    left = with_timeline(with_phases(healthy(), delivery_s=None), ended="client-gone")
+    diagnosis = diagnose(left)
+
+    assert diagnosis.verdict == "normal"
+    assert "queued" in diagnosis.cleared
+    assert "slow-reader" not in diagnosis.cleared
+
+
 @pytest.mark.parametrize("ended", ["stop", "client-gone"])
 def test_what_could_not_be_judged_rules_nothing_out(ended: str) -> None:
     seen = with_phases(healthy(), decode_tps=None)

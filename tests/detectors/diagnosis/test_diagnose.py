@@ -264,6 +264,13 @@ def test_symptom_follows_its_root_though_the_root_is_charged_with_all() -> None:
     )
 
 
+def test_what_is_counted_may_predict_more_than_happened() -> None:
+    much = judged(slow_decode(6.0), says("storage-paging", 9.9, proof_s=1.0))
+
+    assert {cause: f.lost_s for cause, f in much.findings.items()} == {"storage-paging": 6.0}
+    assert judged(slow_decode(6.0), says("storage-paging", 9.9)).findings == {}
+
+
 def test_cause_that_has_nothing_left_to_explain_is_not_named() -> None:
     diagnosis = judged(slow_decode(6.0), says("cause-a", 6.0), says("cause-b", 5.9))
 

@@ -317,6 +317,16 @@ def test_an_engine_outside_the_fit_gets_a_wider_band() -> None:
     assert any("slowtok bench" in note for note in other.because)
 
 
+def test_mlx_vlm_is_held_to_less_than_mlx_lm() -> None:
+    lm, vlm = (
+        expect(LLAMA_3_8B, M4_MAX, ServerFacts(kind=kind), 100) for kind in ("mlx-lm", "mlx-vlm")
+    )
+    assert (vlm.expected_tps or 0) < 0.6 * (lm.expected_tps or 0)
+    assert band(vlm).low < 0.4 * band(lm).low
+    assert band(vlm).high == band(lm).high
+    assert any("measurements of mlx-vlm" in note for note in vlm.because)
+
+
 @pytest.mark.parametrize(
     ("device", "version", "facts", "measured_tps"),
     [

@@ -56,3 +56,33 @@ def test_no_benchmark_but_a_misprint_lies_above_the_ceiling() -> None:
 
 def test_what_runs_whole_is_never_said_not_to_fit() -> None:
     assert all(found.fits is not False for _, found in rows(is_benchmark))
+
+
+HALF_IN_RAM = {
+    "gpu": "NVIDIA GeForce RTX 4090", "mem_bw_gbs": "1008.1", "vram_gb": "24",
+    "backend": "llama.cpp CUDA", "model": "llama 8B Q4_K - Medium", "params_b": "8.03",
+    "quant": "Q4_K_M", "weights_gib": "4.58", "ngl_or_offload": "20",
+}  # fmt: skip
+
+
+def test_drafts_raise_the_high_edge_of_a_split_and_take_its_ceiling() -> None:
+    plain = prospect(facts_of(HALF_IN_RAM)).decode
+    drafting = prospect(facts_of(HALF_IN_RAM | {"backend": "llama.cpp CUDA + MTP n=2"})).decode
+
+    assert (drafting.low, drafting.expected) == (plain.low, plain.expected)
+    assert drafting.high == pytest.approx(3 * (plain.high or 0))
+    assert plain.ceiling is not None
+    assert drafting.ceiling is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers"), [("20", 20), ("60", 44), ("-1", 44)], ids=["fits", "too many", "not told"]
+)
+def test_what_does_not_fit_lies_in_ram_as_far_as_it_has_to(asked: str, layers: int) -> None:
+    large = HALF_IN_RAM | {"params_b": "70.6", "weights_gib": "40", "n_layers": "80"}
+    large |= {"model": "llama 70B Q4_K - Medium", "ngl_or_offload": asked}
+    found = prospect(facts_of(large))
+
+    assert found.fits is False
+    assert found.gpu_layers == layers
+    assert any("44 of 80 layers" in note for note in found.basis) is (asked != "20")

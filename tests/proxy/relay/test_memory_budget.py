@@ -57,6 +57,14 @@ def test_an_exchange_gives_back_its_own_and_no_more(given: list[int | None], lef
     assert held.most_bytes == 9
 
 
+def test_slow_readers_leave_half_of_the_room_to_others() -> None:
+    held, reader, other = MemoryBudget(10), exchange(), exchange()
+
+    assert held.take_for_reader(reader, 5)
+    assert not held.take_for_reader(reader, 1)
+    assert held.take(other, 5)
+
+
 def test_what_was_given_back_is_room_again() -> None:
     held, one, other = MemoryBudget(10), exchange(), exchange()
     assert held.take(one, 8)

@@ -108,6 +108,7 @@ async def test_detector_that_raises(
     [
         "slowtok.proxy.observe.observer.diagnose",
         "slowtok.proxy.observe.observer.Observer.diagnosis_headers",
+        "slowtok.proxy.observe.observer.Observer.note_prompt",
         "slowtok.proxy.observe.case_builder.expectation",
         "slowtok.proxy.observe.case_builder.split",
         "slowtok.proxy.observe.observer.make_record",
@@ -143,6 +144,29 @@ async def test_observing_that_raises(
     await until(proxy.proxy.observer.failures.total)
     monkeypatch.undo()
     assert sum((await failures(proxy)).values()) > 0
+
+
+async def test_annotation_that_raises_leaves_the_stream_as_it_was(
+    proxy: Served, engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slowtok.proxy.observe.observer.Observer.record_so_far", fail)
+    engine.reply = STREAM
+
+    await client.chat("slowtok-annotate: comment")
+
+    assert (await client.reply())[1] == TEXT + LAST
+    assert (await failures(proxy))["annotation"] == 1
+
+
+async def test_clues_to_its_run_that_raise(
+    proxy: Served, engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slowtok.proxy.relay.relay.clues_of", fail)
+
+    await both_pass(engine, client)
+
+    await proxy.newest(6)
+    assert [case.timeline.parse_errors for case in proxy.cases if case.timeline.model] == [1] * 4
 
 
 async def test_sink_that_raises(engine: Upstream, tmp_path: Path) -> None:
@@ -284,6 +308,22 @@ async def test_request_over_the_limit_passes_unread(
     assert arrived.head.get("content-length") == str(len(body))
     assert received == TEXT + LAST
     assert "model" not in await proxy.record(head.get("slowtok-id"))
+
+
+async def test_request_that_there_is_no_room_for_passes_unread(
+    proxy: Served, engine: Upstream, client: Client
+) -> None:
+    proxy.proxy.relay.held.limit_bytes = 100_000
+    body = b'{"stream":true,"model":"small","prompt":"' + b"a" * 200_000 + b'"}'
+    engine.reply = STREAM
+
+    await client.ask("POST", CHAT, body=body)
+    head, received = await client.reply()
+
+    assert await (await engine.next()).body() == body
+    assert received == TEXT + LAST
+    assert "model" not in await proxy.record(head.get("slowtok-id"))
+    assert proxy.proxy.relay.held.now_bytes == 0
 
 
 async def test_whole_reply_over_the_limit_passes_without_a_verdict(

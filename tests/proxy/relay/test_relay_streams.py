@@ -268,3 +268,22 @@ async def test_two_streams_interleave_and_are_recorded_apart(
 
     records = await asyncio.gather(*(proxy.record(request_id) for request_id in ids))
     assert [(r["model"], r["ended"]) for r in records] == [("one", "stop"), ("two", "length")]
+
+
+async def test_what_is_neither_a_stream_nor_a_document_passes_as_it_comes(
+    proxy: Served, engine: Upstream, client: Client
+) -> None:
+    """A gateway that answers with text: no piece is held back for the next."""
+    await client.chat()
+    arrived = await engine.next()
+    await arrived.send(chunked_head("Content-Type: text/plain"))
+    head = await client.head()
+    for piece in (b"first, ", b"second"):
+        await arrived.send(chunk(piece))
+        assert await client.chunk() == piece
+    await arrived.send(LAST_CHUNK)
+    assert await client.chunk() == b""
+
+    record = await proxy.record(head.get("slowtok-id"))
+    assert record["status"] == 200
+    assert "completion" not in record.get("tokens", {})

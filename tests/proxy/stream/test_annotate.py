@@ -129,12 +129,23 @@ def test_an_answer_that_ended_waits_for_the_next_event_only() -> None:
     assert annotator.feed(TEXT) == FINISH + TEXT
 
 
-def test_a_text_that_only_looks_like_an_end_does_not_wait() -> None:
-    annotator = Annotator("chunk", ndjson=False)
-    text = orjson.dumps('"done": true, "finish_reason":"x", "choices":[]')
-    said = b'data: {"choices":[{"delta":{"content":' + text + b"}}]}\n\n"
+LIKE_AN_END = orjson.dumps('"done": true, "finish_reason":"x", "choices":[]')
 
-    assert annotator.feed(said) == said
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b'{"choices":[{"delta":{"content":' + LIKE_AN_END + b"}}]}", id="in a text"),
+        pytest.param(b'{"done": true', id="half an object"),
+        pytest.param(b'[{"done": true}]', id="in a list"),
+        pytest.param(b'{"choices":{"0":{"finish_reason":"stop"}}}', id="choices that are no list"),
+        pytest.param(b'{"choices":["finish_reason",{"finish_reason":"stop"}]}', id="no choice"),
+    ],
+)
+def test_what_only_looks_like_an_end_does_not_wait(said: bytes) -> None:
+    event = b"data: " + said + b"\n\n"
+
+    assert Annotator("chunk", ndjson=False).feed(event) == event
 
 
 def test_an_event_without_end_is_given_up() -> None:

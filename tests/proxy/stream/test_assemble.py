@@ -223,6 +223,21 @@ def test_unknown_fields_stay() -> None:
     assert choice["message"]["audio"] == {"id": "x", "data": "AABB"}
 
 
+def test_lists_of_unknown_fields_are_strung_together() -> None:
+    """As OpenRouter sends thoughts."""
+    one, other = {"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": "b"}
+    whole = assemble(
+        sse(
+            chunk(delta(role="assistant", reasoning_details=[one])),
+            chunk(delta(reasoning_details=[other])),
+            chunk(delta(finish="stop")),
+        )
+    )
+
+    assert whole is not None
+    assert whole["choices"][0]["message"]["reasoning_details"] == [one, other]
+
+
 @pytest.mark.parametrize("index", [True, False])
 def test_servers_that_name_the_call_again_and_again_or_never_number_it(index: bool) -> None:
     def piece(number: int, name: str, arguments: str) -> dict[str, Any]:

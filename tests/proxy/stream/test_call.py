@@ -181,6 +181,13 @@ def test_anthropics_system_and_blocks() -> None:
     assert against(changed, said).difference_role == "system"
 
 
+def test_anthropics_results_of_tools_are_not_the_users_words() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "7"}
+    said = {"messages": [{"role": "user", "content": [result]}, {"role": "user", "content": "So?"}]}
+
+    assert [span.role for span in printed(said).spans] == ["tool", "user"]
+
+
 SYSTEM, QUESTION, ANSWER = words(400, "rule"), words(20, "ask"), words(200, "say")
 FIRST = chat(SYSTEM, QUESTION)
 

@@ -22,8 +22,15 @@ def tools(*names: str) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": name}} for name in names]
 
 
+def answered_after(thought: str) -> dict[str, Any]:
+    """A turn of the Responses API whose thoughts are sent back."""
+    thoughts = {"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]}
+    return {"input": [{"role": "user", "content": QUESTION}, thoughts]}
+
+
 SYSTEM, QUESTION, ANSWER = words(400, "rule"), words(20, "ask"), words(200, "say")
 ENV = f"{SYSTEM} The time is {{}}. {words(50, 'more')}"
+PLAIN = f"{SYSTEM} Be kind to all of them, and say what you know."
 TALK = [QUESTION, ANSWER, words(30, "next"), words(30, "then"), words(30, "last")]
 
 
@@ -101,6 +108,18 @@ TALK = [QUESTION, ANSWER, words(30, "next"), words(30, "then"), words(30, "last"
             chat(SYSTEM, words(9, "found"), words(9, "fact"), *TALK),
             "inserted",
             id="text before the conversation",
+        ),
+        pytest.param(
+            chat(PLAIN, "Tell me all that you know of it, please. " * 20),
+            {"messages": [*chat(PLAIN)["messages"], {"role": "tool", "content": "found"}]},
+            "text",
+            id="a short result in place of a long question, not a result cut short",
+        ),
+        pytest.param(
+            answered_after("first one thought"),
+            answered_after("then another thought"),
+            "reasoning",
+            id="thoughts of Responses, an item of their own",
         ),
         pytest.param(chat(SYSTEM, *TALK[:3]), chat(SYSTEM, *TALK), None, id="it went on"),
         pytest.param(chat(SYSTEM, *TALK), chat(SYSTEM, *TALK), None, id="the same"),

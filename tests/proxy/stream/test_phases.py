@@ -395,3 +395,10 @@ def test_a_wait_that_only_gauges_tell_of(prefill_tps: float | None, queue_s: flo
     assert found.queue_s == pytest.approx(queue_s)
     assert found.queue_estimated
     assert (found.prefill_s, found.prefill_from_at_s) == (None, None)
+
+
+def test_a_wait_without_a_first_token_is_not_split() -> None:
+    waited = stream(first_token_at_s=None, tokens=Tokens(prompt=200))
+    phases = split(waited)
+
+    assert with_queue(phases, waited, 2.0, 3.5, prefill_tps=200.0) == phases

@@ -2,8 +2,10 @@ import pytest
 
 from fakes.cases import healthy, slow_network, slow_reader, with_host, with_phases, with_timeline
 from fakes.cases import proxy_lag as firing
-from fakes.cause_tests import fires, quiet
+from fakes.cause_tests import fires, found, quiet
+from fakes.engine_cases import with_gaps
 from fakes.gpu_cases import gpu_case
+from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.client import proxy_lag
 from slowtok.detectors.causes.client import slow_reader as reader
 
@@ -46,3 +48,23 @@ test_fires = fires(proxy_lag, "lost_s said", FIRING, phase="delivery")
 
 def test_what_slowtok_passed_on_late_is_not_the_clients_fault() -> None:
     assert reader.detect(with_phases(LATE, delivery_s=2.0)) is None
+
+
+def frozen(*, lag_s: float, times: int = 2) -> Case:
+    """An answer that stood still for two seconds, so often, and was no later for it in the end."""
+    gaps_s = ([0.0078] * 100 + [2.0]) * times + [0.0078] * 100
+    return with_timeline(with_gaps(gpu_case(), gaps_s), loop_lag_s=lag_s)
+
+
+def test_freezes_that_slowtok_caught_up_with_are_told_and_cost_nothing() -> None:
+    finding = found(proxy_lag, frozen(lag_s=2.0))
+
+    assert finding.informational
+    assert finding.lost_s == 0.0
+    assert "saw it freeze 2 times" in finding.summary
+    assert "freeze 1 time;" in found(proxy_lag, frozen(lag_s=2.0, times=1)).summary
+    assert [e.value for e in finding.evidence] == pytest.approx([2.0, 2.0])
+
+
+def test_freezes_that_are_longer_than_slowtok_was_late_are_not_its_own() -> None:
+    assert proxy_lag.detect(frozen(lag_s=1.5)) is None

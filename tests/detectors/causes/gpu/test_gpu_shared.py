@@ -5,11 +5,13 @@ import pytest
 
 from fakes.cases import with_server
 from fakes.cause_tests import fires, found, lacks, quiet
+from fakes.engine_cases import with_gaps
 from fakes.gpu_cases import (
     GIB,
     MIB,
     SERVING,
     gpu_case,
+    sampled,
     with_card,
     with_readings,
 )
@@ -78,16 +80,30 @@ test_fires = fires(gpu_shared, "lost_s said", FIRING, phase="decode")
 test_names_the_missing_fact = lacks(gpu_shared, MISSING)
 
 
-def came_late(others: Callable[[float], float]) -> Case:
-    """A rate that halves after 60 % of the time, beside others that are so busy."""
-    slow = stepped(gpu_case(ms_per_token=10.4), at=0.6, times=2.0)
+HALVED = stepped(gpu_case(ms_per_token=10.4), at=0.6, times=2.0)
+
+
+def beside_others(others: Callable[[float], float], before: Case = HALVED) -> Case:
+    """Others that are so busy at each moment; the rate halves after 60 % of the time."""
     return with_readings(
-        slow,
+        before,
         processes=lambda s: (
             replace(SERVING, busy_ratio=0.97 - others(s)),
             replace(GAME, busy_ratio=others(s)),
         ),
     )
+
+
+def in_waves(*, slow: float, quick: float, ms_per_token: float = 20.0) -> Case:
+    """Two seconds at this rate, two at 100 tokens/s, and so on; what others have in each.
+
+    The driver's share is that of the second before: half a second late.
+    """
+    slow_gaps_s = [ms_per_token / 1000] * round(2000 / ms_per_token)
+    waves = with_gaps(gpu_case(), (slow_gaps_s + [0.01] * 200) * 4)
+    end_s = waves.phases.decode_to_at_s or 0.0
+    waves = replace(waves, gpu=sampled(waves.gpu[0], waves.gpu[0].at_s, end_s))
+    return beside_others(lambda s: slow if (s - 0.7) % 4 < 2 else quick, waves)
 
 
 test_confidence_follows_the_evidence = fires(
@@ -96,12 +112,24 @@ test_confidence_follows_the_evidence = fires(
     [
         pytest.param(firing(), 0.75, id="steady: two readings agree"),
         pytest.param(
-            came_late(lambda s: 0.49 if s > 6.4 else 0.0), 0.95, id="the rate goes with it"
+            beside_others(lambda s: 0.49 if s > 6.4 else 0.0), 0.95, id="the rate goes with it"
         ),
         pytest.param(
-            came_late(lambda s: 0.49 if s < 5.0 else 0.0), 0.45, id="the rate goes against it"
+            beside_others(lambda s: 0.49 if s < 5.0 else 0.0), 0.45, id="the rate goes against it"
         ),
         pytest.param(shared(HALF, GAME, MPS), 0.45, id="MPS: side by side, no turns"),
+        pytest.param(
+            in_waves(slow=0.5, quick=0.1), 0.95, id="now and then, and the rate goes with it"
+        ),
+        pytest.param(
+            in_waves(slow=0.1, quick=0.5), 0.45, id="now and then, and the rate goes against it"
+        ),
+        pytest.param(
+            in_waves(slow=0.5, quick=0.1, ms_per_token=10.0),
+            0.45,
+            id="now and then, and the rate stays",
+        ),
+        pytest.param(in_waves(slow=0.3, quick=0.3), 0.75, id="others are as busy all the time"),
     ],
 )
 

@@ -6,7 +6,7 @@ from fakes.cases import with_phases, with_server
 from fakes.cause_tests import fires, lacks, quiet, unnamed
 from fakes.clock_cases import clocks_stuck, counting, hot_mac, laptop, power_cap, thermal_throttle
 from fakes.clock_cases import hardware_slowdown as firing
-from fakes.gpu_cases import gpu_case, with_readings
+from fakes.gpu_cases import gpu_case, with_card, with_readings
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.gpu import hardware_slowdown
 
@@ -42,6 +42,13 @@ FIRING = [
     pytest.param(firing(), 6.23, "-pl 280", id="a lower limit from the facts"),
     pytest.param(uncounted(), 6.23, "again and again", id="0x8 throughout, no counter"),
     pytest.param(laptop(firing()), 6.23, "the adapter that came with", id="laptop"),
+    pytest.param(with_readings(firing(), power_w=None), 6.23, "for 12.6 s", id="power not told"),
+    pytest.param(
+        with_card(firing(), default_power_limit_w=None),
+        6.23,
+        "own cable from the supply; if the braking stays",
+        id="no limit to lower",
+    ),
 ]
 MISSING = [
     pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),

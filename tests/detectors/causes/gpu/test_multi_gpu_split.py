@@ -155,6 +155,8 @@ def test_uneven_cards_explain_the_rate_and_make_nothing_slow() -> None:
     assert "holds 50 % of the model, so it takes 74 % of each token's time" in finding.summary
     assert "1.9 times as fast" in finding.summary
     assert "--main-gpu 0" in finding.remedy
+    ollama = found(multi_gpu_split, with_server(uneven(), kind="ollama"))
+    assert ollama.remedy.endswith("start the engine with CUDA_VISIBLE_DEVICES=GPU-3090.")
 
 
 def test_uneven_cards_that_are_both_needed_get_another_split() -> None:
@@ -169,6 +171,8 @@ def test_uneven_cards_that_are_both_needed_get_another_split() -> None:
     finding = found(multi_gpu_split, big)
 
     assert finding.remedy == "Start llama-server with --tensor-split 75,25."
+    ollama = found(multi_gpu_split, with_server(big, kind="ollama"))
+    assert ollama.remedy == "Give the GPUs 75,25 % of the layers, in the order of their numbers."
 
 
 def test_bandwidths_that_are_not_known_say_nothing() -> None:

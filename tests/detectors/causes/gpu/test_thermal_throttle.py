@@ -101,6 +101,9 @@ FIRING = [
     pytest.param(laptop(firing()), 3.50, "Lift the laptop", id="laptop"),
     pytest.param(hot_amd(margin_c=1), 3.50, "--setpoweroverdrive 298", id="AMD at its limit"),
     pytest.param(hot_mac(), 28.5, "was probably too hot (98 C)", id="Apple: omlx#2689"),
+    pytest.param(
+        with_card(firing(), name="Tesla P40"), 3.50, "chassis' fans", id="no fan of its own"
+    ),
 ]
 MISSING = [
     pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),

@@ -61,6 +61,12 @@ FIRING = [
         "60 MB/s",
         id="a small part, for which all stood still most of the time",
     ),
+    pytest.param(
+        with_host(firing(), available_bytes=None),
+        47.84 * 0.938,
+        "714 MB/s",
+        id="free memory not told",
+    ),
 ]
 MISSING = [
     pytest.param(replace(healthy(), host=()), "host samples during decode", id="no samples"),

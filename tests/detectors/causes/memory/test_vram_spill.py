@@ -130,6 +130,12 @@ FIRING = [
     pytest.param(
         with_server(firing(), kind="ollama"), 38.8, "lower num_gpu", id="words for Ollama"
     ),
+    pytest.param(
+        with_readings(evicted(1536 * MIB), free_bytes=None),
+        72.0,
+        "Free about 2.5 GiB",
+        id="free memory not told",
+    ),
 ]
 MISSING = [
     pytest.param(replace(firing(), gpu=()), "GPU samples during decode", id="no samples"),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import batch_shared, healthy, queued
+from fakes.cases import batch_shared, healthy, queued, with_server
 from fakes.cause_tests import found, quiet
 from fakes.prompt_cases import abandoned_request as firing
 from slowtok.detectors.case.case import Abandoned, Case, Neighbours
@@ -36,6 +36,9 @@ def test_a_wait_for_a_slot_that_works_for_nobody() -> None:
     assert finding.lost_s == pytest.approx(2.5)
     assert "0199f3c2-0000-7000-8000-000000000002" in finding.summary
     assert "X-Conversation-Id" in finding.remedy
+    of_vllm = found(abandoned_request, with_server(firing(), kind="vllm"))
+    assert "X-Conversation-Id" not in of_vllm.remedy
+    assert "stops when a client leaves" in of_vllm.remedy
 
 
 def test_without_a_look_at_the_engine_it_is_less_sure() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.cases import case as healthy_with
 from fakes.cases import with_phases, with_server, with_tokens
-from fakes.cause_tests import fires, quiet
+from fakes.cause_tests import fires, quiet, unnamed
 from slowtok.detectors.case.case import Case, Crowd, History, Neighbours
 from slowtok.detectors.causes.server import batch_shared
 from slowtok.detectors.diagnosis.diagnose import diagnose
@@ -43,6 +43,14 @@ QUIET = [
     ),
     pytest.param(beside(Crowd(reading_s=1.0), prefill_s=1.3), id="beside another, and as fast"),
     pytest.param(beside(Crowd()), id="a slow prefill, and nobody's prompt beside it"),
+]
+PRESENT = [
+    pytest.param(
+        with_phases(
+            behind(Crowd(reading_s=13.5)), decode_s=60.0, decode_tps=449 / 60, total_s=74.0
+        ),
+        id="a wait for another's prompt, and a slower decode of its own",
+    ),
 ]
 FIRING = [
     pytest.param(
@@ -86,6 +94,7 @@ FIRING = [
 
 
 test_quiet = quiet(batch_shared, QUIET)
+test_present_without_cost = unnamed(batch_shared, PRESENT)
 test_fires = fires(batch_shared, "phase lost_s said", FIRING)
 
 

@@ -54,6 +54,18 @@ FIRING = [
     pytest.param(
         with_state(grown(cached=0, others_since=2)), "in its 2 slots", "--parallel 3", id="a state"
     ),
+    pytest.param(
+        with_server(grown(cached=0, others_since=3), kind="sglang", slots=None),
+        "and took their place; ",
+        "--mem-fraction-static",
+        id="SGLang, whose slots are not known",
+    ),
+    pytest.param(
+        with_server(grown(cached=0, others_since=3), kind="openai", slots=None),
+        "and took their place; ",
+        "a slot, or cache, for each conversation",
+        id="an engine of which no setting is known",
+    ),
 ]
 
 

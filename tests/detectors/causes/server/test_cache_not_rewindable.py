@@ -58,6 +58,30 @@ FIRING = [
         "--ctx-checkpoints",
         id="another came, to the other slot",
     ),
+    pytest.param(
+        with_state(grown(cached=0)),
+        "rendered otherwise than they were generated",
+        "send the reasoning back",
+        id="it only grew, and the template is not known to leave anything out",
+    ),
+    pytest.param(
+        with_window(changed_late(cached=0), kind="ollama"),
+        "keeps 1,024 tokens",
+        "Ollama has no setting for it",
+        id="a window, in Ollama",
+    ),
+    pytest.param(
+        with_server(firing(), kind="vllm"),
+        "a state",
+        "ends of large blocks",
+        id="vLLM, block not told",
+    ),
+    pytest.param(
+        with_server(firing(), kind="openai"),
+        "a state",
+        "a newer version of the engine",
+        id="an engine of which no setting is known",
+    ),
 ]
 
 

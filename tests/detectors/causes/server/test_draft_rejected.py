@@ -116,6 +116,9 @@ FIRING = [
         "20 %",
         id="on a CPU checking costs as much as generating",
     ),
+    pytest.param(
+        with_server(firing(), kind="sglang"), 1.42, 0.93, "draft at most 2 tokens", id="SGLang"
+    ),
 ]
 MISSING = [
     pytest.param(firing(drafted=None, accepted=None), "drafted and accepted tokens", id="not told"),

@@ -127,6 +127,20 @@ FIRING = [
         "busy only 65 %",
         id="vLLM: its API server is at its limit beside an EngineCore that spins",
     ),
+    pytest.param(
+        with_readings(firing(gpu_layers=None), processes=None),
+        0.89 * 19.02,
+        0.82,
+        "busy only 11 %",
+        id="not known where the weights lie",
+    ),
+    pytest.param(
+        with_host(firing(kind="vllm"), server_busiest_process_cores=None),
+        0.89 * 19.02,
+        0.82,
+        "--async-scheduling",
+        id="vLLM, whose processes are not told apart",
+    ),
 ]
 MISSING = [
     pytest.param(replace(firing(), host=()), "host samples during decode", id="no host samples"),

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import with_phases, with_server, with_tokens
+from fakes.cases import with_host, with_phases, with_server, with_tokens
 from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import kernel_compile as firing
 from slowtok.detectors.case.case import Case, Neighbours
@@ -50,6 +50,10 @@ QUIET = [
     pytest.param(
         replace(firing(), history=replace(firing().history, best_prefill_tps=None)),
         id="nothing is expected here",
+    ),
+    pytest.param(
+        with_host(on_gpu(firing(), busy_ratio=0.1), server_cpu_cores=0.1),
+        id="neither GPU nor CPU was at work: nobody compiled",
     ),
 ]
 

@@ -6,7 +6,7 @@ from fakes.cases import with_server, with_timeline
 from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.engine_cases import VLLM, with_gaps
 from fakes.engine_cases import kv_preemption as firing
-from fakes.gpu_cases import gpu_case
+from fakes.gpu_cases import gpu_case, with_model
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import EngineActivity
 from slowtok.detectors.causes.server import kv_preemption
@@ -68,6 +68,30 @@ FIRING = [
         0.86,
         "The KV cache had no room left",
         id="counter only",
+    ),
+    pytest.param(
+        firing(replace(VLLM, kind="sglang")), 9.98, 0.93, "fewer requests at once", id="SGLang"
+    ),
+    pytest.param(
+        firing(running_max=None),
+        9.98,
+        0.93,
+        "or a smaller --max-num-seqs or --max-model-len",
+        id="not counted how many ran",
+    ),
+    pytest.param(
+        firing(replace(VLLM, kv_cache_tokens=None)),
+        9.98,
+        0.93,
+        "(half the bytes per token), or --max-num-seqs 7 (others wait instead).",
+        id="size of the cache not told",
+    ),
+    pytest.param(
+        with_model(firing(), kv_bytes_per_token=None),
+        9.98,
+        0.93,
+        "--gpu-memory-utilization 0.95, or",
+        id="bytes per token not known",
     ),
 ]
 MISSING = [

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import with_host, with_server, with_timeline, with_tokens
+from fakes.cases import with_envelope, with_host, with_server, with_timeline, with_tokens
 from fakes.cause_tests import fires, lacks, quiet
 from fakes.engine_cases import eager, old_build, poor_code, prefilled
 from fakes.engine_cases import slow_kernel as firing
@@ -91,6 +91,7 @@ QUIET = [
     pytest.param(
         poor_code(dram_busy_ratio=0.6, power_w=100.0), id="low power alone is no evidence"
     ),
+    pytest.param(firing(gpu_layers=20), id="its KV cache lies with layers in RAM"),
 ]
 FIRING = [
     pytest.param(firing(), "decode", 4.44, 0.95, "-DGGML_CUDA_FA_ALL_QUANTS=ON", id="q5_1"),
@@ -141,6 +142,14 @@ FIRING = [
         "newer version",
         id="power far below its best; the memory's time in use is no evidence of its own",
     ),
+    pytest.param(
+        with_envelope(poor_code(), bandwidth_bytes_per_s=None),
+        "decode",
+        6.97,
+        0.86,
+        "nothing else that is visible",
+        id="bandwidth not known",
+    ),
 ]
 MISSING = [
     pytest.param(
@@ -163,6 +172,11 @@ MISSING = [
     ),
     pytest.param(poor_code(busy_ratio=None), "GPU utilisation", id="no utilisation"),
     pytest.param(replace(poor_code(), gpu=()), "GPU samples during decode", id="no GPU samples"),
+    pytest.param(
+        with_readings(firing(gpu_layers=None), processes=None),
+        "GPU memory of the server",
+        id="not known whether a part lies in RAM",
+    ),
 ]
 
 
