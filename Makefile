@@ -47,7 +47,7 @@ check: .venv/dev.stamp ## lint, format, types, directions of imports, spelling, 
 	$(BIN)/codespell
 	@PYTHONPATH=tests $(BIN)/python -m security.audit
 
-docs: .venv/dev.stamp ## docs/causes.md and docs/settings.md from the code, and the explained request
+docs: .venv/dev.stamp ## docs/causes.md, docs/settings.md and the table of causes from the code, and the explained request
 	$(BIN)/python -m slowtok.detectors.docs
 	TZ=UTC $(BIN)/python -m slowtok.proxy.cli.docs
 

@@ -1,10 +1,11 @@
-"""The reference of all causes, docs/causes.md, from the detectors' docstrings.
+"""The reference of all causes, docs/causes.md, and their table in README.md, from the detectors.
 
-`python -m slowtok.detectors.docs` in the repository's root writes it.
+`python -m slowtok.detectors.docs` in the repository's root writes both.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from slowtok.detectors.case.finding import Detector
@@ -19,10 +20,30 @@ What slowtok can name as the reason for a slow request. The name of a cause is t
 headers, log, metrics and here. Generated from the detectors by `make docs`: change it there.
 """
 
+PLACES: Mapping[str, str] = {
+    "client": "the client and the way to it",
+    "server": "the engine",
+    "memory": "memory",
+    "gpu": "the GPU",
+    "host": "the machine",
+}
+"""The row of README's table for each folder of causes."""
+
 
 def render(catalog: Iterable[Detector]) -> str:
     """Return the reference as Markdown: one heading for each cause, in the catalogue's order."""
     return "\n".join([HEAD, *(_section(detector) for detector in catalog)])
+
+
+def with_causes(readme: str, catalog: Iterable[Detector]) -> str:
+    """Return the README with the causes of each place, in the catalogue's order."""
+    named: dict[str, list[str]] = {place: [] for place in PLACES.values()}
+    for detector in catalog:
+        named[PLACES[detector.__name__.split(".")[-2]]].append(f"`{cause_of(detector)}`")
+    for place, causes in named.items():
+        row = f"| {place} | {', '.join(causes)} |"
+        readme = re.sub(rf"^\| {place} \| `.*$", row, readme, flags=re.MULTILINE)
+    return readme
 
 
 def _section(detector: Detector) -> str:
@@ -40,8 +61,10 @@ def _markdown(docstring: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write docs/causes.md."""
+    """Write docs/causes.md and the table of causes in README.md."""
     Path("docs", "causes.md").write_text(render(CATALOG), encoding="utf-8")
+    readme = Path("README.md")
+    readme.write_text(with_causes(readme.read_text(encoding="utf-8"), CATALOG), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,16 @@ import pytest
 
 from slowtok.detectors.case.finding import Detector
 from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
-from slowtok.detectors.docs import HEAD, SECTIONS, render
+from slowtok.detectors.docs import HEAD, PLACES, SECTIONS, render, with_causes
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("memory", "gpu", "server", "host", "client")
 
 
 def causes_in(folder: Path, prefix: str = "") -> list[str]:
     """Causes that the Python files of a folder's cause folders stand for."""
     return sorted(
         f"{name}/{path.stem.removeprefix(prefix)}"
-        for name in FOLDERS
+        for name in PLACES
         for path in (folder / name).glob(f"{prefix}*.py")
         if path.stem != "__init__"
     )
@@ -50,6 +49,13 @@ def test_the_documentation_is_current() -> None:
 
     assert text == render(CATALOG), "run `make docs`"
     assert text.startswith(HEAD)
+
+
+def test_the_table_of_the_readme_is_current() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert text == with_causes(text, CATALOG), "run `make docs`"
+    assert with_causes(text, CATALOG[1:]) != text
 
 
 @pytest.mark.parametrize("detector", CATALOG, ids=cause_of)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from slowtok.detectors.case.value import value
 
+GpuVendor = Literal["nvidia", "amd", "apple"]
 PowerSource = Literal["ac", "battery", "undersized"]
 """What feeds a GPU; `undersized` is an adapter that gives less than the machine may need."""
 
@@ -163,7 +164,7 @@ class GpuFacts:
     index: int
     uuid: str | None = None
     name: str | None = None
-    vendor: Literal["nvidia", "amd", "apple"] | None = None
+    vendor: GpuVendor | None = None
     architecture: str | None = None
     pci_bus_id: str | None = None
     partition_of: str | None = None

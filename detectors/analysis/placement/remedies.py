@@ -6,7 +6,7 @@ with loading it again.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from slowtok.detectors.analysis.placement.reasons import (
     Reason,
@@ -19,6 +19,7 @@ from slowtok.detectors.analysis.placement.where import Placement, off_gpu, servi
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.finding import Missing
+from slowtok.detectors.case.machine import GpuVendor
 from slowtok.detectors.expectation.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
@@ -232,14 +233,18 @@ def holders_named(case: Case, placed: Placement) -> list[str]:
     ]
 
 
-GPU_CHECKS = {
+GPU_CHECKS: Mapping[GpuVendor, str] = {
     "nvidia": "check that nvidia-smi works where the engine runs (containers: --gpus all) and that "
     "CUDA_VISIBLE_DEVICES does not hide the GPU",
     "amd": "check that rocminfo works where the engine runs (containers: --device /dev/kfd "
     "--device /dev/dri) and that HIP_VISIBLE_DEVICES does not hide the GPU",
     "apple": "run the engine on macOS itself, whose containers see no GPU",
 }
-GPU_BUILDS = {"nvidia": "CUDA", "amd": "ROCm or Vulkan", "apple": "Metal"}
+GPU_BUILDS: Mapping[GpuVendor, str] = {
+    "nvidia": "CUDA",
+    "amd": "ROCm or Vulkan",
+    "apple": "Metal",
+}
 
 
 def use_the_gpu(case: Case) -> str:

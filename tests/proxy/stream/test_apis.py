@@ -1,8 +1,10 @@
 """Which requests make the engine compute."""
 
+from pathlib import Path
+
 import pytest
 
-from slowtok.proxy.stream.apis import find_api
+from slowtok.proxy.stream.apis import _APIS, find_api
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,10 @@ def test_each_path_has_its_api(path: str, name: str, flags: str) -> None:
     assert " ".join(flag for flag in set_flags if getattr(api, flag)) == flags
     streams_for_whole = ("openai-chat", "openai-completions", "openai-responses")
     assert (api.make_parts is not None) == (name in (*streams_for_whole, "anthropic-messages"))
+
+
+def test_every_dialect_has_its_test_file() -> None:
+    dialects = {api.read.__module__.rpartition(".")[2] for api in _APIS.values()}
+    tests = {path.stem for path in Path(__file__).parent.glob("dialects/test_*.py")}
+
+    assert {f"test_{name}" for name in dialects} <= tests

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -20,6 +21,8 @@ from fakes.memory_cases import (
 )
 from slowtok.detectors.analysis.placement.reasons import Reason, needed_bytes, reason_for
 from slowtok.detectors.analysis.placement.remedies import (
+    GPU_BUILDS,
+    GPU_CHECKS,
     experts_in_ram,
     fewest_expert_layers,
     fitting_context,
@@ -36,7 +39,7 @@ from slowtok.detectors.analysis.placement.remedies import (
 )
 from slowtok.detectors.analysis.placement.where import placement
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.machine import GpuProcess
+from slowtok.detectors.case.machine import GpuProcess, GpuVendor
 from slowtok.detectors.causes.memory import partial_offload as partial_offload_detector
 
 
@@ -282,6 +285,10 @@ def test_a_name_that_is_not_ascii_is_said_in_ascii() -> None:
     case = gpu_case(model=replace(LLAMA_8B, name="qwen-\u5343\u95ee"), server=ollama(8192))
 
     assert load_again(case).isascii()
+
+
+def test_each_maker_has_words_for_its_driver_and_its_build() -> None:
+    assert set(GPU_CHECKS) == set(GPU_BUILDS) == set(get_args(GpuVendor))
 
 
 def test_the_gpu_of_each_maker() -> None:

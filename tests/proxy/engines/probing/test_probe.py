@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import orjson
@@ -12,7 +13,7 @@ from fakes.engine import RunningEngine, real_engine
 from slowtok.proxy.engines.drivers.openai_server import read_probe
 from slowtok.proxy.engines.probing.facts import Identity, Loaded, Probe
 from slowtok.proxy.engines.probing.identify import identify
-from slowtok.proxy.engines.probing.probe import ask, slots_url
+from slowtok.proxy.engines.probing.probe import PROBES, ask, slots_url
 from slowtok.proxy.engines.probing.reply import ProbeReply, get
 from slowtok.proxy.engines.probing.server_facts import server_facts
 from slowtok.proxy.sampling.protocol import ChildProcess, ProcessFacts
@@ -20,6 +21,12 @@ from slowtok.proxy.sampling.protocol import ChildProcess, ProcessFacts
 URL = "http://127.0.0.1:8080"
 LLAMA_SERVER, OLLAMA = Identity(kind="llama-server"), Identity(kind="ollama")
 CHILD = ("/usr/lib/ollama/llama-server", "--model", "/blobs/a", "--port", "37893", "-np", "1")
+
+
+def test_every_driver_has_its_test_file() -> None:
+    tests = {path.stem for path in Path(__file__).parents[1].glob("drivers/test_*.py")}
+
+    assert {f"test_{kind.replace('-', '_')}" for kind in PROBES} <= tests
 
 
 def test_engines_without_slots_to_look_at() -> None:
