@@ -2,12 +2,13 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from slowtok.detectors.expectation.prospect import Prospect, prospect
+from slowtok.detectors.expectation.prospect import ExpectedRate, Prospect, prospect
 from slowtok.detectors.expectation.published import facts_of
 
 DATA = Path(__file__).parents[3] / "fit" / "data" / "decode_rates.csv"
@@ -65,9 +66,18 @@ HALF_IN_RAM = {
 }  # fmt: skip
 
 
-def test_drafts_raise_the_high_edge_of_a_split_and_take_its_ceiling() -> None:
-    plain = prospect(facts_of(HALF_IN_RAM)).decode
-    drafting = prospect(facts_of(HALF_IN_RAM | {"backend": "llama.cpp CUDA + MTP n=2"})).decode
+@pytest.mark.parametrize("ram_bytes_per_s", [None, 64e9], ids=["typical RAM", "known RAM"])
+def test_drafts_raise_the_high_edge_of_a_split_and_take_its_ceiling(
+    ram_bytes_per_s: float | None,
+) -> None:
+    def decode(backend: str) -> ExpectedRate:
+        facts = facts_of(HALF_IN_RAM | {"backend": backend})
+        if ram_bytes_per_s is not None:
+            device = replace(facts.device, ram_bandwidth_bytes_per_s=ram_bytes_per_s)
+            facts = replace(facts, device=device, ram_assumed=False)
+        return prospect(facts).decode
+
+    plain, drafting = decode("llama.cpp CUDA"), decode("llama.cpp CUDA + MTP n=2")
 
     assert (drafting.low, drafting.expected) == (plain.low, plain.expected)
     assert drafting.high == pytest.approx(3 * (plain.high or 0))

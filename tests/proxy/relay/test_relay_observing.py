@@ -314,7 +314,8 @@ async def test_request_that_there_is_no_room_for_passes_unread(
     proxy: Served, engine: Upstream, client: Client
 ) -> None:
     proxy.proxy.relay.held.limit_bytes = 100_000
-    body = b'{"stream":true,"model":"small","prompt":"' + b"a" * 200_000 + b'"}'
+    told_apart = b" ".join(b"%d" % number for number in range(50_000))
+    body = b'{"stream":true,"model":"small","prompt":"' + told_apart + b'"}'
     engine.reply = STREAM
 
     await client.ask("POST", CHAT, body=body)
