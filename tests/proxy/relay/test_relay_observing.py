@@ -313,8 +313,8 @@ async def test_request_over_the_limit_passes_unread(
 async def test_request_that_there_is_no_room_for_passes_unread(
     proxy: Served, engine: Upstream, client: Client
 ) -> None:
-    proxy.proxy.relay.held.limit_bytes = 100_000
-    told_apart = b" ".join(b"%d" % number for number in range(50_000))
+    proxy.proxy.relay.held.limit_bytes = 1_500_000
+    told_apart = b" ".join(b"%d" % number for number in range(300_000))
     body = b'{"stream":true,"model":"small","prompt":"' + told_apart + b'"}'
     engine.reply = STREAM
 
