@@ -18,6 +18,7 @@ from fakes.gpu_cases import (
     SERVER,
     SERVER_PID,
     gpu_case,
+    with_readings,
 )
 from slowtok.detectors.case.case import Case, History, ModelLoad
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
@@ -214,3 +215,10 @@ def apple() -> DeviceFacts:
         unified_memory=True,
     )
     return replace(DEVICE, gpus=(gpu,), ram_bytes=64 * GIB, ram_bandwidth_bytes_per_s=200e9)
+
+
+def memory_untold() -> Case:
+    """Neither the engine nor the driver tells what of the model is on the GPU, which waits."""
+    return with_readings(
+        gpu_case(server=replace(SERVER, gpu_layers=None)), processes=None, busy_ratio=0.2
+    )

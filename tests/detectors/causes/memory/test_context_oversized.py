@@ -4,12 +4,13 @@ import pytest
 
 from fakes.cases import with_envelope, with_server, with_tokens
 from fakes.cause_tests import fires, found, lacks, quiet
-from fakes.gpu_cases import DEVICE, GIB, SERVER, gpu_case, with_model, with_readings
+from fakes.gpu_cases import DEVICE, GIB, SERVER, gpu_case, with_model
 from fakes.memory_cases import (
     QWEN_7B,
     RTX_4060,
     SPLIT_HOST,
     card,
+    memory_untold,
     model_too_big,
     ollama,
     partial_offload,
@@ -112,9 +113,7 @@ FIRING = [
 
 MISSING = [
     pytest.param(
-        with_readings(
-            gpu_case(server=replace(SERVER, gpu_layers=None)), processes=None, busy_ratio=0.2
-        ),
+        memory_untold(),
         "GPU memory of the server",
         id="neither the engine nor the driver tells",
     ),

@@ -20,6 +20,7 @@ from fakes.memory_cases import (
     SPLIT_HOST,
     card,
     context_oversized,
+    memory_untold,
     ollama,
     partial_offload,
     reload_degradation,
@@ -179,9 +180,7 @@ FIRING = [
 
 MISSING = [
     pytest.param(
-        with_readings(
-            gpu_case(server=replace(SERVER, gpu_layers=None)), processes=None, busy_ratio=0.2
-        ),
+        memory_untold(),
         "GPU memory of the server",
         id="neither the engine nor the driver tells",
     ),

@@ -21,6 +21,7 @@ from fakes.memory_cases import (
     apple,
     card,
     context_oversized,
+    memory_untold,
     model_too_big,
     ollama,
 )
@@ -200,9 +201,7 @@ FIRING = [
 
 MISSING = [
     pytest.param(
-        with_readings(
-            gpu_case(server=replace(SERVER, gpu_layers=None)), processes=None, busy_ratio=0.2
-        ),
+        memory_untold(),
         "GPU memory of the server",
         id="neither the engine nor the driver tells",
     ),
