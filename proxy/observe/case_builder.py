@@ -33,10 +33,12 @@ from slowtok.proxy.observe.crowds import (
     of_gauges,
     of_slots,
     queue_bounds,
+    slots_bounds,
     while_read,
     while_waiting,
 )
 from slowtok.proxy.observe.neighbours import count_neighbours, in_flight_at, with_looks
+from slowtok.proxy.observe.seen_load import with_seen_load
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.sampling.protocol import ProcessFacts
 from slowtok.proxy.sampling.supervisor import Sampler
@@ -131,7 +133,8 @@ class CaseBuilder:
             baseline=NO_BASELINE,
             history=NO_HISTORY,
         )
-        bounds = _queue_bounds(exchange, phases, looks, server.slots)
+        case = replace(case, phases=with_seen_load(case))
+        bounds = None if engine is None else _queue_bounds(exchange, engine, case.phases, looks)
         return self._with_past(case, choices, bounds)
 
     def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
@@ -238,16 +241,19 @@ def _with_crowds(
 
 
 def _queue_bounds(
-    exchange: Exchange, phases: Phases, looks: Sequence[Look], slots: int | None
+    exchange: Exchange, engine: Engine, phases: Phases, looks: Sequence[Look]
 ) -> tuple[float, float] | None:
-    """Return the least and the most that the request waited, where only gauges tell."""
-    if phases.queue_s is not None or phases.source != "stream":
+    """Return the least and the most that the request waited, where only gauges or slots tell."""
+    if phases.queue_s is not None or phases.load_s is not None or phases.source != "stream":
         return None
     sent_s, first_s = exchange.sent_at_s, phases.decode_from_at_s
     if sent_s is None or first_s is None:
         return None
-    before = [look for look in looks if look.at_s <= first_s and look.waiting is not None]
-    return queue_bounds(sent_s, first_s, before)
+    if engine.kind in GAUGED:
+        before = [look for look in looks if look.at_s <= first_s and look.waiting is not None]
+        return queue_bounds(sent_s, first_s, before)
+    end_s = exchange.last_byte_at_s or exchange.ended_at_s or first_s
+    return slots_bounds(sent_s, first_s, engine.slots.window(sent_s, end_s))
 
 
 def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:

@@ -152,6 +152,33 @@ def queue_bounds(sent_s: float, first_s: float, looks: Sequence[Look]) -> Window
     return until_s - sent_s, max(most_s, until_s) - sent_s
 
 
+def slots_bounds(sent_s: float, first_s: float, looks: Sequence[BusySlots]) -> Window | None:
+    """Return the same for an engine whose slots are seen; None where its own task may be there.
+
+    It waited for certain while every slot answered others. A task that answers before its first
+    token may be its own, of a thought or a call that is held back: that goes on afterwards.
+    """
+    later = [look.answering for look in looks if look.at_s > first_s and look.answering]
+    if not later:
+        return None
+    its_own = frozenset[int]().union(*later)
+    full = [
+        look.at_s
+        for look in looks
+        if sent_s < look.at_s < first_s and _is_full(look) and not _is_among(its_own, look)
+    ]
+    return (full[-1] - sent_s, first_s - sent_s) if full else None
+
+
+def _is_among(tasks: Set[int], look: BusySlots) -> bool:
+    return bool(tasks & (look.answering or frozenset()))
+
+
+def _is_full(look: BusySlots) -> bool:
+    """Say whether all slots are at answers."""
+    return bool(look.slots) and len(look.answering or ()) == look.slots
+
+
 def _has_room(look: Look, slots: int | None) -> bool | None:
     """Say whether a request that waits had a slot to go to, or one that it had already."""
     if look.waiting is not None:

@@ -4,7 +4,7 @@ Signal:
 The time that slowtok kept the request in its own hands, before it was sent and once it was
 answered, or the lateness of its event loop as far as it shows in the arrival or the delivery of
 the answer: 50 ms and 5 % of the request or more. Told beside the verdict, though it loses next to
-no time in the end: a freeze of half a second or more in mid-answer, while its loop stood.
+no time in the end: a freeze of a second or more in mid-answer, while its loop stood.
 
 Not to be confused with:
 - `slow-reader`: the client's connection is full, slowtok could write no more.
@@ -31,7 +31,10 @@ MIN_LATE_S = 0.05
 MIN_LATE_RATIO = 0.05
 """Heuristic: a hundred times and more of what a request takes here."""
 
-MIN_FROZEN_S = 0.5
+MIN_FROZEN_S = 1.0
+"""What interrupts a train of thought (Nielsen, Usability Engineering, 1993); a loaded machine holds
+every program up for less now and then."""
+
 MIN_OF_GAP_RATIO = 0.8
 """A gap is slowtok's own where its loop was late for nearly all of it. Heuristic."""
 

@@ -5,12 +5,12 @@ A critical error of the driver (Xid), an uncorrected memory error, or a remapped
 came during the request, or a GPU that was lost. It rarely makes a request slow: requests stop, or
 stall once. So time is charged to it only where tokens stopped at that moment, came more slowly from
 then on, or came slowly all along after an error at the beginning, which is less sure; otherwise it
-is told beside the verdict.
+is told beside the verdict, unless it was a program's own and the answer came whole.
 
 Not to be confused with:
 - Errors of before: the driver's counts are since it was loaded, or since the card was made.
 - Xid 13, 31, 43 and 45 are mostly a program's own error, perhaps another program's: they slow
-  nothing down.
+  nothing down, and say nothing of an answer that came whole.
 - `clocks-stuck`: what a GPU may be after such an error, without a new one.
 
 Remedy:
@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
 from slowtok.detectors.analysis.measured_loss import engine_stalls
-from slowtok.detectors.analysis.phase_loss import decode_excess_s, judge_decode
+from slowtok.detectors.analysis.phase_loss import decode_excess_s, is_cut_short, judge_decode
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, weigh
+from slowtok.detectors.case.finding import UNNAMED, Channel, Evidence, Finding, Traits, weigh
 from slowtok.detectors.case.machine import GpuSample
 
 TITLE = "GPU error"
@@ -136,6 +136,8 @@ def _is_at(fault: _Fault, begin_s: float, end_s: float) -> bool:
 
 def _finding(case: Case, index: int, fault: _Fault) -> Finding:
     cost = _cost(case, fault)
+    if fault.by_program and cost.lost_s <= 0 and not is_cut_short(case):
+        return UNNAMED  # another program's, as far as this answer goes
     perhaps = ", perhaps of another program" if fault.by_program else ""
     remedy = fault.remedy.format(index=index)
     return Finding(

@@ -12,6 +12,7 @@ from slowtok.proxy.observe.crowds import (
     of_gauges,
     of_slots,
     queue_bounds,
+    slots_bounds,
     while_read,
     while_waiting,
 )
@@ -172,3 +173,34 @@ def test_two_with_nothing_computed_are_not_both_mine() -> None:
 
 def test_slots_that_do_not_tell_how_far_they_are() -> None:
     assert of_slots((BusySlots(11.0, 3, 4),), 14.0, 15.0) == [Look(11.0, 3)]
+
+
+def answered(at_s: float, *tasks: int, slots: int = 1, reading: int | None = None) -> BusySlots:
+    """A look at slots that answer these tasks, and perhaps read another's prompt."""
+    read = frozenset() if reading is None else frozenset({reading})
+    return BusySlots(at_s, len(tasks) + len(read), slots, frozenset(), read, frozenset(tasks))
+
+
+@pytest.mark.parametrize(
+    ("looks", "bounds"),
+    [
+        pytest.param([answered(11.0, 1), answered(12.0, 1), answered(15.0, 2)], (2.0, 4.5), id="1"),
+        pytest.param(
+            [answered(11.0, 1), answered(13.0, 2), answered(15.0, 3)], (3.0, 4.5), id="two of them"
+        ),
+        pytest.param(
+            [answered(11.0, 1, 2, slots=2), answered(15.0, 3, slots=2)], (1.0, 4.5), id="two slots"
+        ),
+        pytest.param([answered(12.0, 2), answered(15.0, 2)], None, id="its own hidden thought"),
+        pytest.param([answered(12.0, 1)], None, id="not seen afterwards: it may be its own"),
+        pytest.param([answered(12.0, 1, slots=2), answered(15.0, 2, slots=2)], None, id="room"),
+        pytest.param([answered(12.0, reading=1), answered(15.0, 2)], None, id="maybe its prompt"),
+        pytest.param([answered(9.0, 1), answered(15.0, 2)], None, id="gone before it came"),
+        pytest.param([BusySlots(12.0, 1, 1), answered(15.0, 2)], None, id="they do not tell"),
+        pytest.param([], None, id="no looks"),
+    ],
+)
+def test_bounds_of_a_wait_by_slots(
+    looks: list[BusySlots], bounds: tuple[float, float] | None
+) -> None:
+    assert slots_bounds(10.0, 14.5, looks) == pytest.approx(bounds)

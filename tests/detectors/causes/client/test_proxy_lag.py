@@ -68,3 +68,8 @@ def test_freezes_that_slowtok_caught_up_with_are_told_and_cost_nothing() -> None
 
 def test_freezes_that_are_longer_than_slowtok_was_late_are_not_its_own() -> None:
     assert proxy_lag.detect(frozen(lag_s=1.5)) is None
+
+
+def test_a_hitch_as_a_loaded_machine_has_them_is_not_told() -> None:
+    gaps_s = [0.0078] * 100 + [0.7] + [0.0078] * 100
+    assert proxy_lag.detect(with_timeline(with_gaps(gpu_case(), gaps_s), loop_lag_s=0.7)) is None

@@ -9,6 +9,7 @@ from fakes.clock_cases import clocks_stuck, known, slower_from
 from fakes.clock_cases import gpu_fault as firing
 from fakes.gpu_cases import HEALTHY_MS, gpu_case, with_readings
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.finding import UNNAMED
 from slowtok.detectors.causes.gpu import gpu_fault
 from slowtok.detectors.causes.gpu.gpu_fault import XIDS
 
@@ -77,9 +78,11 @@ TOLD = [
         with_readings(gpu_case(), xid=79, xids=lambda t: int(t > 3)), "fell off the bus", id="79"
     ),
     pytest.param(
-        with_readings(gpu_case(), xid=31, xids=lambda t: int(t > 3)),
+        with_timeline(
+            with_readings(gpu_case(), xid=31, xids=lambda t: int(t > 3)), ended="upstream-error"
+        ),
         "perhaps of another program",
-        id="31: a program's own",
+        id="31, and the engine's answer broke off",
     ),
     pytest.param(
         with_readings(gpu_case(), xid=250, xids=lambda t: int(t > 3)), "NVIDIA's catalogue", id="?"
@@ -88,9 +91,12 @@ TOLD = [
     pytest.param(lost(), "the driver lost the GPU", id="lost"),
     pytest.param(slow_throughout(at_s=9.0), "92", id="slow before it already"),
     pytest.param(slowed(at_s=15.0, token=300), "92", id="slower long before it"),
+]
+OF_ANOTHER_PROGRAM = [
     pytest.param(
-        slow_throughout(at_s=0.1, xid=31), "perhaps of another program", id="a program's own: slow"
+        with_readings(gpu_case(), xid=13, xids=lambda t: int(t > 3)), id="the answer was healthy"
     ),
+    pytest.param(slow_throughout(at_s=0.1, xid=31), id="the answer was slow, for another reason"),
 ]
 
 
@@ -106,6 +112,11 @@ def test_an_error_that_cost_no_time_is_told_and_charged_with_nothing(case: Case,
     assert finding.lost_s == 0
     assert "{lost}" not in finding.summary
     assert said in finding.summary
+
+
+@pytest.mark.parametrize("case", OF_ANOTHER_PROGRAM)
+def test_a_programs_own_error_is_not_named_beside_a_whole_answer(case: Case) -> None:
+    assert gpu_fault.detect(case) is UNNAMED
 
 
 def test_every_known_error_has_words_and_a_remedy() -> None:

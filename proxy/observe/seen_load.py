@@ -1,0 +1,44 @@
+"""A load that shows only in the GPU's memory, for engines that do not tell of theirs. Pure.
+
+An engine that holds no model takes its memory while the request waits for its first token. Ollama
+before 0.35 says nothing of that where it is asked by OpenAI's API.
+"""
+
+from dataclasses import replace
+
+from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
+from slowtok.detectors.case.case import Case, Phases
+from slowtok.proxy.history.gpu_memory import held_over_time, last_rise
+from slowtok.proxy.history.keys import gpus_of
+
+
+def with_seen_load(case: Case) -> Phases:
+    """Return the phases with the load that the wait for the first token was; as they are if none.
+
+    What the prompt is expected to take was its prefill, and the rest the load: it began with the
+    request and lasted until its memory was taken at least. The prefill is left open.
+    """
+    phases, sent_s = case.phases, case.timeline.sent_at_s
+    if phases.load_s is not None or phases.queue_s is not None or sent_s is None:
+        return phases
+    if phases.source not in ("stream", "estimate") or case.neighbours.in_flight_at_send:
+        return phases
+    taken_s = _taken_at_s(case)
+    if taken_s is None or taken_s - sent_s < MIN_LOAD_S:
+        return phases
+    load_s = taken_s - sent_s
+    first_s = case.timeline.first_token_at_s if phases.source == "stream" else None
+    if first_s is not None:
+        processed, prefill_tps = case.timeline.tokens.processed, case.envelope.expected_prefill_tps
+        prefill_s = processed / prefill_tps if processed and prefill_tps else first_s - taken_s
+        load_s = max(first_s - sent_s - prefill_s, load_s)
+    return replace(phases, load_s=load_s, prefill_s=None, prefill_tps=None, prefill_from_at_s=None)
+
+
+def _taken_at_s(case: Case) -> float | None:
+    """Return when the engine had taken its memory, where it had little of it at the request."""
+    pids = {p.pid for sample in case.gpu for p in sample.processes or () if p.is_server}
+    first_s = case.timeline.first_token_at_s
+    waiting = [s for s in case.gpu if first_s is None or s.at_s <= first_s]
+    rise = last_rise(held_over_time(waiting, gpus_of(case).keys(), pids))
+    return None if rise is None else rise.done_at_s

@@ -1,0 +1,80 @@
+"""A load that only the GPU's memory shows."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.cases import with_envelope, with_phases, with_timeline, with_tokens
+from fakes.loads import holding, request
+from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.machine import GpuSample
+from slowtok.proxy.observe.seen_load import with_seen_load
+
+TAKING = (
+    holding(0.0, 0.0, 9.0),  # of the process that is not the engine's any more
+    holding(0.2, 0.0),
+    holding(1.0, 3.0),
+    holding(2.0, 6.0),
+    holding(3.0, 9.0),
+    holding(5.0, 9.3),
+)
+
+
+def waiting(samples: Iterable[GpuSample], *, first_token_at_s: float = 4.0, **phases: Any) -> Case:
+    """A request that came at 0 s to an engine without timings, alone."""
+    case = with_timeline(request(0.0, samples), first_token_at_s=first_token_at_s)
+    unsaid: dict[str, Any] = {"source": "stream", "queue_s": None, "load_s": None}
+    return with_phases(case, **{**unsaid, "prefill_s": first_token_at_s, **phases})
+
+
+QUIET = [
+    pytest.param(waiting([holding(0.0, 9.0), holding(3.0, 9.0)]), id="the model was there"),
+    pytest.param(waiting([holding(0.0, 9.0), holding(3.0, 9.4)]), id="buffers for a longer prompt"),
+    pytest.param(waiting([holding(0.0, 0.0), holding(5.0, 9.0)]), id="taken after the first token"),
+    pytest.param(
+        waiting([holding(0.0, 0.0), holding(0.4, 9.0)]), id="so short that nobody feels it"
+    ),
+    pytest.param(waiting(()), id="no samples"),
+    pytest.param(waiting(TAKING, source="engine"), id="the engine told, and of no load"),
+    pytest.param(waiting(TAKING, queue_s=1.0), id="it was seen to wait for others"),
+    pytest.param(
+        replace(
+            waiting(TAKING),
+            neighbours=replace(waiting(TAKING).neighbours, in_flight_at_send=1),
+        ),
+        id="the load may be another request's",
+    ),
+    pytest.param(waiting(TAKING, load_s=0.05), id="a load that was told"),
+]
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_nothing_is_taken_for_a_load(case: Case) -> None:
+    assert with_seen_load(case) is case.phases
+
+
+@pytest.mark.parametrize(
+    ("prefill_tps", "load_s"),
+    [
+        pytest.param(1000.0, 3.5, id="what the prompt does not explain"),
+        pytest.param(100.0, 3.0, id="at least until the memory was taken"),
+        pytest.param(None, 3.0, id="nothing is known of the prompt: the least"),
+    ],
+)
+def test_memory_that_was_taken_during_the_wait_is_a_load(
+    prefill_tps: float | None, load_s: float
+) -> None:
+    case = with_tokens(waiting(TAKING), prompt=500, cached=None)
+    found = with_seen_load(with_envelope(case, expected_prefill_tps=prefill_tps))
+
+    assert found.load_s == pytest.approx(load_s)
+    assert (found.prefill_s, found.prefill_from_at_s) == (None, None)
+
+
+def test_of_a_whole_reply_it_is_known_only_until_when_memory_was_taken() -> None:
+    case = waiting(TAKING, source="estimate", prefill_s=None)
+    found = with_seen_load(with_timeline(case, first_token_at_s=None))
+
+    assert found.load_s == pytest.approx(3.0)
