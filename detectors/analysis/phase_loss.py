@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from slowtok.detectors.analysis.host_window import decode_s
 from slowtok.detectors.analysis.measured_loss import answers, is_fairly_healthy, measured_loss
-from slowtok.detectors.case.case import Baseline, Case, Phase
+from slowtok.detectors.case.case import Baseline, Case, ModelLoad, Phase
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.detectors.case.finding import Finding, PhaseLoss
 from slowtok.detectors.case.memo import once
@@ -288,8 +288,13 @@ def is_telling_prefill(case: Case) -> bool:
     loaded = case.server.slept or (p.load_s or 0.0) >= MIN_LOAD_S
     # however much there is to warm up, a prefill that lasts longer than that is slow by itself
     warms_up = (p.prefill_s or 0.0) < FRESH_LOAD_S
-    fresh = warms_up and any(load.age_s < FRESH_LOAD_S for load in case.history.loads[:1])
+    fresh = warms_up and any(_is_fresh(load) for load in case.history.loads[:1])
     return (p.prefill_s or 0.0) >= MIN_PREFILL_S and not (beside or loaded or fresh)
+
+
+def _is_fresh(load: ModelLoad) -> bool:
+    """Say whether nobody warmed it up yet: a load with a time of its own had a request waiting."""
+    return load.age_s < FRESH_LOAD_S and load.load_s is None
 
 
 def slowdown(case: Case, lost_s: float, phase: Phase) -> float:

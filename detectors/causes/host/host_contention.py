@@ -14,7 +14,7 @@ Not to be confused with:
 - `cpu-quota`: the kernel's throttling counter moves; the machine has idle cores.
 - `batch-shared`: another request of the same server.
 - A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
-- Steal where a GPU decodes: the GPU does not stop for it.
+- Steal beside a GPU that is busy all the while: it does not stop for it.
 - Other processes on idle cores: nobody waits.
 
 Remedy:
@@ -33,6 +33,7 @@ Sources:
 import math
 from dataclasses import replace
 
+from slowtok.detectors.analysis.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.cpu import (
     LEAST_CORES,
     cpu_users,
@@ -41,9 +42,11 @@ from slowtok.detectors.analysis.cpu import (
     stop_them,
     used_by,
 )
+from slowtok.detectors.analysis.gpu_window import settled
 from slowtok.detectors.analysis.host_window import (
     RunQueue,
     computes_on_cpu,
+    gpu_mean,
     mean,
     need_samples,
     run_queue,
@@ -91,6 +94,9 @@ that meet again wait for the others' time slices too. More than two threads were
 
 MIN_STOLEN_RATIO = 0.05
 """Of the time that cores wanted to run; the usual mark for a neighbour that is felt. Heuristic."""
+
+MIN_IDLE_RATIO = 0.15
+"""Of a decode, from where on a GPU waits: healthy ones are 90 to 99 % busy. Heuristic."""
 
 OWN_CORES = (
     "The host of this virtual machine gives its cores to others. If it is of a burstable kind, its "
@@ -195,9 +201,21 @@ def _remedy(case: Case, phase: Phase, queue: RunQueue) -> str:
 
 
 def _queue_in(case: Case, phase: Phase) -> RunQueue:
-    """Return the run queue of a phase; what was stolen counts where CPU threads compute alone."""
+    """Return the run queue of a phase; what was stolen counts where it held the work up.
+
+    That is where a team of CPU threads computes, and where a GPU stood idle for as long.
+    """
     queue = run_queue(case, phase)
-    return queue if computes_on_cpu(case) else replace(queue, stolen_ratio=0.0)
+    if computes_on_cpu(case) or _gpu_idled(case, phase, queue.stolen_ratio):
+        return queue
+    return replace(queue, stolen_ratio=0.0)
+
+
+def _gpu_idled(case: Case, phase: Phase, stolen_ratio: float) -> bool:
+    busy_ratio = gpu_mean(settled(case.gpu_during(phase)), lambda s: s.busy_ratio)
+    if phase != "decode" or busy_ratio is None or not decodes_on_gpu(case):
+        return False
+    return 1 - busy_ratio >= max(stolen_ratio, MIN_IDLE_RATIO)
 
 
 def _cost_of(case: Case, phase: Phase, queue: RunQueue) -> tuple[float, float]:

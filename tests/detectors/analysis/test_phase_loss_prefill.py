@@ -103,6 +103,14 @@ def test_prefill_is_not_slow(quiet: Case) -> None:
             4000 / 1900 - 4000 / 3900,
             id="within the band, but below half of its best",
         ),
+        pytest.param(
+            replace(
+                prefilled(400.0, tokens=3600),
+                history=History(loads=(ModelLoad(age_s=4.0, load_s=2.0),)),
+            ),
+            9.0 * 0.9,
+            id="soon after a load, which another request waited for",
+        ),
     ],
 )
 def test_prefill_is_slow(slow: Case, lost_s: float) -> None:

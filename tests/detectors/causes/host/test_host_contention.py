@@ -15,6 +15,7 @@ from fakes.cases import (
 )
 from fakes.cases import host_contention as firing
 from fakes.cause_tests import fires, found, lacks, missing_fact, quiet
+from fakes.gpu_cases import HEALTHY_MS, gpu_case, with_readings
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import CpuUser
 from slowtok.detectors.causes.host import host_contention
@@ -45,8 +46,8 @@ QUIET = [
         id="a little steal of one core",
     ),
     pytest.param(
-        with_gpu(with_host(healthy(), cpu_steal_cores=0.5, server_cpu_cores=1.0)),
-        id="steal on a machine whose GPU decodes",
+        with_gpu(with_host(healthy(), cpu_steal_cores=0.5, server_cpu_cores=1.0), busy_ratio=0.93),
+        id="steal on a machine whose GPU decodes all the while",
     ),
     pytest.param(
         with_host(
@@ -239,6 +240,21 @@ def test_what_the_hypervisor_takes_is_proof_and_nobody_is_told_to_stop_anything(
     assert "dedicated cores" in finding.remedy
     assert "Stop" not in finding.remedy
     assert "--threads" not in finding.remedy
+
+
+def test_steal_counts_where_the_gpu_stood_idle_for_as_long() -> None:
+    slow = with_host(
+        gpu_case(ms_per_token=2 * HEALTHY_MS),
+        cpu_steal_cores=0.5,
+        cpu_busy_cores=1.1,
+        server_cpu_cores=0.6,
+    )
+    finding = found(host_contention, with_readings(slow, busy_ratio=0.48))
+
+    assert "The hypervisor withheld the CPU" in finding.summary
+    assert 0.3 < finding.lost_s / (slow.phases.decode_s or 0.0) < 0.6
+    assert (finding.confidence, finding.proof_s) == (0.6, 0.0)
+    assert host_contention.detect(with_readings(slow, busy_ratio=0.7)) is None
 
 
 def test_stolen_cores_are_not_used_by_others() -> None:
