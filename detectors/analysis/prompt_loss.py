@@ -12,7 +12,7 @@ from typing import Literal
 
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
 from slowtok.detectors.analysis.prompt_cached import Cached, cached_of
-from slowtok.detectors.case.case import Case, PromptPrefix
+from slowtok.detectors.case.case import Case, ModelLoad, PromptPrefix
 from slowtok.detectors.case.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
@@ -36,6 +36,9 @@ IMAGE_SPREAD = 4.0
 
 FULL_CONTEXT_RATIO = 0.97
 """A prompt that fills so much of its context has been cut to fit it. Heuristic."""
+
+MAX_BEGIN_S = 0.5
+"""A load begins so soon after the request that it is for. Heuristic."""
 
 TAKEN_RATIO = 1.25
 """What others left of a conversation's cache is what they share with it, give or take so much of
@@ -229,8 +232,13 @@ def _is_new(case: Case, prompt: PromptPrefix) -> bool:
     if age_s is None:
         return bool(case.server.slept)
     uptime_s = case.server.uptime_s
-    loaded = bool(loads) and loads[0].age_s < age_s
+    loaded = bool(loads) and loads[0].age_s < age_s and not _was_its_own(loads[0], age_s)
     return loaded or (uptime_s is not None and uptime_s < age_s) or bool(case.server.slept)
+
+
+def _was_its_own(load: ModelLoad, age_s: float) -> bool:
+    """Say whether the earlier prompt itself waited for a load: it began when that prompt came."""
+    return load.load_s is not None and load.age_s + load.load_s >= age_s - MAX_BEGIN_S
 
 
 def _was_unloaded(case: Case) -> bool:

@@ -53,6 +53,10 @@ Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] |
 UNSEEN: Sampled = ((), (), None)
 """For an engine on another machine: what this one did is nothing to it."""
 
+BEFORE_S = 5.0
+"""How long before a request a task that was at work is another's. Longer, the engine may have been
+started anew, and counts its tasks from the first again. Heuristic."""
+
 JUST_BEFORE_S = 1.0
 """How long before a request a look at gauges still tells what it met: they are read once a second
 while requests are there, and when one comes."""
@@ -253,7 +257,7 @@ def _queue_bounds(
         before = [look for look in looks if look.at_s <= first_s and look.waiting is not None]
         return queue_bounds(sent_s, first_s, before)
     end_s = exchange.last_byte_at_s or exchange.ended_at_s or first_s
-    return slots_bounds(sent_s, first_s, engine.slots.window(sent_s, end_s))
+    return slots_bounds(sent_s, first_s, engine.slots.window(sent_s - BEFORE_S, end_s))
 
 
 def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:

@@ -155,23 +155,27 @@ def queue_bounds(sent_s: float, first_s: float, looks: Sequence[Look]) -> Window
 def slots_bounds(sent_s: float, first_s: float, looks: Sequence[BusySlots]) -> Window | None:
     """Return the same for an engine whose slots are seen; None where its own task may be there.
 
-    It waited for certain while every slot answered others. A task that answers before its first
-    token may be its own, of a thought or a call that is held back: that goes on afterwards.
+    It waited for certain while every slot answered others: tasks that were there before it was
+    sent, or that were gone when it was answered itself. Any other may be its own, of a thought or
+    a call that is held back. `looks` are those until its end, with some from before it was sent.
     """
-    later = [look.answering for look in looks if look.at_s > first_s and look.answering]
-    if not later:
-        return None
-    its_own = frozenset[int]().union(*later)
+    theirs, later = frozenset[int](), frozenset[int]()
+    for look in looks:
+        if look.at_s < sent_s:
+            theirs |= look.answering or frozenset()
+        elif look.at_s > first_s:
+            later |= look.answering or frozenset()
     full = [
         look.at_s
         for look in looks
-        if sent_s < look.at_s < first_s and _is_full(look) and not _is_among(its_own, look)
+        if sent_s < look.at_s < first_s and _is_full(look) and _are_others(look, theirs, later)
     ]
     return (full[-1] - sent_s, first_s - sent_s) if full else None
 
 
-def _is_among(tasks: Set[int], look: BusySlots) -> bool:
-    return bool(tasks & (look.answering or frozenset()))
+def _are_others(look: BusySlots, theirs: Set[int], later: Set[int]) -> bool:
+    tasks = look.answering or frozenset()
+    return tasks <= theirs or (bool(later) and not tasks & later)
 
 
 def _is_full(look: BusySlots) -> bool:

@@ -191,6 +191,7 @@ def answered(at_s: float, *tasks: int, slots: int = 1, reading: int | None = Non
         pytest.param(
             [answered(11.0, 1, 2, slots=2), answered(15.0, 3, slots=2)], (1.0, 4.5), id="two slots"
         ),
+        pytest.param([answered(9.0, 1), answered(12.0, 1)], (2.0, 4.5), id="there before it came"),
         pytest.param([answered(12.0, 2), answered(15.0, 2)], None, id="its own hidden thought"),
         pytest.param([answered(12.0, 1)], None, id="not seen afterwards: it may be its own"),
         pytest.param([answered(12.0, 1, slots=2), answered(15.0, 2, slots=2)], None, id="room"),

@@ -84,6 +84,10 @@ QUIET = [
         id="the model was loaded after the earlier prompt",
     ),
     pytest.param(
+        replace(lost_by_engine(), history=History(loads=(ModelLoad(age_s=10.0, load_s=4.0),))),
+        id="and another prompt waited for that load",
+    ),
+    pytest.param(
         with_prompt(lost_by_engine(), others_since=3), id="others took the slots: cache-evicted"
     ),
     pytest.param(
@@ -170,6 +174,12 @@ FIRING = [
         4.0 * 0.9,
         "the engine no longer had them in its cache",
         id="the engine lost a common beginning",
+    ),
+    pytest.param(
+        replace(lost_by_engine(), history=History(loads=(ModelLoad(age_s=30.0, load_s=9.9),))),
+        4.0 * 0.9,
+        "the engine no longer had them in its cache",
+        id="the earlier prompt itself had waited for the load",
     ),
     pytest.param(
         with_tokens(lost_by_engine(), cached=200),
