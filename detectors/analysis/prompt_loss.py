@@ -263,6 +263,8 @@ def _others_took_it(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:
         return room is None or not prompt.only_grew or (others + 1) * loss.total > room
     if prompt.others_common_chars is None or not prompt.chars or loss.cached is None:
         return True
+    if not loss.cached.is_told:  # time tells that next to nothing was left, and not how much
+        return _others_took_all(case, prompt, loss)
     left = prompt.others_common_chars / prompt.chars * loss.total
     return loss.cached.tokens <= TAKEN_RATIO * left + MIN_LOST_TOKENS
 

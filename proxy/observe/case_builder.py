@@ -42,7 +42,7 @@ from slowtok.proxy.observe.seen_load import with_seen_load
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.sampling.protocol import ProcessFacts
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.phases import estimate, split, with_queue
+from slowtok.proxy.stream.phases import estimate, split, with_queue, without_prefill
 
 MIN_SAMPLE_WINDOW_S = 1.0
 """A request may be shorter than the period of idle samples."""
@@ -114,6 +114,10 @@ class CaseBuilder:
             counted=_counted(activity) if activity else None,
         )
         looks = [] if engine is None else _looks(exchange, engine, phases)
+        bounds = None if engine is None else _queue_bounds(exchange, engine, phases, looks)
+        if engine is not None and bounds is not None:
+            phases = without_prefill(phases)
+            looks = _looks(exchange, engine, phases)
         neighbours = count_neighbours(at_send, phases, met)
         if met or looks:
             neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
@@ -138,8 +142,7 @@ class CaseBuilder:
             history=NO_HISTORY,
         )
         case = replace(case, phases=with_seen_load(case))
-        bounds = None if engine is None else _queue_bounds(exchange, engine, case.phases, looks)
-        return self._with_past(case, choices, bounds)
+        return self._with_past(case, choices, bounds if case.phases.load_s is None else None)
 
     def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
         """Return the case with what went before, and what is expected by it."""
@@ -248,7 +251,7 @@ def _queue_bounds(
     exchange: Exchange, engine: Engine, phases: Phases, looks: Sequence[Look]
 ) -> tuple[float, float] | None:
     """Return the least and the most that the request waited, where only gauges or slots tell."""
-    if phases.queue_s is not None or phases.load_s is not None or phases.source != "stream":
+    if phases.queue_s is not None or phases.source != "stream":
         return None
     sent_s, first_s = exchange.sent_at_s, phases.decode_from_at_s
     if sent_s is None or first_s is None:

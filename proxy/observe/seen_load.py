@@ -10,6 +10,7 @@ from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
 from slowtok.detectors.case.case import Case, Phases
 from slowtok.proxy.history.gpu_memory import held_over_time, last_rise
 from slowtok.proxy.history.keys import gpus_of
+from slowtok.proxy.stream.phases import without_prefill
 
 
 def with_seen_load(case: Case) -> Phases:
@@ -32,7 +33,7 @@ def with_seen_load(case: Case) -> Phases:
         processed, prefill_tps = case.timeline.tokens.processed, case.envelope.expected_prefill_tps
         prefill_s = processed / prefill_tps if processed and prefill_tps else first_s - taken_s
         load_s = max(first_s - sent_s - prefill_s, load_s)
-    return replace(phases, load_s=load_s, prefill_s=None, prefill_tps=None, prefill_from_at_s=None)
+    return replace(without_prefill(phases), load_s=load_s)
 
 
 def _taken_at_s(case: Case) -> float | None:

@@ -110,14 +110,12 @@ def with_queue(
     queue_s = least_s
     if prefill_tps and processed is not None:
         queue_s = min(max(ttft_s - processed / prefill_tps, least_s), most_s)
-    return replace(
-        phases,
-        queue_s=queue_s,
-        queue_estimated=True,
-        prefill_s=None,
-        prefill_tps=None,
-        prefill_from_at_s=None,
-    )
+    return replace(without_prefill(phases), queue_s=queue_s, queue_estimated=True)
+
+
+def without_prefill(phases: Phases) -> Phases:
+    """Return the phases with the prefill left open: part of that time was something else."""
+    return replace(phases, prefill_s=None, prefill_tps=None, prefill_from_at_s=None)
 
 
 def _word(

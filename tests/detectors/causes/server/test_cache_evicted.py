@@ -1,12 +1,24 @@
 import pytest
 
-from fakes.cases import with_phases, with_server, with_tokens
+from fakes.cases import with_envelope, with_phases, with_server, with_tokens
 from fakes.cause_tests import fires, quiet
 from fakes.prompt_cases import cache_evicted as firing
 from fakes.prompt_cases import grown, with_state
+from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.server import cache_evicted
 
 PUT_AWAY = with_phases(with_server(grown(cached=0), kind="ollama"), load_s=2.0)
+
+
+def by_time(*, others_since: int, slots: int) -> Case:
+    """An Ollama that tells nothing of its cache, and took nearly as long as for all of it."""
+    untold = with_tokens(
+        grown(cached=0, others_since=others_since, others_common_chars=0), cached=None
+    )
+    took_s, tokens = untold.phases.prefill_s or 0.0, untold.timeline.tokens.prompt or 0
+    held = with_envelope(untold, prefill=None, expected_prefill_tps=0.95 * tokens / took_s)
+    return with_server(held, kind="ollama", slots=slots)
+
 
 QUIET = [
     pytest.param(grown(cached=2500, others_since=3), id="others came, to slots of their own"),
@@ -29,6 +41,7 @@ QUIET = [
         id="Ollama was started since",
     ),
     pytest.param(with_tokens(firing(), cached=None), id="not told"),
+    pytest.param(by_time(others_since=1, slots=4), id="not told, and there was a slot for each"),
 ]
 FIRING = [
     pytest.param(firing(), "3 prompts of others", "--parallel 4", id="more than slots"),
@@ -49,6 +62,12 @@ FIRING = [
         "1 prompt of another conversation came in between and took their place in its one slot",
         "OLLAMA_NUM_PARALLEL=2",
         id="Ollama's only slot",
+    ),
+    pytest.param(
+        by_time(others_since=1, slots=1),
+        "1 prompt of another conversation came in between",
+        "OLLAMA_NUM_PARALLEL=2",
+        id="Ollama's only slot, by the time that the prompt took",
     ),
     pytest.param(PUT_AWAY, "had put the model away", "OLLAMA_KEEP_ALIVE", id="keep_alive"),
     pytest.param(
