@@ -122,7 +122,8 @@ class CaseBuilder:
         if met or looks:
             neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
         tasks = partial(_tasks, exchange, engine)
-        if abandoned := self._abandoned.of(exchange, phases, met, looks, tasks):
+        begun = _begun_after(phases, exchange, bounds)
+        if abandoned := self._abandoned.of(exchange, begun, met, looks, tasks):
             neighbours = replace(neighbours, abandoned=abandoned)
         case = Case(
             timeline=timeline,
@@ -261,6 +262,13 @@ def _queue_bounds(
         return queue_bounds(sent_s, first_s, before)
     end_s = exchange.last_byte_at_s or exchange.ended_at_s or first_s
     return slots_bounds(sent_s, first_s, engine.slots.window(sent_s - BEFORE_S, end_s))
+
+
+def _begun_after(phases: Phases, exchange: Exchange, bounds: tuple[float, float] | None) -> Phases:
+    """Return the phases with the least wait, where it is known, as when the prompt was begun."""
+    if bounds is None or exchange.sent_at_s is None:
+        return phases
+    return replace(phases, prefill_from_at_s=exchange.sent_at_s + bounds[0])
 
 
 def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineActivity | None:
