@@ -7,6 +7,7 @@ before 0.35 says nothing of that where it is asked by OpenAI's API.
 from dataclasses import replace
 
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
+from slowtok.detectors.analysis.vram import MODEL_BYTES
 from slowtok.detectors.case.case import Case, Phases
 from slowtok.proxy.history.gpu_memory import held_over_time, last_rise
 from slowtok.proxy.history.keys import gpus_of
@@ -37,9 +38,14 @@ def with_seen_load(case: Case) -> Phases:
 
 
 def _taken_at_s(case: Case) -> float | None:
-    """Return when the engine had taken its memory, where it had little of it at the request."""
+    """Return when the engine had taken its memory, where it held no model before.
+
+    Some engines take memory for a long prompt as they read it: they hold their model all the while.
+    """
     pids = {p.pid for sample in case.gpu for p in sample.processes or () if p.is_server}
     first_s = case.timeline.first_token_at_s
     waiting = [s for s in case.gpu if first_s is None or s.at_s <= first_s]
     rise = last_rise(held_over_time(waiting, gpus_of(case).keys(), pids))
-    return None if rise is None else rise.done_at_s
+    if rise is None or (rise.before.server_bytes or 0) >= MODEL_BYTES:
+        return None
+    return rise.done_at_s

@@ -32,6 +32,10 @@ def waiting(samples: Iterable[GpuSample], *, first_token_at_s: float = 4.0, **ph
 QUIET = [
     pytest.param(waiting([holding(0.0, 9.0), holding(3.0, 9.0)]), id="the model was there"),
     pytest.param(waiting([holding(0.0, 9.0), holding(3.0, 9.4)]), id="buffers for a longer prompt"),
+    pytest.param(
+        waiting([holding(0.0, 1.0), holding(1.0, 1.8), holding(3.0, 4.0)]),
+        id="a cache that grows with a long prompt",
+    ),
     pytest.param(waiting([holding(0.0, 0.0), holding(5.0, 9.0)]), id="taken after the first token"),
     pytest.param(
         waiting([holding(0.0, 0.0), holding(0.4, 9.0)]), id="so short that nobody feels it"
