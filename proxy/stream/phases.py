@@ -48,7 +48,7 @@ def split(
         load_s=load_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
-        delivery_s=_difference(timeline.delivered_at_s, timeline.last_byte_at_s),
+        delivery_s=_difference(_taken_until_s(timeline), timeline.last_byte_at_s),
         ttft_s=_difference(timeline.first_token_at_s, timeline.accepted_at_s),
         total_s=_latest_at_s(timeline) - timeline.accepted_at_s,
         decode_stream_s=_stream_decode(timeline) if timeline.stream else None,
@@ -211,6 +211,11 @@ def _answered_at_s(timeline: Timeline) -> float | None:
     if timeline.last_byte_at_s is not None:
         return timeline.last_byte_at_s
     return timeline.last_token_at_s
+
+
+def _taken_until_s(timeline: Timeline) -> float | None:
+    """When the client had the answer, or left while the rest of it waited to be taken."""
+    return timeline.ended_at_s if timeline.delivered_at_s is None else timeline.delivered_at_s
 
 
 def _latest_at_s(timeline: Timeline) -> float:

@@ -220,6 +220,21 @@ def test_a_wait_for_a_model_that_slept_is_a_load() -> None:
     assert known.load_s == 0.2
 
 
+@pytest.mark.parametrize(
+    ("last_byte_at_s", "delivery_s"),
+    [
+        pytest.param(7.0, 50.0, id="it left while the rest waited for it"),
+        pytest.param(None, None, id="it left before the engine was done"),
+    ],
+)
+def test_a_client_that_left_read_until_then(
+    last_byte_at_s: float | None, delivery_s: float | None
+) -> None:
+    times = {"last_byte_at_s": last_byte_at_s, "delivered_at_s": None, "ended_at_s": 57.0}
+
+    assert split(stream(engine=BUSY, **times)).delivery_s == delivery_s
+
+
 def test_the_rest() -> None:
     phases = split(stream(engine=BUSY), early_head=True)
 
