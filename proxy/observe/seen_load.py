@@ -38,14 +38,16 @@ def with_seen_load(case: Case) -> Phases:
 
 
 def _taken_at_s(case: Case) -> float | None:
-    """Return when the engine had taken its memory, where it held no model before.
+    """Return when the engine had taken its memory, where its processes held no model at first.
 
     Some engines take memory for a long prompt as they read it: they hold their model all the while.
     """
     pids = {p.pid for sample in case.gpu for p in sample.processes or () if p.is_server}
     first_s = case.timeline.first_token_at_s
     waiting = [s for s in case.gpu if first_s is None or s.at_s <= first_s]
-    rise = last_rise(held_over_time(waiting, gpus_of(case).keys(), pids))
-    if rise is None or (rise.before.server_bytes or 0) >= MODEL_BYTES:
+    held = held_over_time(waiting, gpus_of(case).keys(), pids)
+    rise = last_rise(held)
+    if rise is None:
         return None
-    return rise.done_at_s
+    at_first = sum(held[0].by_pid.get(pid, 0) for pid in held[-1].by_pid)
+    return rise.done_at_s if at_first < MODEL_BYTES else None

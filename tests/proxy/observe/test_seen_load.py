@@ -77,6 +77,14 @@ def test_memory_that_was_taken_during_the_wait_is_a_load(
     assert (found.prefill_s, found.prefill_from_at_s) == (None, None)
 
 
+def test_an_engine_that_starts_anew_for_the_load_is_another_process() -> None:
+    anew = [holding(0.0, 9.0, pid=7), *(holding(s, 2.0 * s) for s in (1.0, 2.0, 3.0))]
+
+    found = with_seen_load(with_envelope(waiting(anew), expected_prefill_tps=None))
+
+    assert found.load_s == pytest.approx(3.0)
+
+
 def test_of_a_whole_reply_it_is_known_only_until_when_memory_was_taken() -> None:
     case = waiting(TAKING, source="estimate", prefill_s=None)
     found = with_seen_load(with_timeline(case, first_token_at_s=None))
