@@ -1,5 +1,6 @@
 """Options that several commands share, and the way from them to settings."""
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,9 +49,23 @@ def _causes() -> list[tuple[str, str]]:
     return [(cause, detector.TITLE) for cause, detector in BY_CAUSE.items()]
 
 
+def _known_cause(name: str | None) -> str | None:
+    """Return the cause that was named, or end with exit code 2 where there is none such."""
+    if name is None or name in (known := [cause for cause, _ in _causes()]):
+        return name
+    alike = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {alike[0]}?" if alike else "docs/causes.md lists them all"
+    raise _usage_error(f"--cause {name}: no cause has this name; {hint}")
+
+
 Cause = Annotated[
     str | None,
-    typer.Option(metavar="CAUSE", help="Only requests slowed by this.", autocompletion=_causes),
+    typer.Option(
+        metavar="CAUSE",
+        help="Only requests slowed by this cause.",
+        autocompletion=_causes,
+        callback=_known_cause,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
 

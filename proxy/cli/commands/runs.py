@@ -16,6 +16,7 @@ from slowtok.proxy.runs.ledger import NEWEST, Ledger, run_records
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 FILE_COLUMNS = 140
+NO_RUN_YET = "no run yet: a run is two requests that belong together, or one with a name"
 
 
 def run_runs(settings: Settings) -> int:
@@ -36,8 +37,8 @@ def run_run(settings: Settings, wanted: str) -> int:
     except NoLog as reason:
         return complain(str(reason), NOWHERE)
     if run is None:
-        what = "no run yet" if wanted == NEWEST else f"no run with id or name {wanted}"
-        return complain(f"{what}; `slowtok runs` lists them", FAILED)
+        none_such = f"no run with id or name {wanted}; `slowtok runs` lists the runs"
+        return complain(NO_RUN_YET if wanted == NEWEST else none_such, FAILED)
     return _put(settings, run, run_page)
 
 

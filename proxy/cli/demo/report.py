@@ -20,7 +20,9 @@ from slowtok.proxy.cli.render.units import seconds
 
 MIN_CAUSES = 2
 CONTENTION = "host-contention"
-NOT_CONVINCING = "Too little came out as provoked; on an otherwise idle machine it should."
+NOT_CONVINCING = (
+    "Too few requests came out as intended: try again when other programs leave the CPU idle."
+)
 
 REFRESH_PER_S = 5  # a spinner that turns faster takes CPU time from the engine
 
@@ -106,7 +108,9 @@ def ending(outcomes: Sequence[Outcome]) -> RenderableType:
     parts: list[RenderableType] = [Text(), table(outcomes), Text()]
     parts.extend(Text(f"Not as expected: {line}", "yellow") for line in surprises(outcomes))
     if any(o.word == CONTENTION for o in outcomes if not o.as_expected):
-        parts.append(Text("Something else kept the cores busy meanwhile, which slowtok saw.\n"))
+        parts.append(
+            Text("Other programs kept the cores busy meanwhile, and slowtok noticed it.\n")
+        )
     found = worst(outcomes)
     if found is not None:
         parts += [Text(f"The slowest in full: {found.shot.label}\n", "bold")]
@@ -122,14 +126,14 @@ def next_steps(url: str | None, explain: str | None, option: str = "") -> Text:
     """
     lines = []
     if url is not None:
-        lines.append(f"Still up: point a client at {url}/v1; Ctrl-C ends it.")
-        lines.append(f"Its page: {url}/slowtok/")
+        lines.append(f"Still running: point a client at {url}/v1; Ctrl-C ends it.")
+        lines.append(f"Its live page: {url}/slowtok/")
         lines.append(f"From another terminal: slowtok top{option}")
-        lines.append("and in its place tail, report, status or doctor.")
+        lines.append("or, in the same way, tail, report, status or doctor.")
     if explain is not None:
         lines.append(f"One request in full: {explain}")
     if url is None:
-        lines.append("Keep this one up to try your own client: slowtok demo --serve")
+        lines.append("To keep it running and try your own client: slowtok demo --serve")
     lines.append("With your own engine: slowtok")
     lines.append("It finds llama-server, Ollama and vLLM on their usual ports and listens on")
     lines.append("http://127.0.0.1:4141/v1: point your client's base URL there.")

@@ -101,7 +101,7 @@ class ShotPace:
 
 
 WARM_UPS, WARM_UP_RULES = 2, 12
-WARM_UPS_SAID = f"  {WARM_UPS} requests to warm up, which page and log have, too"
+WARM_UPS_SAID = f"  {WARM_UPS} requests to warm up; the page and the log show them, too"
 
 
 def warm_up(number: int) -> Shot:

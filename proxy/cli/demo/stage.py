@@ -70,7 +70,9 @@ async def set_stage(
     if not port.isdigit() or not is_free(host.strip("[]"), int(port)):
         holder = holder_of(int(port)) if port.isdigit() else None
         by = f"{holder} is there" if holder else "is something else there?"
-        raise DemoError(f"listen = {listen!r} cannot be used: {by}")
+        raise DemoError(
+            f"listen = {listen!r} cannot be used: {by}; --listen HOST:PORT takes another port"
+        )
     began_at_s = time.monotonic()
     async with AsyncExitStack() as stack:
         with show.waiting("starting llama-server"):
@@ -95,7 +97,7 @@ async def set_stage(
             client = Client(session, f"http://{listen}", show.model_name)
             await _until_healthy(client, proxy, log)
         show.say(f"slowtok serve --upstream {engine_url} at http://{listen}")
-        show.say(f"its page, as it goes on: http://{listen}/slowtok/")
+        show.say(f"the live page: http://{listen}/slowtok/")
         with show.waiting("slowtok measures the RAM's bandwidth (once, when the cores are idle)"):
             status = await _until_ready(client)
         show.say(_readiness(status))
@@ -143,7 +145,7 @@ def _readiness(status: dict[str, Any]) -> str:
     bandwidth = _bandwidth(status)
     if bandwidth is None:
         return "RAM bandwidth not known: the cores are never idle, so there is no expectation"
-    return f"RAM bandwidth {bandwidth / 1e9:.0f} GB/s: what to expect follows from it"
+    return f"RAM bandwidth {bandwidth / 1e9:.0f} GB/s: the expected rates follow from it"
 
 
 def pick_listen(*, usual: bool) -> str:

@@ -308,6 +308,8 @@ def engine_facts(engine: Facts) -> dict[str, Any]:
     """Return what is worth a word of an engine's settings."""
     idle = OF_GPUS if engine.get("gpu_layers") == 0 else ()
     kept = {name: value for name, value in worth_saying(engine).items() if name not in idle}
+    if "uptime_s" in kept:
+        kept.pop("started_unix_s", None)  # the same in other words
     k, v = kept.pop("kv_type_k", None), kept.pop("kv_type_v", None)
     if types := dict.fromkeys(str(each) for each in (k, v) if each):
         kept["kv_cache_type"] = "/".join(types)
@@ -387,7 +389,7 @@ def learned_words(row: Facts) -> str:
     if row.get("of_expected_ratio") is not None:
         parts.append(f"{_percent(row['of_expected_ratio'])} of what was expected")
     if row.get("seen_median_tps") is not None and row.get("seen") != row.get("count"):
-        parts.append(f"all of them at {number(row['seen_median_tps'])}")
+        parts.append(f"all of them at {number(row['seen_median_tps'])} tokens/s")
     if row.get("drift_ratio") is not None:
         parts.append(f"the newest day is at {_percent(row['drift_ratio'])} of the weeks before")
     return ", ".join(parts)

@@ -7,7 +7,7 @@ from typing import Any
 
 from slowtok.proxy.cli.render.console import plain
 from slowtok.proxy.cli.render.units import clock, counted, duration, percent
-from slowtok.proxy.cli.report.text import trend_lines, unread
+from slowtok.proxy.cli.report.text import NO_REQUEST, chosen, trend_lines, unread
 
 Report = Mapping[str, Any]
 Cell = str | int | float | None
@@ -80,8 +80,10 @@ def page(report: Report) -> str:
 
 
 def _parts(report: Report) -> Iterator[str]:
+    if only := chosen(report):
+        yield f"<p>{escape(only)}</p>"
     if not report["requests"]:
-        yield "<p>No request in this time.</p>"
+        yield f"<p>{NO_REQUEST}</p>"
         yield _notes(report)
         return
     yield _first(report)

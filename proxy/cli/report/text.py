@@ -15,12 +15,13 @@ from slowtok.proxy.cli.render.units import clock, counted, duration, percent
 Report = Mapping[str, Any]
 MAX_NAME_CHARS = 28
 BAR_CHARS = 12
+NO_REQUEST = "No request in this time."
 
 
 def page(report: Report) -> RenderableType:
     """Return the whole report, what to do first at its end, where the eye stays."""
     if not report["requests"]:
-        return Group(_head(report), Text("No request in this time.", "yellow"), *_notes(report))
+        return Group(_head(report), Text(NO_REQUEST, "yellow"), *_notes(report))
     parts: list[RenderableType] = [_head(report), _numbers(report)]
     for title, table in (
         ("Time lost, by cause", _causes(report)),
@@ -65,8 +66,16 @@ def _judged(report: Report) -> int:
     return int(report["verdicts"]["slow"] + report["verdicts"]["normal"])
 
 
+def chosen(report: Report) -> str:
+    """Return which requests were asked for, as a sentence; empty for all of them."""
+    asked = (report.get("only") or {}).items()
+    said = ", ".join(f"{name} {plain(value)}" for name, value in asked if value)
+    return f"Only requests with {said}." if said else ""
+
+
 def _head(report: Report) -> Text:
-    return Text(f"slowtok report, {clock(report['since'])} to {clock(report['until'])}", "bold")
+    head = Text(f"slowtok report, {clock(report['since'])} to {clock(report['until'])}", "bold")
+    return head.append(f"\n{only}", "not bold") if (only := chosen(report)) else head
 
 
 def _numbers(report: Report) -> Text:

@@ -39,6 +39,16 @@ def test_json(log: Path, options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "html"])
+def test_what_was_asked_for_is_said(log: Path, form: str) -> None:
+    said = run(
+        "report", "--log", str(log), "--format", form, "--model", "none", "--cause", "queued"
+    )
+
+    assert "Only requests with model none, cause queued." in said.stdout
+    assert "No request in this time." in said.stdout
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
 def test_a_file_is_its_owners_own(log: Path, tmp_path: Path, form: str) -> None:
     output = tmp_path / "report.out"
     said = run("report", "--log", str(log), "--format", form, "--output", str(output))

@@ -43,7 +43,16 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     done = run("run", "nothing", "--log", str(two_runs(tmp_path)), "--listen", NOBODY)
 
     assert done.returncode == 1
-    assert done.stderr == "slowtok: no run with id or name nothing; `slowtok runs` lists them\n"
+    assert done.stderr == "slowtok: no run with id or name nothing; `slowtok runs` lists the runs\n"
+
+
+def test_no_run_yet(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"")
+    done = run("run", "--log", str(log), "--listen", NOBODY)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("slowtok: no run yet: a run is two requests that belong together")
 
 
 def test_no_log(tmp_path: Path) -> None:

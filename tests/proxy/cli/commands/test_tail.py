@@ -291,6 +291,20 @@ def test_command_says_what_is_wrong_in_one_line() -> None:
     )
 
 
+@pytest.mark.parametrize("command", [("tail", "--no-follow"), ("report",)])
+@pytest.mark.parametrize(
+    ("cause", "hint"),
+    [("host-contenton", "did you mean host-contention?"), ("x", "docs/causes.md lists them all")],
+)
+def test_cause_that_does_not_exist_is_refused(
+    command: tuple[str, ...], cause: str, hint: str
+) -> None:
+    ended = run(*command, "--cause", cause)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"slowtok: --cause {cause}: no cause has this name; {hint}\n"
+
+
 def test_says_where_there_is_nothing(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(log, EVENT)
 

@@ -128,7 +128,7 @@ def test_everything_fits_into_80_columns_without_control_codes() -> None:
 def test_somebody_elses_load_is_named() -> None:
     disturbed = outcome(HEALTHY, "slow", "host-contention")
 
-    assert "Something else kept the cores busy" in printed(report.ending((*GOOD, disturbed)))
+    assert "Other programs kept the cores busy" in printed(report.ending((*GOOD, disturbed)))
     assert "Something else" not in printed(report.ending(GOOD))
 
 

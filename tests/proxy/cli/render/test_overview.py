@@ -53,6 +53,13 @@ def shown(status: Any, width: int = 200) -> list[str]:
     return [text.rstrip() for text in captured.get().splitlines()]
 
 
+def test_start_of_an_engine_is_shown_once() -> None:
+    engine = {"url": "http://a", "uptime_s": 59.0, "started_unix_s": 1.8e9}
+
+    assert "uptime 59 s" in "\n".join(shown({"engines": [engine]}))
+    assert "started" not in "\n".join(shown({"engines": [engine]}))
+
+
 def test_everything_that_is_known() -> None:
     assert shown(STATUS) == [
         "slowtok      0.1.0 at 127.0.0.1:4141, 1,200 requests, 1 in flight",
