@@ -21,9 +21,9 @@ OF_GPU: tuple[tuple[str, str, str, float], ...] = (  # name, meaning, field, fac
     ("sm_clock_hertz", "Clock of the multiprocessors.", "sm_clock_mhz", _MHZ),
     ("memory_clock_hertz", "Clock of the memory.", "memory_clock_mhz", _MHZ),
     ("temperature_celsius", "Temperature of the GPU.", "temperature_c", 1),
-    ("memory_temperature_celsius", "Temperature of its memory.", "memory_temperature_c", 1),
-    ("memory_free_bytes", "Memory that is free.", "free_bytes", 1),
-    ("memory_total_bytes", "Memory that there is.", "total_bytes", 1),
+    ("memory_temperature_celsius", "Temperature of the GPU's memory.", "memory_temperature_c", 1),
+    ("memory_free_bytes", "Free memory of the GPU.", "free_bytes", 1),
+    ("memory_total_bytes", "All memory of the GPU.", "total_bytes", 1),
     ("pcie_receive_bytes_per_second", "PCIe traffic into the GPU.", "pcie_rx_bytes_per_s", 1),
     ("pcie_transmit_bytes_per_second", "PCIe traffic out of the GPU.", "pcie_tx_bytes_per_s", 1),
 )
@@ -38,32 +38,48 @@ def gauges(now: Now) -> Iterator[Metric]:
 
 
 def _proxy(now: Now) -> Iterator[Metric]:
-    info = GaugeMetricFamily("slowtok_build_info", "Which slowtok this is.", labels=("version",))
+    info = GaugeMetricFamily(
+        "slowtok_build_info", "Version of slowtok; always 1.", labels=("version",)
+    )
     info.add_metric((now.version or "unknown",), 1)
     yield info
     yield _gauge("requests_in_flight", "Requests on their way now.", now.in_flight)
-    up = GaugeMetricFamily("slowtok_engine_up", "Whether it answers.", labels=("engine", "kind"))
+    up = GaugeMetricFamily(
+        "slowtok_engine_up", "Whether the engine answers.", labels=("engine", "kind")
+    )
     for engine in now.engines:
         up.add_metric((engine.name, engine.kind), float(engine.up))
     yield up
-    for of, said in (("p50", "median"), ("max", "the most")):
+    for of, said in (("p50", "median"), ("max", "maximum")):
         lag_ms = now.loop_lag_ms.get(f"{of}_ms")
         text = f"How late the event loop woke in the last minute, {said}."
         yield _gauge(f"event_loop_lag_{of}_seconds", text, lag_ms and lag_ms / 1000)
     yield _counter("diagnoses", "Requests that were diagnosed.", now.diagnoses)
     yield _counter("diagnosis_seconds", "Time spent on diagnosing.", now.diagnosis_s_total)
     yield _gauge("sampling_up", "Whether the sampling process runs.", float(now.sampling_up))
-    yield _gauge("sampling_cpu_ratio", "Its share of one core.", now.sampling_cpu_ratio)
-    yield _gauge("event_listeners", "Who listens to /slowtok/events.", now.listeners)
+    yield _gauge(
+        "sampling_cpu_ratio",
+        "Share of one core that the sampling process uses.",
+        now.sampling_cpu_ratio,
+    )
+    yield _gauge("event_listeners", "Clients that listen to /slowtok/events.", now.listeners)
 
 
 def _failures(now: Now) -> Iterator[Metric]:
-    yield _counter("sampling_restarts", "Starts of the process anew.", now.sampling_restarts)
-    yield _counter("log_lines_lost", "Lines that could not be written.", now.lines_lost)
-    yield _counter("connections_refused", "Clients beyond the limit.", now.connections_refused)
+    yield _counter("sampling_restarts", "Restarts of the sampling process.", now.sampling_restarts)
+    yield _counter(
+        "log_lines_lost",
+        "Lines of log, case files and traces that could not be written or sent.",
+        now.lines_lost,
+    )
+    yield _counter(
+        "connections_refused",
+        "Clients refused because max_connections was reached.",
+        now.connections_refused,
+    )
     yield _counter("events_lost", "Events that slow listeners lost.", now.events_lost)
     failures = CounterMetricFamily(
-        "slowtok_failures", "What broke in observing; no request was harmed.", labels=("place",)
+        "slowtok_failures", "Failures while observing; no request was harmed.", labels=("place",)
     )
     for place, count in sorted(now.failures.items()):
         failures.add_metric((place,), count)
@@ -78,7 +94,7 @@ def _gpus(now: Now) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric((str(gpu.sample.index), gpu.name or ""), value * factor)
         yield family
-    yield _growing(now, "energy_joules", "Energy used.", lambda s: s.energy_j)
+    yield _growing(now, "energy_joules", "Energy that the GPU used.", lambda s: s.energy_j)
     yield _growing(now, "critical_errors", "Critical errors of the driver (Xid).", lambda s: s.xids)
     throttled = CounterMetricFamily(
         "slowtok_gpu_throttled_seconds",
@@ -99,8 +115,8 @@ def _host(now: Now) -> Iterator[Metric]:
     busy = host.cpu_busy_cores if host else None
     server = host.server_cpu_cores if host else None
     free = host.available_bytes if host else None
-    yield _gauge("host_cpu_busy_cores", "Cores that were busy.", busy)
-    yield _gauge("engine_cpu_cores", "Cores that the first engine here used.", server)
+    yield _gauge("host_cpu_busy_cores", "Cores of the machine that are busy.", busy)
+    yield _gauge("engine_cpu_cores", "Cores that the first engine of this machine uses.", server)
     yield _gauge("host_memory_available_bytes", "RAM that is available.", free)
 
 

@@ -41,19 +41,19 @@ _TOKENS = (
     ("slowtok_cached_tokens", "Prompt tokens taken from the cache."),
     ("slowtok_completion_tokens", "Generated tokens."),
     ("slowtok_drafted_tokens", "Tokens drafted by speculation."),
-    ("slowtok_accepted_tokens", "Drafted tokens that were taken."),
+    ("slowtok_accepted_tokens", "Drafted tokens that were accepted."),
 )
 _COUNTED = attrgetter("prompt", "cached", "completion", "drafted", "accepted")  # in that order
 _MEASURES = (
-    ("slowtok_request_seconds", "From first byte to last.", REQUEST_S),
+    ("slowtok_request_seconds", "Time of a request, from its first byte to its last.", REQUEST_S),
     (
         "slowtok_time_to_first_token_seconds",
-        "From the request to its first token.",
+        "Time from the request to its first token, of streams.",
         FIRST_TOKEN_S,
     ),
-    ("slowtok_queue_seconds", "Waiting in the engine.", WAIT_S),
-    ("slowtok_load_seconds", "Loading the model.", WAIT_S),
-    ("slowtok_prefill_seconds", "Reading the prompt.", FIRST_TOKEN_S),
+    ("slowtok_queue_seconds", "Time that a request waited in the engine.", WAIT_S),
+    ("slowtok_load_seconds", "Time that the engine took to load the model.", WAIT_S),
+    ("slowtok_prefill_seconds", "Time that the engine took to compute the prompt.", FIRST_TOKEN_S),
     (
         "slowtok_time_per_output_token_seconds",
         "Decode time of one token after the first.",
@@ -61,8 +61,12 @@ _MEASURES = (
     ),
     ("slowtok_decode_tokens_per_second", "Decode rate of a request.", DECODE_TPS),
     ("slowtok_prefill_tokens_per_second", "Prompt tokens computed per second.", PREFILL_TPS),
-    ("slowtok_decode_of_expected_ratio", "Decode rate by the rate to expect here.", OF_EXPECTED),
-    ("slowtok_proxy_seconds", "Held by slowtok itself.", PROXY_S),
+    (
+        "slowtok_decode_of_expected_ratio",
+        "Decode rate divided by the rate to expect here.",
+        OF_EXPECTED,
+    ),
+    ("slowtok_proxy_seconds", "Time that slowtok itself held a request.", PROXY_S),
 )
 _EOF = b"# EOF\n"  # ends OpenMetrics
 
@@ -100,7 +104,7 @@ class Metrics:
             "slowtok_endings", "Finished generations by how they ended.", (*_OF, "ended")
         )
         self._passed = self._counter(
-            "slowtok_passed_through", "Relayed requests that ask for no generation.", ("kind",)
+            "slowtok_passed_through", "Relayed requests that generate nothing.", ("kind",)
         )
         self._lost = self._counter(
             "slowtok_lost_seconds",
