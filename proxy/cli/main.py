@@ -66,7 +66,7 @@ app = typer.Typer(
 def main_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Say why a request to a local language model was slow."""
+    """Find out why a request to a local language model was slow."""
     if version:
         from importlib.metadata import version as version_of  # noqa: PLC0415 - only needed here
 
@@ -86,7 +86,7 @@ def serve(
     api_key: ApiKey = None,
     allow_no_key: NoKey = False,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes that relay [1].")
+        int | None, typer.Option(metavar="N", help="How many processes relay [1].")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -114,15 +114,15 @@ def serve(
 @app.command()
 def demo(
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Any GGUF file instead of the small model.")
+        Path | None, typer.Option(metavar="FILE", help="Your GGUF file, not the small model.")
     ] = None,
-    stay: Annotated[bool, typer.Option("--serve", help="Keep engine and proxy up.")] = False,
+    stay: Annotated[bool, typer.Option("--serve", help="Keep engine and proxy running.")] = False,
     listen: Listen = None,
     state_dir: StateDir = None,
     ram_bandwidth: RamBandwidth = None,
     json: Json = False,
 ) -> None:
-    """Show it all: a real engine, a real model, real slowdowns, each one diagnosed."""
+    """Show a real engine with a small model, real slowdowns, and the diagnosis of each one."""
     from slowtok.proxy.cli.demo.scenario import run_demo  # noqa: PLC0415 - as above
 
     if ram_bandwidth is not None:
@@ -155,10 +155,11 @@ def tail(
     state_dir: StateDir = None,
     config: Config = None,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N.")
+        int,
+        typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N requests."),
     ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more.")
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new requests.")
     ] = True,
     slow: Annotated[
         bool, typer.Option("--slow", help="Only slow requests, and failed ones.")
@@ -168,7 +169,7 @@ def tail(
     cause: Cause = None,
     json: Json = False,
 ) -> None:
-    """Follow the log: one readable line a request."""
+    """Follow the log: one readable line per request."""
     from slowtok.proxy.cli.commands.tail import run_tail  # noqa: PLC0415 - as above
     from slowtok.proxy.cli.report.choice import Choice  # noqa: PLC0415 - as above
 
@@ -180,7 +181,8 @@ def tail(
 @app.command()
 def explain(
     request_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A request's slowtok-id; the newest one.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="A request's slowtok-id; default: the newest."),
     ] = None,
     listen: Listen = None,
     log: LogFile = None,
@@ -213,7 +215,7 @@ def runs(
 @app.command()
 def run(
     run_id: Annotated[
-        str, typer.Argument(metavar="[ID|last]", help="A run's id, a part of it, or its name.")
+        str, typer.Argument(metavar="[ID|last]", help="A run's ID, a part of it, or its name.")
     ] = "last",
     listen: Listen = None,
     log: LogFile = None,
@@ -231,19 +233,19 @@ def run(
 @app.command()
 def report(
     since: Annotated[
-        str, typer.Option(metavar="1d|7d|TIME", help="How far back: a length, or ISO 8601.")
+        str, typer.Option(metavar="1d|7d|TIME", help="From when: a length, or ISO 8601.")
     ] = "1d",
     until: Annotated[
-        str | None, typer.Option(metavar="1d|TIME", help="Up to then, in place of now.")
+        str | None, typer.Option(metavar="1d|TIME", help="Until when; default: now.")
     ] = None,
     run: Run = None,
     model: Model = None,
     cause: Cause = None,
     form: Annotated[
-        Literal["text", "json", "html"], typer.Option("--format", help="html is one whole file.")
+        Literal["text", "json", "html"], typer.Option("--format", help="html is one complete file.")
     ] = "text",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there, for its owner only.")
+        Path | None, typer.Option(metavar="FILE", help="Write to a file of your own.")
     ] = None,
     listen: Listen = None,
     log: LogFile = None,
@@ -251,7 +253,7 @@ def report(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Sum up any time of the log: time spent and lost, by cause, model and run; what to fix."""
+    """Sum up a period of the log: time spent and lost, by cause, model and run; what to fix."""
     from slowtok.proxy.cli.commands.report import run_report  # noqa: PLC0415 - as above
     from slowtok.proxy.cli.report.choice import Choice  # noqa: PLC0415 - as above
 
@@ -262,15 +264,15 @@ def report(
 
 @app.command()
 def top(
-    once: Annotated[bool, typer.Option("--once", help="One frame, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one frame and end.")] = False,
     interval: Annotated[
-        float, typer.Option(metavar="S", min=0.2, max=3600, help="Between two looks.")
+        float, typer.Option(metavar="S", min=0.2, max=3600, help="Time between two updates.")
     ] = 1.0,
     listen: Listen = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Watch what runs now: phase, rate against what is expected, GPUs; q ends it."""
+    """Watch the requests that run now: phase, rate and expected rate, GPUs; q ends it."""
     from slowtok.proxy.cli.commands.top import run_top  # noqa: PLC0415 - as above
 
     settings = settings_from({"listen": listen, "json": json or None}, config)
@@ -286,7 +288,7 @@ def doctor(
     ram_bandwidth: RamBandwidth = None,
     json: Json = False,
 ) -> None:
-    """Look once, without traffic: engines, memory, GPUs, flags, host, and what costs speed."""
+    """Inspect engines, memory, GPUs, flags and host, without traffic: what costs speed?"""
     from slowtok.proxy.cli.commands.doctor import run_doctor  # noqa: PLC0415 - as above
 
     given = {
@@ -303,19 +305,19 @@ def doctor(
 @app.command()
 def service(
     action: Annotated[
-        Literal["install", "remove", "status"], typer.Argument(help="What to do with it.")
+        Literal["install", "remove", "status"], typer.Argument(help="What to do with the service.")
     ],
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="OPTION", help="After --: what `slowtok serve` gets.", show_default=False
+            metavar="OPTION", help="After --: options of `slowtok serve`.", show_default=False
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written and run, and end.")
+        bool, typer.Option("--dry-run", help="Only print what would be written and run.")
     ] = False,
 ) -> None:
-    """Keep slowtok running: a service of yours, in systemd, launchd or Windows' Task Scheduler."""
+    """Keep slowtok running as your service, with systemd, launchd or the Task Scheduler."""
     from slowtok.proxy.cli.commands.service import run_service  # noqa: PLC0415 - as above
 
     serving = _command_line().commands["serve"].make_context("serve", list(options or ()))
@@ -333,20 +335,23 @@ def bench(
     upstream: Upstream = None,
     listen: Listen = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which model; else the only one.")
+        str | None, typer.Option(metavar="NAME", help="The model, if there are several.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=32, max=100_000, help="Of each answer [512].")
+        int | None,
+        typer.Option(metavar="N", min=32, max=100_000, help="Length of each answer [512]."),
     ] = None,
-    runs: Annotated[int | None, typer.Option(metavar="N", min=1, max=100, help="[3]")] = None,
+    runs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=100, help="How many runs [3].")
+    ] = None,
     prompt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your own prompt in place of the standard.")
+        Path | None, typer.Option(metavar="FILE", help="Your own prompt, not the standard one.")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the result there.")
+        Path | None, typer.Option(metavar="FILE", help="Write the result to a file.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Better, same or worse than this result?")
+        Path | None, typer.Option(metavar="FILE", help="Compare with an earlier result.")
     ] = None,
     state_dir: StateDir = None,
     config: Config = None,
@@ -371,10 +376,10 @@ def bench(
 def replay(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Case files, directories of them, - for stdin."),
+        typer.Argument(metavar="FILE", help="Case files, or directories of them; - means stdin."),
     ],
     expect_again: Annotated[
-        bool, typer.Option("--expect-again", help="Compute the expected rates anew, too.")
+        bool, typer.Option("--expect-again", help="Also compute the expected rates anew.")
     ] = False,
     ram_bandwidth: RamBandwidth = None,
     config: Config = None,

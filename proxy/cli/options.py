@@ -12,32 +12,33 @@ from slowtok.config.settings import Settings, SettingsError, describe, load
 
 Upstream = Annotated[
     list[str] | None,
-    typer.Option(metavar="[NAME=]URL", help="An inference server; may be given several times."),
+    typer.Option(metavar="[NAME=]URL", help="An inference server; may be repeated."),
 ]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect.")]
 Config = Annotated[str | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
 LogFile = Annotated[
-    str | None, typer.Option("--log", metavar="FILE", help="The JSON log; - for standard output.")
+    str | None, typer.Option("--log", metavar="FILE", help="The JSON log; - means standard output.")
 ]
 StateDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where learned baselines and the log are kept.")
 ]
 RamBandwidth = Annotated[
     str | None,
-    typer.Option(metavar="GB/S", help="How fast the RAM is read; else it is measured."),
+    typer.Option(metavar="GB/S", help="RAM bandwidth; measured if not given."),
 ]
 Record = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Answer only who shows it; rather set SLOWTOK_API_KEY."),
+    typer.Option(metavar="KEY", help="Answer only clients with this key; prefer SLOWTOK_API_KEY."),
 ]
 NoKey = Annotated[
     bool, typer.Option("--allow-no-key", help="Let other machines in without an API key.")
 ]
 Run = Annotated[
-    str | None, typer.Option("--run", metavar="ID", help="Only this run: its id or name.")
+    str | None,
+    typer.Option("--run", metavar="ID", help="Only requests of this run: its ID or name."),
 ]
 Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only requests of this model.")]
 

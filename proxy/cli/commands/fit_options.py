@@ -38,14 +38,14 @@ def fit(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Like 'RTX 5090'; cpu for none. Else the one present."),
+        typer.Option(metavar="NAME", help="Like 'RTX 5090'; cpu for none; default: this machine."),
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="How many GPUs of this kind [1].")
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Other GPUs side by side, like '2 x RTX 3090'."),
+        typer.Option(metavar="NAME", help="Other GPUs to compare, like '2 x RTX 3090'."),
     ] = None,
     vram: Annotated[float | None, typer.Option(metavar="GIB", help="Memory of one GPU.")] = None,
     bandwidth: Annotated[
@@ -58,7 +58,9 @@ def fit(
     ] = None,
     active_params: Annotated[
         float | None,
-        typer.Option(metavar="B", parser=billions, help="Billions of them that each token uses."),
+        typer.Option(
+            metavar="B", parser=billions, help="Billions of weights that each token uses."
+        ),
     ] = None,
     quant: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Type of the weights, like Q4_K_M.")
@@ -94,16 +96,16 @@ def fit(
         ),
     ] = None,
     kv_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Of the KV cache: f16, q8_0, ...")
+        str | None, typer.Option(metavar="TYPE", help="Type of the KV cache: f16, q8_0, ...")
     ] = None,
     gpu_layers: Annotated[
-        int | None, typer.Option(metavar="N", help="Layers on GPUs; else as many as fit.")
+        int | None, typer.Option(metavar="N", help="Layers on GPUs; default: as many as fit.")
     ] = None,
     cpu_moe_layers: Annotated[
         int | None, typer.Option(metavar="N", help="Layers whose experts stay in RAM.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="llama.cpp, vllm, ollama, ...")
+        str | None, typer.Option(metavar="NAME", help="The engine: llama.cpp, vllm, ollama, ...")
     ] = None,
     claim: Annotated[
         float | None, typer.Option(metavar="RATE", help="Is this decode rate possible?")
