@@ -153,7 +153,7 @@ def by_driver(case: Case, gpus: Gpus) -> Spill | None:
     tokens = need(case.timeline.tokens.completion, "number of generated tokens")
     copied_s = tokens * per_token / _link_bytes_per_s(case, gpus)
     return Spill(
-        said=f"{sum(known) / 2**30:.1f} GiB of what the server put on the GPU lie in RAM",
+        said=f"{sum(known) / 2**30:.1f} GiB of what the server put on the GPU are in RAM",
         lost_s=nearest_loss_s(case, copied_s, copied_s / FAULTED_RATIO),
         confidence=weigh("server", *_full(gpus)),
         evidence=(

@@ -33,7 +33,7 @@ def _of_engine(engine: EngineSeen) -> Iterator[Check]:
     if server.local is False:
         where = server.unmapped or "the engine runs on another machine"
         said = f"{where}: memory, GPU, flags and host there"
-        yield _hidden("remote", said, "run slowtok doctor beside the engine", engine.name)
+        yield _hidden("remote", said, "run slowtok doctor on the engine's machine", engine.name)
         return
     if server.pid is None:
         reason = f" ({server.unmapped})" if server.unmapped else ""

@@ -1,15 +1,15 @@
 """slowtok itself held the request up.
 
 Signal:
-The time that slowtok kept the request in its own hands, before it was sent and once it was
-answered, or the lateness of its event loop as far as it shows in the arrival or the delivery of
-the answer: 50 ms and 5 % of the request or more. Told beside the verdict, though it loses next to
-no time in the end: a freeze of a second or more in mid-answer, while its loop stood.
+slowtok itself held the request for 50 ms and 5 % of its time or more: before it was sent, after it
+was answered, or by a late event loop, as far as that shows in the arrival or the delivery of the
+answer. One more case is reported although it loses next to no time in the end: a freeze of a
+second or more in the middle of an answer, while the event loop was blocked.
 
 Not to be confused with:
 - `slow-reader`: the client's connection is full, slowtok could write no more.
 - `slow-network`: the engine's answer came late to this machine.
-- A loop that was late once while nothing was there to be passed on: it cost nothing.
+- A loop that was late while there was nothing to pass on: it cost nothing.
 
 Remedy:
 Leave a core to slowtok where all of them are busy. Else it is a fault of slowtok's: please report

@@ -6,7 +6,7 @@ minutes before this one. It explains how long the user waited in all and makes n
 
 Not to be confused with:
 - The same prompt asked again after an answer, as benchmarks do.
-- A conversation that goes on.
+- A conversation that continues.
 - `abandoned-request`: the engine still works for the tries that were given up.
 
 Remedy:
@@ -20,7 +20,7 @@ Sources:
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Finding, Traits
 
-TITLE = "Asked again by its client"
+TITLE = "Retried by its client"
 TRAITS = Traits(phases=("delivery",), in_exchange=True)
 
 CONFIDENCE = 0.9

@@ -1,19 +1,21 @@
 """The engine's answer took far longer to get here than the engine took to generate it.
 
 Signal:
-The engine says how long it decoded, and the tokens arrived here over a time that is longer by at
-least half a second and a fifth, often in bursts. Told beside it, though it loses no time in the
-end: an answer that comes in one piece, head and all, long after its first token was there.
+The engine reports how long it decoded, and the tokens arrived here over a time that is longer by at
+least half a second and a fifth, often in bursts. One more case is reported although it loses no
+time in the end: an answer that arrives in one piece, its head included, long after its first token
+was generated.
 
 Not to be confused with:
-- `slow-reader`: the way from this proxy to the client.
+- `slow-reader`: the connection from this proxy to the client.
 - `proxy-lag`: slowtok itself read late.
 - Bursts of speculative decoding, and tool calls or hidden reasoning that the engine holds back.
-- An engine that tells no times of its own: there the way and the engine look the same.
+- An engine that reports no times of its own: there the network and the engine look the same.
 
 Remedy:
-Run slowtok beside the engine, use a cable, and turn off the buffering of a reverse proxy in between
-(nginx: `proxy_buffering off`, or the header `X-Accel-Buffering: no`); TCP_NODELAY against bursts.
+Run slowtok on the engine's machine, use a cable, and turn off the buffering of a reverse proxy in
+between (nginx: `proxy_buffering off`, or the header `X-Accel-Buffering: no`); TCP_NODELAY against
+bursts.
 
 Sources:
 - nginx, ngx_http_proxy_module (`proxy_buffering`, `X-Accel-Buffering`).
@@ -25,7 +27,7 @@ from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
 
-TITLE = "Slow way from the engine"
+TITLE = "Slow connection from the engine"
 TRAITS = Traits(phases=("delivery",), in_exchange=True)
 
 MIN_WAY_RATIO = 0.2

@@ -1,11 +1,12 @@
 """The client took the answer more slowly than the engine produced it.
 
 Signal:
-The client had the rest of the answer at least half a second, and a tenth of the request, after
-the engine had given its last byte. That it was behind before is told, but lost nothing by itself.
+The client had the rest of the answer at least half a second, and a tenth of the request, after the
+engine had given its last byte. A client that was behind before, and caught up, is reported but lost
+nothing.
 
 Not to be confused with:
-- `slow-network`: the way from the engine to this proxy.
+- `slow-network`: the connection from the engine to this proxy.
 - `proxy-lag`: slowtok itself wrote late.
 - `kv-preemption`, `host-contention`: the tokens themselves came late from the engine.
 - A slow page: a client that reads fast and draws slowly does not block.

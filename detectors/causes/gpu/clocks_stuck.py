@@ -2,19 +2,19 @@
 
 Signal:
 In at least 80 % of the samples the GPU was 80 % busy with the processors below 0.7, or the memory
-below 0.85, of what they reach under load; no reason bit says why; and the clocks explain the loss.
-Flat over the whole request. The performance state is often P5 or P8.
+below 0.85, of what they reach under load; no reason bit explains it; and the clocks explain the
+loss. Flat over the whole request. The performance state is often P5 or P8.
 
 Not to be confused with:
 - A GPU that has too little to do: its low clocks are an effect (`partial-offload`, `host-bound`,
   `cpu-fallback`, `vram-spill`). Then it is not busy, says so (0x1), or waits for the bus.
 - P2 instead of P0: usual for CUDA on GeForce. The first second after idling: clocks still rise.
-- `power-cap`, `thermal-throttle`, `hardware-slowdown`: their bits stand.
+- `power-cap`, `thermal-throttle`, `hardware-slowdown`: their bits are set.
 - A locked memory clock on an RTX 5090 costs 16 to 32 % with no sign of it: that is not seen here.
 
 Remedy:
-Take locks away, then restart the engine, then the machine; small systems with one chip may need to
-be unplugged.
+Remove clock locks, then restart the engine, then the machine; small systems with one chip may need
+to be unplugged.
 
 Sources:
 - Blackwellboy/model-serving-minefield, trap 124 (GB10: 799 instead of 2,418 MHz, P0, no bit,

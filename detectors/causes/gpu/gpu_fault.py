@@ -5,10 +5,10 @@ A critical error of the driver (Xid), an uncorrected memory error, or a remapped
 came during the request, or a GPU that was lost. It rarely makes a request slow: requests stop, or
 stall once. So time is charged to it only where tokens stopped at that moment, came more slowly from
 then on, or came slowly all along after an error at the beginning, which is less sure; otherwise it
-is told beside the verdict, unless it was a program's own and the answer came whole.
+is reported in addition to the verdict, unless it was the program's own and the answer came whole.
 
 Not to be confused with:
-- Errors of before: the driver's counts are since it was loaded, or since the card was made.
+- Earlier errors: the driver counts since it was loaded, or since the card was made.
 - Xid 13, 31, 43 and 45 are mostly a program's own error, perhaps another program's: they slow
   nothing down, and say nothing of an answer that came whole.
 - `clocks-stuck`: what a GPU may be after such an error, without a new one.

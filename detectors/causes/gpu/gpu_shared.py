@@ -2,14 +2,14 @@
 
 Signal:
 The GPU is full, and other processes' kernels ran on it for at least 10 % of the time. The driver
-gives them turns: two that want all of it get half each. The rate steps when the other one starts
-or ends, not with tokens; clocks and power look healthy.
+lets them take turns: two processes that need all of it get half each. The rate steps when the other
+one starts or ends, not with tokens; clocks and power look healthy.
 
 Not to be confused with:
 - `batch-shared`: other requests of the same server.
 - A desktop's own drawing: up to 5 %.
 - `vram-held-by-others`: a process that holds memory but computes nothing.
-- Utilisation alone: a full GPU looks the same whoever fills it.
+- Utilisation alone: a full GPU looks the same, no matter which process fills it.
 - A slice of a GPU (MIG) has its own processors: what runs in another slice takes nothing.
 
 Remedy:
@@ -17,7 +17,7 @@ Pause the other process, limit it (frames per second of a game), or give it anot
 
 Sources:
 - pytorch/pytorch#14531 (two equal processes: 5 to 10 ms per image, half of the time each).
-- tensorflow/tensorflow#11022 (170 to 330 s beside a second training).
+- tensorflow/tensorflow#11022 (170 to 330 s next to a second training).
 - CPI2 (Zhang et al., EuroSys 2013): blame the neighbour whose use goes with the slowness.
 """
 

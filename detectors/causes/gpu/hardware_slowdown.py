@@ -1,13 +1,13 @@
-"""The GPU's own protection cut its clocks: its power supply was too weak, or told it to brake.
+"""The GPU's own protection cut its clocks: its power supply was too weak, or asserted the brake.
 
 Signal:
-The power-brake counter grew by 100 ms or more, or the brake bit (0x80) stands, or the slowdown bit
-(0x8) stands in three samples in a row without the heat bit (0x40). The clocks fall to a half or
+The power-brake counter grew by 100 ms or more, or the brake bit (0x80) is set, or the slowdown bit
+(0x8) is set in three samples in a row without the heat bit (0x40). The clocks fall to a half or
 less at once, far below the power limit, often as other GPUs draw their peaks.
 
 Not to be confused with:
 - A single sample with 0x8: it comes with each change of performance state.
-- `thermal-throttle`: 0x40 stands, too.
+- `thermal-throttle`: 0x40 is set, too.
 - `power-cap`: 0x4, power at the limit.
 - `clocks-stuck`: no bit at all.
 

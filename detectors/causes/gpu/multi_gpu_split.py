@@ -1,11 +1,11 @@
 """Several GPUs share the work in a way that costs more than it brings.
 
 Signal:
-Tensor parallel or split by rows: each layer needs several exchanges between the GPUs. They wait
-for each other: unequally busy, none at its power, as much sent as received, or slower than one
-card alone, or one card after the other, would be. Split by layers: the slower card holds more than
-it has to (that only explains the rate), or a model that fits one card is split and both cards idle
-for a while.
+Tensor parallel or split by rows: each layer needs several exchanges between the GPUs. They wait for
+each other: they are unequally busy, none draws its full power, they send as much as they receive,
+or they are slower than one card alone, or one card after the other, would be. Split by layers: the
+slower card holds more layers than it has to (that only explains the rate), or a model that fits one
+card is split and both cards idle for a while.
 
 Not to be confused with:
 - Two GPUs at half of their utilisation each: layers are computed one card after the other.

@@ -2,18 +2,18 @@
 
 Signal:
 While the GPU works, its PCIe link has fewer lanes or a lower generation than card and slot can do,
-or is as narrow as a riser; errors on it may be repeated (replays). And what crosses it is at least
-30 % of what it carries: weights that are fetched or sent over, results of several GPUs, a load.
+or is as narrow as a riser; errors on it may be repeated (replays). And at least 30 % of its
+capacity is in use: weights that are fetched or sent over, results of several GPUs, a load.
 
 Not to be confused with:
 - An idle link: it goes down to generation 1 by design. Only a working GPU's link counts.
-- GPUs without a slot, on the same chip as the CPU: they say generation 1, one lane.
+- GPUs without a slot, on the same chip as the CPU: they report generation 1, one lane.
 - A model that is wholly on one GPU: a slow link hardly changes its decode.
 - `vram-spill`, `partial-offload`: why so much has to cross.
 
 Remedy:
-Reseat the card, leave out the riser, look at generation and bifurcation in the BIOS, take a slot
-with more lanes. Where that cannot be, have less cross it: whole layers on each GPU.
+Reseat the card, remove the riser, check generation and bifurcation in the BIOS, use a slot with
+more lanes. If none of this is possible, reduce the traffic: put whole layers on each GPU.
 
 Sources:
 - ggml-org/llama.cpp#4766 (3 Tesla P40 at x8/x4/x4 instead of x16/x8/x8: decode 53.9 instead of

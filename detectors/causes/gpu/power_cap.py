@@ -1,19 +1,19 @@
 """The GPU's power limit was set so low that its clocks fell.
 
 Signal:
-The power bit stands in most samples, power is at its limit, the limit is below 0.9 of the card's
+The power bit is set in most samples, power is at its limit, the limit is below 0.9 of the card's
 default (or of what it drew before), the processors' clock is below 0.9 of the healthy one, and the
-rate is at least 10 % below what is expected, which the clocks explain. Where clocks are not told,
-the limit bounds them: power falls at least as fast as the clock.
+rate is at least 10 % below what is expected, which the clocks explain. Where clocks are not
+reported, the limit bounds them: power falls at least as fast as the clock.
 
 Not to be confused with:
-- A healthy card: the power bit stands in 97 % of the samples of cards that lose nothing.
+- A healthy card: the power bit is set in 97 % of the samples of cards that lose nothing.
 - `thermal-throttle`, `hardware-slowdown`: other bits. Samples with those do not count here.
 - `low-power-mode`: a laptop's limit moves with its power source; its default means nothing.
 - `clocks-stuck`: no bit, and power far below the limit.
 
 Remedy:
-Raise the limit to the default, or keep it and know what it costs: decode waits for the memory and
+Raise the limit to the default, or keep it and accept its cost: decode waits for the memory and
 loses little down to some limit, prefill computes and loses at once.
 
 Sources:

@@ -14,7 +14,7 @@ Not to be confused with:
 
 Remedy:
 Air, then a lower power limit, which costs a decode little, then paste or pads. GDDR6X memory can be
-too hot under a cool GPU: its own temperature is not told on GeForce.
+too hot under a cool GPU: GeForce cards do not report the temperature of their memory.
 
 Sources:
 - nvml.h (0x20: GPU or memory above its highest operating temperature; 0x40: clocks halved or less).

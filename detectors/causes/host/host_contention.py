@@ -1,13 +1,13 @@
 """Others took the cores that the server's threads were ready to run on.
 
 Signal:
-The server's threads were runnable but without a core for at least 5 % of the time that they
-wanted to run, and other processes used the cores meanwhile; or the hypervisor of a virtual machine
-took at least 5 % of the time that its cores wanted to run (steal). It starts and stops with the
-others, in the middle of a request too. llama.cpp's threads meet at a barrier many times per
-token, and a token moves on only while all of them run together: on two cores with two threads,
-one busy loop beside the server made decode 3 to 7 times slower, four made it 17 to 22 times slower.
-So what one thread waited, the whole team has lost for certain.
+The server's threads were runnable but without a core for at least 5 % of the time that they wanted
+to run, and other processes used the cores meanwhile; or the hypervisor of a virtual machine took at
+least 5 % of the time that its cores wanted to run (steal). It starts and stops with the other
+processes, also in the middle of a request. llama.cpp's threads meet at a barrier many times per
+token, and a token moves on only while all of them run together: on two cores with two threads, one
+busy loop next to the server made decode 3 to 7 times slower, four made it 17 to 22 times slower. So
+the time that one thread waited was lost for all of them.
 
 Not to be confused with:
 - `threads-misconfigured`: the threads wait for each other, other processes are quiet.
@@ -18,11 +18,11 @@ Not to be confused with:
 - Other processes on idle cores: nobody waits.
 
 Remedy:
-Stop the other programs, which are named where slowtok sees them, move them to other cores, or
-lower their priority. If they must stay, give the server as many threads as there are cores left:
-with one busy loop on two cores, one thread decoded a token in 7.4 ms where two took 20 to 41 ms.
-What the hypervisor takes cannot be had back from inside: another kind of instance, with cores of
-its own, or with CPU credits left.
+Stop the other programs, which are named where slowtok sees them, move them to other cores, or lower
+their priority. If they must stay, give the server as many threads as there are cores left: with one
+busy loop on two cores, one thread decoded a token in 7.4 ms where two took 20 to 41 ms. A guest
+cannot take back the time that the hypervisor takes: use another kind of instance, with cores of its
+own, or with CPU credits left.
 
 Sources:
 - Linux Documentation/scheduler/sched-stats.rst (run delay: time spent waiting on a run queue).

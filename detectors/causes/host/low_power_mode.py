@@ -1,15 +1,15 @@
 """The machine saves power: battery, a weak adapter, or a power profile that holds the clocks low.
 
 Signal:
-The GPU or the system says battery, undersized adapter or a saving profile (or a laptop's power
-limit binds far below what its GPU may draw), the clocks are low, and that explains the loss. On the
-CPU: the same words or the governor powersave, and cores below 1.5 GHz while they compute.
+The GPU or the system reports battery, an undersized adapter or a saving profile (or a laptop's
+power limit binds far below what its GPU may draw), the clocks are low, and that explains the loss.
+On the CPU: the same reports or the governor powersave, and cores below 1.5 GHz while they compute.
 
 Not to be confused with:
 - A laptop on battery that keeps its clocks: the power source alone costs nothing.
 - A GPU with too little to do (`partial-offload`): its low clocks are an effect.
 - The governor powersave of intel_pstate and amd-pstate: the default, which clocks up under load.
-- A laptop's moving limit (Dynamic Boost): it is held against the highest one of this request.
+- A laptop's moving limit (Dynamic Boost): it is compared with the highest one of this request.
 - `power-cap`: a limit that someone set, on a card that is not a laptop's. `thermal-throttle`: heat.
 
 Remedy:

@@ -8,8 +8,8 @@ memory there is, and they are read from the disk again and again.
 Not to be confused with:
 - `context-oversized`: it would fit at the context that was used, but more is reserved.
 - `vram-held-by-others`: it would fit, were it not for other programs.
-- `partial-offload`: it would fit, but the engine leaves layers in RAM. Beside a model that is too
-  big it is the symptom, as `cpu-fallback`, `vram-spill` and `storage-paging` are.
+- `partial-offload`: it would fit, but the engine leaves layers in RAM. With a model that is too big
+  it is the symptom, as `cpu-fallback`, `vram-spill` and `storage-paging` are.
 - A full GPU: engines fill it on purpose (vLLM), or leave 1 GiB (llama.cpp).
 
 Remedy:

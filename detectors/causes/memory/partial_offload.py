@@ -1,17 +1,18 @@
-"""A part of the model is in RAM, because the engine was told so or chose so.
+"""A part of the model is in RAM, because of the engine's options or its own choice.
 
 Signal:
-By the engine's word, its command line or the memory that it holds, a part of what each token reads
-is not on the GPU. The CPU's threads are busy, and the GPU waits for them: it is busy for about its
-own share of each token's time. Constant from the first token on, the same for each request.
+The engine's report, its command line or the memory that it holds shows that a part of what each
+token reads is not on the GPU. The CPU's threads are busy, and the GPU waits for them: it is busy
+for about its own share of each token's time. Constant from the first token on, the same for each
+request.
 
 Not to be confused with:
 - `cpu-fallback`: nothing at all is on the GPU.
 - `vram-spill`: the GPU fetches the rest itself: it is busy all the time, and the CPU rests.
 - `host-bound`: one thread is busy, and all of the model is on the GPU.
-- `model-too-big`, `context-oversized`, `vram-held-by-others`, `reload-degradation`: why it is so.
-  Beside one of them it is the symptom.
-- vLLM keeps everything on GPUs unless told otherwise (`--cpu-offload-gb`).
+- `model-too-big`, `context-oversized`, `vram-held-by-others`, `reload-degradation`: the reasons for
+  it. Where one of them is named, this is the symptom.
+- vLLM keeps everything on GPUs by default (`--cpu-offload-gb` changes that).
 - Low clocks and a low performance state: the effect of a GPU that waits.
 
 Remedy:
@@ -19,7 +20,7 @@ Ask for all layers on the GPU where they fit; keep only experts in RAM where the
 
 Sources:
 - ollama/ollama#3301 (23 of 33 layers: GPU 15 % busy, 15 tokens/s), #4531 (42 % / 58 %: GPU 0 % in
-  the answer), #4668, #11676, #5821 (31 of 33 layers beside 6 GiB that stay free).
+  the answer), #4668, #11676, #5821 (31 of 33 layers while 6 GiB stay free).
 - ggml-org/llama.cpp#17880 (12 GB, 33 of 170 W, P3, 39 %: low clocks that follow from it).
 """
 

@@ -1,11 +1,11 @@
-"""More was put on the GPU than it holds, so the driver keeps the rest in RAM without a word.
+"""More was put on the GPU than it holds, so the driver silently keeps the rest in RAM.
 
 Signal:
-The GPU is busy all the time but draws little power, its memory is full, and 30 to 100 % of what
-its PCIe link carries goes into it all through decode: each token fetches what does not fit. GPUs
-with layers of one model do so in turns, each for its part of the time.
-Without PCIe counters: the GPU is busy, but its memory controller is not. An AMD driver says how
-much it moved out (evicted). It may begin within a request, when the KV cache crosses the limit.
+The GPU is busy all the time but draws little power, its memory is full, and 30 to 100 % of what its
+PCIe link carries goes into it all through decode: each token fetches what does not fit. GPUs with
+layers of one model do so in turns, each for its part of the time. Without PCIe counters: the GPU is
+busy, but its memory controller is not. An AMD driver reports how much it moved out (evicted). It
+may begin within a request, when the KV cache crosses the limit.
 
 Not to be confused with:
 - `partial-offload`: the engine keeps layers on the CPU; CPU threads are busy, the link is quiet.

@@ -4,21 +4,23 @@ Signal:
 A client left before its answer was complete, slowtok closed the connection to the engine at once,
 and the engine was seen at that task, or at more tasks than there were requests, while this request
 waited for a slot or decoded. Where the engine shows nothing, a wait right after a client left, with
-no other request there, tells it with less certainty.
+no other request there, is weaker evidence.
 
 Not to be confused with:
 - `queued`, `batch-shared`: the others have clients who wait.
-- `retried-request`: what it means for the one who asks again.
+- `retried-request`: the same event, seen from the client that asks again.
 - The second or so in which an engine notices that a client left.
 
 Remedy:
-An engine that stops: a current build, no X-Conversation-Id (with it llama-server goes on), smaller
-batches (it looks between two of them); a limit on the answer's length (max_tokens).
+Make the engine stop in time: a current build, no X-Conversation-Id (with it llama-server
+continues), smaller batches (it checks between two of them), a limit on the answer's length
+(max_tokens).
 
 Sources:
-- ggml-org/llama.cpp#24496 (a router's slot goes on until the context is full), ollama/ollama#11889
-  (a prefill ran to its end), vllm-project/vllm#10087 (a middleware hides that the client left).
-- llama-server: it looks once a second, and not within a batch (tools/server/server-context.cpp).
+- ggml-org/llama.cpp#24496 (a router's slot continues until the context is full),
+  ollama/ollama#11889 (a prefill ran to its end), vllm-project/vllm#10087 (a middleware hides that
+  the client left).
+- llama-server checks once a second, and not within a batch (tools/server/server-context.cpp).
 """
 
 from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S, judge_decode
@@ -26,7 +28,7 @@ from slowtok.detectors.analysis.waiting import wait_of
 from slowtok.detectors.case.case import Abandoned, Case, Phase
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
 
-TITLE = "Engine at work for clients that left"
+TITLE = "Engine worked for clients that had left"
 TRAITS = Traits(phases=("queue", "decode"), in_exchange=True)
 
 MAX_LEFT_S = 30.0
@@ -84,7 +86,7 @@ def _shared(case: Case) -> Finding | None:
         "decode",
         judged.lost_s * share,
         weigh("server", "gauge"),
-        f"The engine decoded for {_whom(left.count)} beside this request, which cost it about "
+        f"The engine decoded for {_whom(left.count)} during this request, which cost it about "
         "{lost}",
     )
 

@@ -10,7 +10,7 @@ or ends; the sum over all requests is normal.
 Not to be confused with:
 - `queued`: no slot was free.
 - `host-contention`, `gpu-shared`: another process, not another request.
-- `kv-preemption`: a stream stops for seconds because it was thrown out.
+- `kv-preemption`: a stream stops for seconds because it was preempted.
 
 Remedy:
 None is needed: this is what sharing costs, not a fault. One request alone is faster if fewer are

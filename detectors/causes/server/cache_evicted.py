@@ -4,7 +4,7 @@ Signal:
 The prompt begins like an earlier one, the engine took less of that from its cache, by 64 tokens and
 more, and prompts of other conversations came in between. What was left is what they share with this
 one: a slot of llama-server that went to another, blocks that vLLM needed for others. Or Ollama
-loaded the model anew for this request: it had put it away, and the cache with it.
+loaded the model again for this request: it had unloaded the model, and the cache with it.
 
 Not to be confused with:
 - `prompt-cache-miss`: the client changed the beginning.

@@ -7,12 +7,12 @@ Or the GPU's driver does not answer at all: then an engine that started since th
 that started before may still have it, so its busy threads decide.
 
 Not to be confused with:
-- An engine that was told to use no GPU (`--n-gpu-layers 0`), or one on another machine.
+- An engine that was started without a GPU (`--n-gpu-layers 0`), or one on another machine.
 - `partial-offload`: a part of the model is on the GPU, which may idle nearly as much.
 - `model-load`: the model is not there yet.
 - `model-too-big`, `context-oversized`, `vram-held-by-others`: why nothing of it went there. Beside
   one of them this is the symptom.
-- `ollama ps` is no witness: old versions show 100 % GPU on the CPU. Where the driver says that the
+- `ollama ps` proves nothing: old versions show 100 % GPU on the CPU. Where the driver says that the
   server holds the model on the GPU, the driver is right.
 - vLLM's processes, which spin while they wait for the GPU.
 
@@ -135,7 +135,7 @@ def _finding(case: Case, busy_ratio: float | None, threads: float) -> Finding:
     held = "idled" if guessed else "held none of the model"
     said = f"while {gpu} {'' if guessed else idle}{held}"
     if is_away:
-        said = f"beside {gpu}, whose driver does not answer ({case.device.gpus_reason})"
+        said = f"while the driver of {gpu} does not answer ({case.device.gpus_reason})"
     evidence: tuple[Evidence, ...] = (
         Evidence(name="busy CPU threads", value=threads, unit="threads", limit=MIN_BUSY_THREADS),
         Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),

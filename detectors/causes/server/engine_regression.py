@@ -6,14 +6,14 @@ at once are the same, another version of the engine served them, and this one gi
 below 0.70 of what the other gave once, 0.75 of three times, 0.85 of five times and more.
 
 Not to be confused with:
-- Whatever else changed when the engine was started anew: fewer layers on the GPU
-  (`partial-offload`), a longer context, another process. What is found of these comes first.
+- Anything else that changed when the engine was restarted: fewer layers on the GPU
+  (`partial-offload`), a longer context, another process. If one of these is found, it comes first.
 - `slow-kernel`: slow on any build.
 - `model-load`, `kernel-compile`: the first request after a start.
 - Drift within one version.
 
 Remedy:
-The other build, and a report to the engine's makers, or a newer build yet.
+Use the other build and report it to the engine's makers, or try an even newer build.
 
 Sources:
 - ggml-org/llama.cpp#20835 (b8323: 219 tokens/s before, a half to a third since), #17037, #17058

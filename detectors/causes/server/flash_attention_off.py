@@ -1,8 +1,8 @@
 """Flash attention is switched off, which makes long contexts slow.
 
 Signal:
-The engine was told to use no flash attention, the KV cache is a good part of what each token reads,
-and decode or prefill is slower than the bytes explain. At short contexts it costs nothing.
+The engine was started without flash attention, the KV cache is a good part of what each token
+reads, and decode or prefill is slower than the bytes explain. At short contexts it costs nothing.
 
 Not to be confused with:
 - `long-context`: the rate falls as the bytes of the KV cache say, which is normal.
@@ -19,7 +19,7 @@ Sources:
   19.6 without; 48K tokens: 22.7 and 17.7 with, 8.6 and 7.7 without).
 - ggml-org/llama.cpp#5021 (Mixtral at 7,840 tokens: decode 44.7 and 22.9, prefill 993 and 610).
 - janhq/cortex.llamacpp#32, ggml-org/llama.cpp#6773 (short contexts: 0 to 4 %).
-- llama-server before build 6325 leaves it off unless told; `--flash-attn` stood alone then.
+- llama-server before build 6325 leaves it off by default; its `--flash-attn` took no value.
 """
 
 from slowtok.config.efficiency import constants

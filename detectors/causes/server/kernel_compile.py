@@ -29,7 +29,7 @@ from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
 
-TITLE = "Code was being compiled"
+TITLE = "Kernels were being compiled"
 TRAITS = Traits(phases=("prefill",), in_exchange=True)
 
 MIN_LOST_S = 1.0

@@ -1,11 +1,11 @@
-"""The engine threw a running request out for want of KV cache, and computed it again later.
+"""The engine preempted a running request for lack of KV cache, and computed it again later.
 
 Signal:
 The engine's counter of preemptions moved while this request ran, its KV cache was at least 95 %
-full, and this stream stood still for half a second or more, at least once, before it went on.
+full, and this stream stopped for half a second or more, at least once, before it continued.
 
 Not to be confused with:
-- A preemption of another request: this stream did not stand still.
+- A preemption of another request: this stream did not stop.
 - `batch-shared`: the stream is slower all the time, or pauses while others' prompts are computed.
 - `queued`: the wait before the engine begins.
 - A KV cache that vLLM has reserved in full: reserved is not used.
@@ -29,7 +29,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.footprint import kv_bytes
 
-TITLE = "Thrown out for want of KV cache"
+TITLE = "Preempted for lack of KV cache"
 TRAITS = Traits(phases=("decode",), in_exchange=True)
 
 FULL_RATIO = 0.95
@@ -77,7 +77,7 @@ def _finding(
         lost_s=lost_s,
         proof_s=sum(counted),  # each time thrown out is one stall at most
         summary=(
-            f"The KV cache{cache} had no room left, so the engine threw requests out {count} "
+            f"The KV cache{cache} had no room left, so the engine preempted requests {count} "
             f"time{'s' if count > 1 else ''} and computed them again; this answer stood still "
             f"{times}, first at token {_token_at(case, stalls[0])}, and lost about {{lost}}."
         ),

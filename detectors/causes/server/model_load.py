@@ -2,11 +2,10 @@
 
 Signal:
 The engine reports a load time of a second or more, or the model was not in memory before the
-request (put away, or not started by llama-swap) and the time until prefill began is that long. Only
-the time to the first token suffers.
-Where the same model was loaded twice or more within ten minutes, the loads before tell why: another
-model came in between, another context length was asked for, the engine started again, or it had
-put the model away.
+request (unloaded, or not started by llama-swap) and the time until prefill began is that long. Only
+the time to the first token suffers. Where the same model was loaded twice or more within ten
+minutes, the loads before tell why: another model came in between, another context length was asked
+for, the engine started again, or it had unloaded the model.
 
 Not to be confused with:
 - `queued`: the model was there, other requests were in the way.

@@ -2,13 +2,13 @@
 
 Signal:
 4,096 prompt tokens and more were computed, they took half of the request and 5 s and more, and
-prefill was not slow. Where it is known whose they are, at least half of the prompt are instructions
-and tools, beside a question that is short. It explains a normal request and makes none slow.
+prefill was not slow. Where the roles are known, at least half of the prompt are instructions and
+tools, and the question is short. It explains a normal request and makes none slow.
 
 Not to be confused with:
 - `slow-prefill`: each token took longer than it should.
-- `prompt-cache-miss` and its kin: the engine had computed the prompt before.
-- A long document that the user wants to have read: that is the request itself.
+- `prompt-cache-miss` and similar causes: the engine had computed the prompt before.
+- A long document that the user wants the model to read: that is the request itself.
 
 Remedy:
 Fewer tools (an MCP server brings dozens), shorter instructions, a smaller prompt for helper models.

@@ -3,12 +3,12 @@
 Signal:
 The prompt shares text with an earlier one behind the place where it first differs from it, so that
 all of it has to be computed again: the client changed something in front. How much it is, in tokens
-and in time, decides, whatever its share of the prompt. What changed is told by its form: a header,
-a time, a number, an identifier, the tools or their order, messages left out or put in, a tool
-result that was cut down, a reminder that moved, reasoning that is no longer sent back, blanks. Or
-the prompt begins like an earlier one, the engine took less of that from its cache, and nothing that
-has a name of its own tells why. Engines that do not tell (Ollama before 0.34) are judged by the
-time that they took. Images count by their size in tokens.
+and in time, decides, whatever its share of the prompt. slowtok recognises what changed by its form:
+a header, a time, a number, an identifier, the tools or their order, messages left out or put in, a
+tool result that was cut down, a reminder that moved, reasoning that is no longer sent back, blanks.
+Or the prompt begins like an earlier one, the engine took less of that from its cache, and no cause
+with a name of its own explains why. Engines that do not report their cache (Ollama before 0.34) are
+judged by the time that they took. Images count by their size in tokens.
 
 Not to be confused with:
 - `cache-not-rewindable`, `template-rewrite`, `cache-evicted`: the client changed nothing in front.

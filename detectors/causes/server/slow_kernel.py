@@ -54,7 +54,7 @@ from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import build_of
 from slowtok.detectors.expectation.speculation import speculates
 
-TITLE = "No fast GPU code for this"
+TITLE = "No fast GPU kernel for this model"
 TRAITS = Traits(requires="gpu-use", persistent=True, since_load=True)
 
 MAX_STALLED_RATIO = 0.5

@@ -113,7 +113,7 @@ def _fetched(case: Case) -> _Reason | None:
     passes = -(-(case.timeline.tokens.processed or 0) // size)
     copied_s = passes * held / link_bytes_per_s(case)
     return _Reason(
-        said=f"{held / 2**30:.1f} GiB of the weights lie in RAM and are fetched for each {size}",
+        said=f"{held / 2**30:.1f} GiB of the weights are in RAM and are fetched for each {size}",
         remedy=_more_at_once(case, size),
         least_s=copied_s,
         most_s=copied_s / LINK_RATIO,

@@ -114,7 +114,7 @@ FIRING = [
             **FULL,
         ),
         72.0,
-        "1.0 GiB of what the server put on the GPU lie in RAM",
+        "1.0 GiB of what the server put on the GPU are in RAM",
         id="Windows: the driver says it",
     ),
     pytest.param(

@@ -108,7 +108,7 @@ FIRING = [
     pytest.param(
         driver_away(),
         29.85 * 0.947,
-        f"beside NVIDIA GeForce RTX 3090, whose driver does not answer ({AWAY})",
+        f"while the driver of NVIDIA GeForce RTX 3090 does not answer ({AWAY})",
         id="ollama#15918: the driver was updated, and the engine started after that",
     ),
     pytest.param(

@@ -32,7 +32,7 @@ QUIET = [
     pytest.param(without_activity(with_server(firing(), kind="llama-server")), id="no such engine"),
 ]
 FIRING = [
-    pytest.param(firing(), 9.98, 0.93, "threw requests out 3 times", id="twice, at a full cache"),
+    pytest.param(firing(), 9.98, 0.93, "preempted requests 3 times", id="twice, at a full cache"),
     pytest.param(firing(), 9.98, 0.93, "first at token 301", id="says from where on"),
     pytest.param(
         firing(),
@@ -59,7 +59,7 @@ FIRING = [
         firing(kv_used_max_ratio=0.93, preemptions=1),
         9.98,
         0.52,
-        "threw requests out 1 time and",
+        "preempted requests 1 time and",
         id="nearly full in readings of once a second: less sure",
     ),
     pytest.param(

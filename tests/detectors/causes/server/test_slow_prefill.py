@@ -51,7 +51,7 @@ FIRING = [
         split(512, tps=420.0),
         12.6,
         0.93,
-        "of the weights lie in RAM and are fetched for each 512",
+        "of the weights are in RAM and are fetched for each 512",
         id="fetched (llama.cpp#26391)",
     ),
     pytest.param(
