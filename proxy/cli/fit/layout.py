@@ -48,13 +48,13 @@ def _memory(answer: Outlook) -> Table:
     server = answer.question.facts.server
     table.add_row("KV cache", gib_text(needed.kv_bytes), f"{context:,} tokens, {server.kv_type_k}")
     low, high = gib_text(needed.least_overhead_bytes), gib_text(needed.most_overhead_bytes)
-    table.add_row("buffers", f"{low} - {high}", "of computing, and of the driver")
+    table.add_row("buffers", f"{low} - {high}", "for computing, and for the driver")
     most = needed.most_bytes
     total = gib_text(needed.least_bytes) + ("" if most is None else f" - {gib_text(most)}")
     gpus = answer.question.facts.device.gpus
-    reserve = f"and engines like to leave {gib_text(FIT_MARGIN_BYTES)} free" if gpus else ""
+    reserve = f"engines usually leave {gib_text(FIT_MARGIN_BYTES)} more free" if gpus else ""
     table.add_row("needed", total, reserve)
-    table.add_row("there", gib_text(found.room_bytes), "" if found.room_bytes else "not known")
+    table.add_row("available", gib_text(found.room_bytes), "" if found.room_bytes else "not known")
     return table
 
 

@@ -28,7 +28,7 @@ def explanation(record: Record) -> RenderableType:
     record = tamed(record)
     parts: list[RenderableType] = [_head(record), _times(record)]
     if record.get("verdict", "unknown") == "unknown" and record.get("ended") in WHAT_TO_CHECK:
-        parts.append(hanging("Look at:", WHAT_TO_CHECK[record["ended"]], mark_style="bold"))
+        parts.append(hanging("What to check:", WHAT_TO_CHECK[record["ended"]], mark_style="bold"))
     if record.get("expected", {}).get("basis"):
         parts.extend(_expectation(record))
     for finding in record.get("findings", ()):
@@ -84,7 +84,7 @@ def _head(record: Record) -> Text:
     text.append(word.upper(), VERDICT_STYLES.get(verdict, ""))
     if record.get("reason"):
         text.append(f" ({record['reason']})")
-    text.append(f"\n{record.get('model') or 'no model named'} on {_where(record)}\n")
+    text.append(f"\n{record.get('model') or 'no model named'}{_where(record)}\n")
     when = datetime.fromisoformat(str(record["ts"])).astimezone()
     text.append(f"{when:%Y-%m-%d %H:%M:%S}  {record['path']}  {record['id']}", "dim")
     return text
@@ -94,8 +94,8 @@ def _where(record: Record) -> str:
     upstream = record.get("upstream", {})
     kind, url = upstream.get("kind", "unknown"), upstream.get("url")
     if url is None:
-        return "no engine" if kind == "unknown" else str(kind)
-    return f"{'an engine' if kind == 'unknown' else kind} at {url}"
+        return ", no engine" if kind == "unknown" else f" on {kind}"
+    return f" on {'an engine' if kind == 'unknown' else kind} at {url}"
 
 
 def _times(record: Record) -> Table:

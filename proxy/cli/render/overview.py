@@ -191,7 +191,7 @@ def _gpus(status: Facts) -> Iterator[Row]:
 
 
 def _machine(status: Facts) -> Iterator[Row]:
-    if said := facts(worth_saying(status.get("machine") or {}), leave_out=("gpus_reason",)):
+    if said := facts(machine_facts(status.get("machine") or {}), leave_out=("gpus_reason",)):
         yield "machine", said
     if said := ", ".join(host_words(status.get("host") or {})):
         yield "now", said
@@ -304,6 +304,13 @@ _SECTIONS: Mapping[str, Callable[[Facts], Iterator[Row]]] = {
 }
 
 
+def machine_facts(machine: Facts) -> dict[str, Any]:
+    """Return what is worth a word of the machine, with one word on where a bandwidth is from."""
+    kept = worth_saying(machine)
+    source, how = kept.pop("ram_bandwidth_source", None), kept.pop("ram_bandwidth_how", None)
+    return {**kept, "ram_bandwidth": how or source}
+
+
 def engine_facts(engine: Facts) -> dict[str, Any]:
     """Return what is worth a word of an engine's settings."""
     idle = OF_GPUS if engine.get("gpu_layers") == 0 else ()
@@ -355,9 +362,9 @@ def host_words(host: Facts) -> Iterator[str]:
     if "available_bytes" in host:
         yield f"{host['available_bytes'] / GIB:.1f} GiB of RAM available"
     for name, what in (
-        ("psi_cpu_some_ratio", "something waits for the CPU"),
-        ("psi_io_full_ratio", "everything waits for the disk"),
-        ("psi_memory_full_ratio", "everything waits for memory"),
+        ("psi_cpu_some_ratio", "some process waits for the CPU"),
+        ("psi_io_full_ratio", "all processes wait for the disk"),
+        ("psi_memory_full_ratio", "all processes wait for memory"),
     ):
         if host.get(name):
             yield f"{what} {_percent(host[name])} of the time"

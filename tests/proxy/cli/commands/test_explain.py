@@ -153,8 +153,8 @@ def test_no_engine_is_said_in_words_with_what_to_look_at(
 
     assert run_explain(settings(log), "gone") == 0
     said = capsys.readouterr().out
-    assert "no model named on no engine" in said
-    assert "Look at: start llama-server, vLLM or Ollama" in said
+    assert "no model named, no engine" in said
+    assert "What to check: start llama-server, vLLM or Ollama" in said
     assert "?" not in said
 
 

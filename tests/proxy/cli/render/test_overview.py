@@ -221,6 +221,15 @@ def test_settings_of_gpus_are_not_told_of_an_engine_without_one() -> None:
     assert "KV on GPU yes" in "\n".join(shown({"engines": [{**on_cpu, "gpu_layers": 5}]}))
 
 
+def test_where_a_bandwidth_is_from_is_one_word() -> None:
+    machine = {"ram_bandwidth_bytes_per_s": 14.5e9, "ram_bandwidth_source": "measured"}
+    beside = {**machine, "ram_bandwidth_how": "measured while other programs used the cores"}
+
+    assert "RAM bandwidth 14.5 GB/s, RAM bandwidth measured" in shown({"machine": machine})[2]
+    assert "source" not in shown({"machine": beside})[2]
+    assert "RAM bandwidth measured while other programs" in shown({"machine": beside})[2]
+
+
 def test_host_is_told_in_words() -> None:
     host = {
         "cpu_cores": 4,
@@ -233,7 +242,7 @@ def test_host_is_told_in_words() -> None:
 
     assert shown({"host": host})[2] == (
         "now          3.5 of 4 cores busy, the engine uses 1.5, its threads wait for 0.732 more,"
-        " something waits for the CPU 94 % of the time"
+        " some process waits for the CPU 94 % of the time"
     )
 
 
