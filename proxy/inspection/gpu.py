@@ -149,7 +149,7 @@ def _clocks(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         memory, gpu.max_memory_clock_mhz, LOW_MEMORY_RATIO
     )
     if low and not explained:
-        advice = f"nvidia-smi -i {gpu.index} -rgc -rmc takes locks away; after a hang, reboot"
+        advice = f"nvidia-smi -i {gpu.index} -rgc -rmc removes locks; after a hang, reboot"
         said += ", busy, and the driver gives no reason: locked or stuck"
         yield _check(gpu, "clocks", "warn", said, advice, numbers)
     else:
@@ -242,7 +242,7 @@ def _link(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         said += f" (the card itself could do generation {own})"
     if not _has_worked(samples):
         said = f"idle, cannot tell: an idle link goes down by design; {said}"
-        advice = "run doctor while a request is generated"
+        advice = "run slowtok doctor while a request runs"
         yield _check(gpu, "link", "unknown", said, advice, numbers)
     elif (widest and width < widest) or (highest and generation < highest):
         advice = "reseat the card; look at riser, slot and BIOS setting (generation, bifurcation)"

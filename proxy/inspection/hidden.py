@@ -23,7 +23,7 @@ def check_hidden(seen: Seen) -> Iterator[Check]:
     if seen.device.sampling_failure is not None:
         yield _hidden("host", f"this machine: {seen.device.sampling_failure}", REPORT_IT)
     elif not seen.host:
-        yield _hidden("host", "no reading of the host came", NO_SAMPLES)
+        yield _hidden("host", "no reading of the host arrived", NO_SAMPLES)
 
 
 def _of_engine(engine: EngineSeen) -> Iterator[Check]:

@@ -191,7 +191,7 @@ def _fit_vram(
     state: State = "ok"
     advice = None
     if serving.server.slept:
-        said += "; it is put away now"
+        said += "; it is unloaded now"
     elif beside is None:
         state, advice = "unknown", how_to_enable("GPU memory of the server")
         said += "; how much of it is there is not visible"

@@ -108,7 +108,7 @@ async def assemble(reply: EngineReply, exchange: Exchange, held: MemoryBudget) -
         exchange.last_byte_at_s = time.monotonic()
         whole = assembler.whole()
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise _cannot("is none that can be put together") from error
+        raise _cannot("cannot be put together") from error
     if assembler.error is not None:
         exchange.status = _status_of(assembler.error["error"])
         return orjson.dumps(assembler.error)

@@ -93,10 +93,10 @@ def _not_relayed(request: Asked) -> ClientReply | None:
         return _not_implemented(f"slowtok relays HTTP requests only, not {what}")
     # Such a coding is about one connection. It would be gone behind the proxy, the bytes would not.
     if fields.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
-        return _not_implemented("slowtok takes no Transfer-Encoding but chunked")
+        return _not_implemented("slowtok supports no Transfer-Encoding but chunked")
     # aiohttp reads past what comes after the last chunk: lost without a word, it could be missed.
     if fields.get("Trailer") and "Transfer-Encoding" in fields:
-        return _not_implemented("slowtok passes no trailer of a request on: use header fields")
+        return _not_implemented("slowtok does not pass on trailers of a request: use header fields")
     return None
 
 
@@ -122,7 +122,7 @@ def _unexpected(request: ClientRequest) -> ClientReply | None:
     expected = request.headers.get("Expect")
     if not expected or expected.lower() == "100-continue" or request.version < HttpVersion11:
         return None
-    return error_response(417, "slowtok knows no Expect but 100-continue", "expectation-failed")
+    return error_response(417, "slowtok supports no Expect but 100-continue", "expectation-failed")
 
 
 def _not_implemented(message: str) -> ClientReply:

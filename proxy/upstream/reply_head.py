@@ -92,7 +92,7 @@ class HeadReader:
         if size_bytes > self._left_bytes:
             raise BadReply("a header that is too long")
         if self._interim > MAX_INTERIM:
-            raise BadReply("more interim replies than anybody needs")
+            raise BadReply("too many interim replies")
 
 
 def parse_head(raw: bytes, *, to_head: bool) -> ReplyHead:

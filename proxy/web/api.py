@@ -140,7 +140,7 @@ class ApiPages:
             refused.headers["Allow"] = ", ".join(allowed)
             return refused
         known = ", ".join(f"/slowtok/{page}" for page in PAGES)
-        return error_page(404, f"{request.path} is not here; there are {known}", "not-found")
+        return error_page(404, f"{request.path} does not exist; there are {known}", "not-found")
 
     async def _answers(self, method: str, request: web.Request) -> bool:
         found = await request.app.router.resolve(request.clone(method=method))

@@ -104,7 +104,7 @@ def read_result(content: bytes) -> Result:
     try:
         said = orjson.loads(content)
         if said["event"] != EVENT:
-            raise BadResult("it is no result of slowtok bench")
+            raise BadResult("this is not a result of slowtok bench")
         if said["schema"] != SCHEMA:
             raise BadResult(f"its schema is {said['schema']!r}; this version reads {SCHEMA}")
         return Result(
@@ -115,7 +115,7 @@ def read_result(content: bytes) -> Result:
             runs=tuple(_run(run) for run in said["runs"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadResult(f"it is no result of slowtok bench ({type(error).__name__})") from None
+        raise BadResult(f"this is not a result of slowtok bench ({type(error).__name__})") from None
 
 
 def _run(said: Mapping[str, Any]) -> Run:

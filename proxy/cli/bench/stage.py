@@ -82,7 +82,7 @@ async def set_stage(settings: Settings, tell: Tell) -> AsyncIterator[BenchStage]
         return
     with tempfile.TemporaryDirectory(prefix="slowtok-bench-") as scratch:
         log, listen = Path(scratch) / "proxy.log", f"127.0.0.1:{free_port()}"
-        tell("starting slowtok for the time")
+        tell("starting slowtok for this measurement")
         with no_empty_traces(settings):
             async with (
                 _own(settings, listen, log) as child,

@@ -132,7 +132,7 @@ async def _bench(
         runs=tuple(runs),
     )
     if not result.figures:
-        raise BenchError("the engine told no rates: neither counts nor times came")
+        raise BenchError("the engine reported no rates: neither token counts nor times")
     return BenchOutcome(
         result=result,
         steps=next_steps(runs, checks),

@@ -91,7 +91,7 @@ def why_not_as_service(given: Mapping[str, Any]) -> str | None:
     """Say which option of `slowtok serve` no service can have, and what to do; else None."""
     if given.get("api_key"):
         return (
-            "--api-key: it would stand in a file and in the list of processes; put api_key into "
+            "--api-key: others could read it in a file and among the processes; put api_key into "
             "a file that only you can read, and name it: slowtok service install -- --config FILE"
         )
     for name in ("config", "log", "state_dir", "record"):

@@ -311,7 +311,7 @@ def test_half_a_machine_is_no_note_beside_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("failure", "said", "advice"),
     [
-        (None, "no reading of the host came", "too slow to start"),
+        (None, "no reading of the host arrived", "too slow to start"),
         ("the sampling process does not run (NameError)", "does not run (NameError)", "report"),
     ],
 )

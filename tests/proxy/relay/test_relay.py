@@ -303,7 +303,7 @@ async def test_trailer_that_a_request_announces_is_refused(
     head, body = await client.reply()
 
     assert head.status == 501
-    assert b"passes no trailer of a request on" in body
+    assert b"does not pass on trailers of a request" in body
     assert engine.count == 0
     engine.reply = reply(b"ok")
     await client.ask("GET", "/x", "Trailer: X-Sum")  # there is no body for it to come after

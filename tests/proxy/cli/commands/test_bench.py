@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_used_is_said_before_anything_is_measured(tmp_path
     own = result_file(tmp_path / "own.json", prompt="sha256:1234")
     cases = {
         ("--compare", str(tmp_path / "none.json")): "No such file",
-        ("--compare", str(other)): "it is no result of slowtok bench",
+        ("--compare", str(other)): "this is not a result of slowtok bench",
         ("--compare", str(own)): "another prompt",
         ("--prompt", str(tmp_path / "none.txt")): "No such file",
         ("--save", str(tmp_path / "none" / "a.json")): "no such folder",
