@@ -28,29 +28,31 @@ OPEN_STREAMS = 1000
 ROUNDS = 3
 INTRO = """# Performance
 
-What slowtok costs, with everything on that it does: times, counts, samples, a diagnosis for every \
-request. Written by `make bench`; do not edit.
+This page shows what slowtok costs with everything switched on: times, counts, samples, and a \
+diagnosis for every request. `make bench` writes it; do not edit it.
 
 ## Goals
 
-What slowtok wants to cost at most, and what it cost in this run. """
+The table compares the most that slowtok should cost with what it cost in this run. """
 LOADS = """
 ## All figures
 
-Measured on {date}: {machine}. {rounds} rounds in which all ways took turns, medians; in brackets \
-the lowest and the highest ratio of a round. Each relay had a core to itself, with all its \
-processes: of slowtok those that relay, observe and sample; the mock engine and the client shared \
-another. Asked directly, the client had the relay's core: so "more than direct" counts against a \
-relay also what client and engine wait for each other. Latency is one way: from the engine's write \
-to the client's read, for each token. TTFT is the time to the first token, less the 2 ms of a \
-prefill where streams come one at a time. At 17,000 and 40,000 tokens/s streams are 300 tokens \
-long: 57 and 133 a second end, and as many begin. Those that begin at once are 40 tokens long, and \
-do so again when they end. CPU and memory are those of all processes of a relay.
+Measured on {date}: {machine}. {rounds} rounds in which all ways took turns. The figures are \
+medians; in brackets are the lowest and the highest ratio of a round. Each relay had a core to \
+itself, with all its processes (for slowtok those that relay, observe and sample); the mock \
+engine and the client shared another core. When the client asked the engine directly, it had the \
+relay's core, so "more than direct" charges a relay also with the time that client and engine \
+wait for each other. Latency is one way, from the engine's write to the client's read, for each \
+token. TTFT is the time to the first token, less the 2 ms of a prefill where streams come one at \
+a time. At 17,000 and 40,000 tokens/s streams are 300 tokens long: 57 and 133 per second end, and \
+as many begin. The streams that begin at once are 40 tokens long, and begin again when they end. \
+CPU and memory are those of all processes of a relay.
 
-"Naive" is aiohttp's server and client on uvloop, forty lines, with nothing looked at \
-(`bench/naive.py`): what a relay in Python must cost. The engine (`bench/engine.py`) is a \
-llama-server to slowtok, with its slots, model and metrics; it writes each token by itself, about \
-290 bytes. Read ratios, not microseconds: the machine did other work, too.
+"Naive" is a relay of forty lines with aiohttp's server and client on uvloop that inspects \
+nothing (`bench/naive.py`): it shows what a relay in Python costs at least. The engine \
+(`bench/engine.py`) looks like a llama-server to slowtok, with its slots, model and metrics; it \
+writes each token by itself, about 290 bytes. Compare ratios, not microseconds: the machine did \
+other work, too.
 """
 
 

@@ -73,13 +73,15 @@ def _of_relaying(rounds: Rounds) -> Iterable[Goal]:
 
 def _of_its_own(rounds: Rounds, own: OwnCost) -> Iterable[Goal]:
     yield Goal("memory per open stream, all processes", 32, "KiB", _own(rounds, w.OPEN, w.MEMORY))
-    yield Goal("memory, idle: the greatest process", 90, "MiB", own.resident_mib[0])
+    yield Goal("memory, idle: the largest process", 90, "MiB", own.resident_mib[0])
     yield Goal("memory, idle: all processes", 140, "MiB", sum(own.resident_mib))
     yield Goal("from a stream's last byte to its record", 250, "ms", own.record_ms)
     yield Goal("a diagnosis with its record", 10, "ms of CPU", max(own.diagnosis_ms.values()))
     active = [ratio for _, ratio in own.sampling_ratio.values()]
     sampling = 100 * max(active) if active else None
-    yield Goal("sampling with a request there, the dearest machine", 1, "% of a core", sampling)
+    yield Goal(
+        "sampling while a request runs, the most expensive machine", 1, "% of a core", sampling
+    )
     yield Goal("from the command to the first reply", 1, "s", own.start_s)
 
 

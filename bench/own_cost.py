@@ -49,7 +49,10 @@ class OwnCost:
             yield what, f"{shown(taken_ms)} ms"
         for name, (idle, active) in self.sampling_ratio.items():
             yield f"sampling, share of a core, idle: {name}", f"{100 * idle:.2f} %"
-            yield f"sampling, with a request there: {name}", f"{100 * active:.2f} %"
+            yield (
+                f"sampling, share of a core, while a request runs: {name}",
+                f"{100 * active:.2f} %",
+            )
 
 
 def start_s(engine: int, times: int) -> list[float]:
