@@ -116,7 +116,7 @@ function timeline(record) {
   const parts = rest > 0.01 * total ? [...known, { phase: "rest", ms: rest }] : known;
   const bar = el("div", { class: "timeline", "aria-hidden": "true" }, parts.map((part) => sized(el("span", { class: `phase ${part.phase}` }), { width: Math.max((100 * part.ms) / total, 0.3) })));
   const rows = parts.map((part) => [
-    el("span", {}, el("span", { class: `swatch phase ${part.phase}`, "aria-hidden": "true" }), part.phase === "rest" ? "not told apart" : part.phase),
+    el("span", {}, el("span", { class: `swatch phase ${part.phase}`, "aria-hidden": "true" }), part.phase === "rest" ? "not separated" : part.phase),
     millis(part.ms),
     percent(part.ms / total),
   ]);
@@ -141,7 +141,7 @@ function requestFacts(record) {
     ["Streamed", record.stream ? "yes" : "no"],
     ["Ended", record.ended],
     ["Status", record.status],
-    ["Prompt", tokens.prompt === undefined ? null : `${count(tokens.prompt)} tokens, ${tokens.cached === undefined ? "cached not told" : `${count(tokens.cached)} cached`}`],
+    ["Prompt", tokens.prompt === undefined ? null : `${count(tokens.prompt)} tokens, ${tokens.cached === undefined ? "cached not reported" : `${count(tokens.cached)} cached`}`],
     ["Generated", tokens.completion === undefined ? null : `${count(tokens.completion)} tokens`],
     ["Drafted", tokens.drafted === undefined ? null : `${count(tokens.drafted)}, ${count(tokens.accepted)} accepted`],
     ["Decode rate", record.phase && record.phase !== "decode" ? rateLine(record) : null],
