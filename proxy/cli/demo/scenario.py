@@ -6,6 +6,7 @@ slowed for real: by busy processes, by a prompt that changes at its beginning, b
 
 import asyncio
 import importlib.util
+import shutil
 import signal
 import sys
 import tempfile
@@ -174,7 +175,15 @@ def _finish(show: Show, listen: str | None, state_dir: Path | None, elapsed_s: f
     option = "" if listen in (None, USUAL_LISTEN) else f" --listen {listen}"
     steps = report.next_steps(url, _explain_command(show, listen, state_dir), option)
     show.console.print(steps)
+    if (command := path_of_command()) is not None:
+        show.console.print(f"slowtok is not on your PATH: call it as {command}", markup=False)
     show.console.print(f"[dim]The demo took {elapsed_s:.0f} s.[/]")
+
+
+def path_of_command() -> Path | None:
+    """Return where the command is if the shell does not find it by its name, as after `make`."""
+    here = Path(sys.executable).with_name("slowtok")
+    return here if shutil.which("slowtok") is None and here.exists() else None
 
 
 def _explain_command(show: Show, listen: str | None, state_dir: Path | None) -> str | None:

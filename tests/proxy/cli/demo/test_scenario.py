@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fakes.running import keep_ram_bandwidth
-from slowtok.proxy.cli.demo.scenario import run_demo
+from slowtok.proxy.cli.demo.scenario import path_of_command, run_demo
 
 LIMIT_S = 400.0  # 40 s on a machine with nothing else to do
 END_S = 20.0
@@ -106,3 +106,18 @@ def demo(state_dir: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
             yield running
         finally:
             running.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a command has another name there")
+@pytest.mark.parametrize(("is_there", "is_on_path"), [(True, False), (True, True), (False, False)])
+def test_command_that_the_shell_does_not_find_is_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool, is_on_path: bool
+) -> None:
+    command = tmp_path / "slowtok"
+    if is_there:
+        command.write_text("#!/bin/sh\n", "utf-8")
+        command.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path if is_on_path else tmp_path / "none"))
+
+    assert path_of_command() == (command if is_there and not is_on_path else None)
