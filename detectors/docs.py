@@ -16,8 +16,9 @@ SECTIONS = ("Signal:", "Not to be confused with:", "Remedy:", "Sources:")
 HEAD = """\
 # Causes
 
-What slowtok can name as the reason for a slow request. The name of a cause is the same in response
-headers, log, metrics and here. Generated from the detectors by `make docs`: change it there.
+This page describes every cause that slowtok can name for a slow request. A cause has the same name
+in response headers, log, metrics and here. `make docs` generates the page from the docstrings of
+the detectors: change them there.
 """
 
 PLACES: Mapping[str, str] = {

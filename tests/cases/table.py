@@ -32,9 +32,9 @@ MEANING = {
 
 INTRODUCTION = """## Reports of users
 
-What slowtok says of public reports of requests that were slow, or seemed so.
-Where a report gives enough numbers it is a case file in `tests/cases/reports`, or several; what was
-inferred for it stands in its label, and what it does not tell is not known there, either."""
+This table shows what slowtok says of public reports of requests that were slow, or seemed so.
+A report that gives enough numbers is a case file in `tests/cases/reports`, or several. The label of
+a case says what was inferred for it; what a report does not give is not known in its case."""
 
 HEAD = """| report | what it tells | cause | slowtok says | | what it would need to see |
 | --- | --- | --- | --- | --- | --- |"""
