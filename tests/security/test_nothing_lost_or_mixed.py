@@ -124,7 +124,7 @@ async def test_interim_replies_without_end_are_cut_off(proxy: Served, recorder: 
     head, body = await client.reply()
 
     assert head.status == 502
-    assert b"more interim replies" in body
+    assert b"too many interim replies" in body
     await arrived.gone()
     recorder.engine.reply = reply(HEALTHY, JSON)
     await works_on(client)
