@@ -1,4 +1,4 @@
-"""What decode and prefill reach on each kind of GPU: the constants that `make fit` writes.
+"""The constants of decode and prefill for each kind of GPU, as `make fit` writes them.
 
 Source: `efficiency.toml`, fitted on published measurements; docs/envelope.md has the formula, the
 residuals and where each constant comes from. They were fitted together: use them together.

@@ -1,4 +1,4 @@
-"""What is known of a GPU by its name alone: its kind, and what vendors say of single cards.
+"""Facts about a GPU by its name alone: its kind, and what vendors say of single cards.
 
 A name must match whole. There is no nearest match: the nearest name to "RTX 4090 Laptop GPU" is
 a card with twice the bandwidth. A name that no table has is of a kind by what the driver tells: the
@@ -73,7 +73,7 @@ class GpuSpec:
 
     @property
     def unified(self) -> bool:
-        """Say whether the memory is shared with the CPU."""
+        """Return True if the memory is shared with the CPU."""
         return self.memory == "unified"
 
     @property

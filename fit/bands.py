@@ -1,4 +1,4 @@
-"""Where the band begins and ends, and what it holds.
+"""The band: where it begins and ends, and which rows it holds.
 
 The rule: kinds of GPU whose residuals are alike share two factors. The low one is the lower of two
 quantiles of measured / predicted on GPUs and on sources that were left out, rounded down to two

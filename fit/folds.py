@@ -1,4 +1,4 @@
-"""What the model says of GPUs, sources and models that it was not fitted on."""
+"""Predictions for GPUs, sources and models that the model was not fitted on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

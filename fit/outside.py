@@ -1,4 +1,4 @@
-"""How the answers of `slowtok fit` fare on all rows, those that nothing was fitted on too."""
+"""The answers of `slowtok fit` on all rows, also on those that nothing was fitted on."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -32,7 +32,7 @@ class Share:
 
     @property
     def is_short(self) -> bool:
-        """Say whether attention is a small part of the work."""
+        """Return True if attention is a small part of the work."""
         return self.row.reads.context_tokens <= SHORT_DEPTH_TOKENS
 
 

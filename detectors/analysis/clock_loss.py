@@ -159,7 +159,7 @@ class ClockLoss:
 
 
 def is_laptop(case: Case, gpu: GpuFacts) -> bool:
-    """Say whether the machine is a laptop, whose GPU's limits move with the rest's load."""
+    """Return True if the machine is a laptop, whose GPU's limits move with the rest's load."""
     return case.device.on_battery is not None or bool(_LAPTOP.search(gpu.name or ""))
 
 
@@ -202,7 +202,7 @@ def loss_without_clocks(case: Case) -> ClockLoss | None:
 
 
 def is_present(case: Case, bits: int) -> bool:
-    """Say whether reason bits stood for a tenth of a phase.
+    """Return True if reason bits stood for a tenth of a phase.
 
     That is a state without measurable cost where `loss` finds none: it is not ruled out.
     """

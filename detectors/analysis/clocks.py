@@ -70,7 +70,7 @@ class Clocks:
 
 @once
 def decodes_on_gpu(case: Case) -> bool:
-    """Say whether a GPU of this machine that is seen here serves the request."""
+    """Return True if a GPU of this machine that is seen here serves the request."""
     return case.server.local is not False and bool(case.device.gpus) and not runs_on_cpu(case)
 
 

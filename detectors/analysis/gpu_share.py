@@ -72,7 +72,7 @@ def others(sample: GpuSample) -> float:
 
 
 def follows(case: Case, shared: Sharing) -> bool | None:
-    """Say whether tokens came slower when others computed; None where neither changed enough.
+    """Return True if tokens came slower when others computed; None where neither changed enough.
 
     Where the rate fell at one moment, what others had before and after it tells.
     """
@@ -99,7 +99,7 @@ def follows(case: Case, shared: Sharing) -> bool | None:
 
 
 def runs_mps(samples: Sequence[GpuSample]) -> bool:
-    """Say whether NVIDIA's MPS lets processes compute side by side, so that they take no turns."""
+    """Return True if NVIDIA's MPS lets processes compute side by side, without turns."""
     return any((p.name or "").startswith(MPS_SERVER) for s in samples for p in s.processes or ())
 
 

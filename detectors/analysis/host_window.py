@@ -56,7 +56,7 @@ GPU_DECODES_CORES = 0.5
 
 @once
 def runs_on_cpu(case: Case) -> bool:
-    """Say whether the CPU decodes: the engine was told so, or uses no GPU that is seen here.
+    """Return True if the CPU decodes: the engine was told so, or uses no GPU that is seen here.
 
     A GPU may be there that no library here can see (another maker's, another program's). So what
     the CPU did decides then, before what the engine says: it may speak of a GPU and use none
@@ -79,7 +79,7 @@ SPINNING_ENGINES = frozenset({"vllm", "sglang"})
 
 @once
 def computes_on_cpu(case: Case) -> bool:
-    """Say whether a team of CPU threads computes a part of each token, or all of it.
+    """Return True if a team of CPU threads computes a part of each token, or all of it.
 
     Beside a GPU they are the threads of layers or experts in RAM; waiting for the GPU keeps one
     thread busy at most, save in engines whose processes spin. Where the engine was told to keep a

@@ -150,7 +150,7 @@ def engine_stalls(case: Case) -> tuple[Stall, ...]:
 
 @once
 def was_throttled(case: Case) -> bool:
-    """Say whether a counter of heat or brake grew while the request was prefilled or decoded."""
+    """Return True if a counter of heat or brake grew while the request was prefilled or decoded."""
     samples = (*case.gpu_during("prefill"), *case.gpu_during("decode"))
     return any(
         (throttled_ratio(found) or 0.0) >= COUNTED_AT_ALL_RATIO
@@ -183,7 +183,7 @@ def _stood_still_s(case: Case, decode_s: float) -> float:
 
 
 def _is_made_up(times: Sequence[float], stall: Stall, usual_s: float, hidden_tokens: float) -> bool:
-    """Say whether what was missing in a gap came right after it, or within one read."""
+    """Return True if what was missing in a gap came right after it, or within one read."""
     missing = stall.gap_s / usual_s if usual_s > 0 else 0.0
     window_s = stall.gap_s / 2
     came = sum(1 for at_s in times if stall.end_s <= at_s <= stall.end_s + window_s)
@@ -243,7 +243,7 @@ def _had_company(case: Case) -> bool:
 
 
 def _came_in_bursts(case: Case) -> bool:
-    """Say whether reads came together, or long gaps were made up for.
+    """Return True if reads came together, or long gaps were made up for.
 
     Then the best rate is that of the way, or of a step that brought much.
     """
@@ -311,7 +311,7 @@ def _counted_ratio(case: Case, rate_tps: float) -> float:
 
 
 def is_fairly_healthy(baseline: Baseline, rate_tps: float) -> bool:
-    """Say whether a rate is nearly what this setup gave when it was healthy."""
+    """Return True if a rate is nearly what this setup gave when it was healthy."""
     usual = baseline.decode_tps
     return usual is not None and rate_tps >= FAIRLY_HEALTHY_RATIO * usual
 

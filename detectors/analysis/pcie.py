@@ -73,7 +73,7 @@ class Link:
 
     @property
     def is_degraded(self) -> bool:
-        """Say whether it is below what card and slot can do."""
+        """Return True if it is below what card and slot can do."""
         generation, width = self.gpu.max_pcie_generation or 0, self.gpu.max_pcie_width or 0
         return self.generation < generation or self.width < width
 

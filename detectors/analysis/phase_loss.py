@@ -183,7 +183,7 @@ def _says_too_little(case: Case, tokens: int, decode_s: float, low_tps: float) -
 
 
 def _is_clearly_slow(case: Case, gaps: int, decode_s: float, low_tps: float) -> bool:
-    """Say whether a short decode is slow whatever its few gaps scatter, and long enough to feel."""
+    """Return True if a short decode is slow whatever its gaps scatter, and long enough to feel."""
     rate = case.phases.decode_tps or 0.0
     if gaps < 1 or rate * (1 + UNCERTAINTY / math.sqrt(gaps)) >= low_tps:
         return False
@@ -276,7 +276,7 @@ def _expected_prefill(case: Case) -> tuple[float, float]:
 
 
 def is_telling_prefill(case: Case) -> bool:
-    """Say whether a prefill's time is that of its tokens alone, and enough of it."""
+    """Return True if a prefill's time is that of its tokens alone, and enough of it."""
     p, n, activity = case.phases, case.neighbours, case.activity
     if is_error(case) or p.source not in ("engine", "metrics"):
         return False
@@ -293,7 +293,7 @@ def is_telling_prefill(case: Case) -> bool:
 
 
 def _is_fresh(load: ModelLoad) -> bool:
-    """Say whether nobody warmed it up yet: a load with a time of its own had a request waiting."""
+    """Return True if nobody warmed it up yet; a load with a time of its own had a request wait."""
     return load.age_s < FRESH_LOAD_S and load.load_s is None
 
 
@@ -378,7 +378,7 @@ def unexplained_wait(case: Case) -> str | None:
 
 
 def _is_beyond(case: Case, wait_s: float) -> bool:
-    """Say whether a wait is longer than the prompt could take at the least rate expected."""
+    """Return True if a wait is longer than the prompt could take at the least rate expected."""
     low_tps, tokens = _expected_prefill(case)[0], case.timeline.tokens.processed
     if not low_tps or tokens is None or tokens < MIN_PREFILL_TOKENS:
         return False
@@ -386,12 +386,12 @@ def _is_beyond(case: Case, wait_s: float) -> bool:
 
 
 def is_cut_short(case: Case) -> bool:
-    """Say whether a request was ended by somebody before its answer was complete."""
+    """Return True if a request was ended by somebody before its answer was complete."""
     return case.timeline.ended in CUT_SHORT
 
 
 def is_error(case: Case) -> bool:
-    """Say whether the request failed: an error is never called slow, and no cause is sought."""
+    """Return True if the request failed: an error is never called slow, and no cause is sought."""
     return (case.timeline.status or 0) >= 400
 
 

@@ -45,7 +45,7 @@ def cached_of(case: Case) -> Cached | None:
 
 
 def _is_impossible(case: Case, cached: int) -> bool:
-    """Say whether the rest of the prompt cannot have been computed in the time that it took."""
+    """Return True if the rest of the prompt cannot have been computed in the time that it took."""
     total, took_s, band = case.timeline.tokens.prompt, case.phases.prefill_s, case.envelope.prefill
     fastest_tps = max(band.high if band else 0.0, case.history.best_prefill_tps or 0.0)
     if not (total and took_s and fastest_tps):

@@ -139,7 +139,7 @@ def _why_forgotten(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> Why:
 
 
 def cannot_rewind(case: Case) -> bool:
-    """Say whether the model's state is only of use where it ended: recurrent, or a short window."""
+    """Return True if the model's state is of use only where it ended: recurrent, short window."""
     model, server = case.model, case.server
     if model.state_bytes:
         return True
@@ -222,7 +222,7 @@ def _is_same_conversation(prompt: PromptPrefix) -> bool:
 
 
 def _is_new(case: Case, prompt: PromptPrefix) -> bool:
-    """Say whether the engine was started or loaded since the earlier prompt, but by this request.
+    """Return True if the engine was started or loaded since the earlier prompt, not for this one.
 
     What was loaded for this request had been put away: it had the prompt until then.
     """
@@ -237,12 +237,12 @@ def _is_new(case: Case, prompt: PromptPrefix) -> bool:
 
 
 def _was_its_own(load: ModelLoad, age_s: float) -> bool:
-    """Say whether the earlier prompt itself waited for a load: it began when that prompt came."""
+    """Return True if the earlier prompt itself waited for a load, which began when it came."""
     return load.load_s is not None and load.age_s + load.load_s >= age_s - MAX_BEGIN_S
 
 
 def _was_unloaded(case: Case) -> bool:
-    """Say whether an engine that loads models on demand loaded this one anew for this request."""
+    """Return True if an engine that loads on demand loaded the model anew for this request."""
     prompt, uptime_s = case.prompt, case.server.uptime_s
     if case.server.kind != "ollama" or (case.phases.load_s or 0.0) < MIN_LOAD_S:
         return False
@@ -251,13 +251,13 @@ def _was_unloaded(case: Case) -> bool:
 
 
 def _others_took_all(case: Case, prompt: PromptPrefix, _loss: PromptLoss) -> bool:
-    """Say whether others came in all slots since, whatever they share with this conversation."""
+    """Return True if others came in all slots since, whatever they share with this conversation."""
     others, slots = prompt.others_since or 0, case.server.slots
     return others >= (1 if slots is None else max(slots, 1))
 
 
 def _others_took_it(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:
-    """Say whether what is left of the cache is what other conversations left of it."""
+    """Return True if what is left of the cache is what other conversations left of it."""
     others, room = prompt.others_since or 0, case.server.kv_cache_tokens
     if case.server.kind in _PAGED:
         return room is None or not prompt.only_grew or (others + 1) * loss.total > room
@@ -274,7 +274,7 @@ _PAGED = frozenset({"vllm", "sglang"})
 
 
 def _is_rendered_anew(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:
-    """Say whether only the chat template can have changed what the engine read."""
+    """Return True if only the chat template can have changed what the engine read."""
     if not prompt.only_grew or loss.cached is None or not loss.cached.is_told:
         return False
     if case.activity is not None and case.activity.alone is False:

@@ -81,13 +81,13 @@ class Spill:
 
     @property
     def is_spill(self) -> bool:
-        """Say whether anything spills."""
+        """Return True if anything spills."""
         return self.lost_s > 0
 
 
 @once
 def may_spill(case: Case) -> bool | None:
-    """Say whether the driver can put GPU memory into RAM; None where that is not known."""
+    """Return True if the driver can put GPU memory into RAM; None where that is not known."""
     gpus, server = serving_gpus(case), case.server
     own = [gpu for gpu in gpus if not gpu.unified_memory]
     if not own or case.device.os == "macos" or server.cpu_offload_bytes:
@@ -132,7 +132,7 @@ def _inferred(case: Case, gpus: dict[int, tuple[GpuSample, ...]]) -> Spill | Non
 
 
 def has_room(gpus: Gpus) -> bool:
-    """Say whether each of the GPUs has room left, so that none of them spills."""
+    """Return True if each of the GPUs has room left, so that none of them spills."""
     rooms = [_room(samples) for samples in gpus.values()]
     return all(
         free is not None and free >= max(ROOM_BYTES, ROOM_RATIO * total) for free, total in rooms
@@ -264,7 +264,7 @@ def together(case: Case, gpus: Gpus, read: Read) -> float | None:
 
 
 def fetches(case: Case, gpus: Gpus) -> bool | None:
-    """Say whether as much goes into the GPUs as a spill makes it; None where that is not told."""
+    """Return True if as much goes into the GPUs as with a spill; None where not known."""
     shares = [
         share
         for index, samples in gpus.items()
@@ -278,7 +278,7 @@ def fetches(case: Case, gpus: Gpus) -> bool | None:
 
 
 def _fills_ram_silently(case: Case) -> bool:
-    """Say whether RAM that a GPU uses for a process is what did not fit it.
+    """Return True if RAM that a GPU uses for a process is what did not fit it.
 
     It holds what the CPU computes on, too, where the engine splits a model.
     """
@@ -323,7 +323,7 @@ def _link_bytes_per_s(case: Case, gpus: Gpus) -> float:
 
 
 def _is_exchange(samples: Sequence[GpuSample]) -> bool:
-    """Say whether about as much goes out as in: results of several GPUs, no weights."""
+    """Return True if about as much goes out as in: results of several GPUs, no weights."""
     into, out = gpu_mean(samples, received), gpu_mean(samples, sent)
     return bool(into and out and 0.5 <= out / into <= 2.0)
 
@@ -346,7 +346,7 @@ def _doubts(
 
 
 def _cpu_computes(case: Case) -> bool:
-    """Say whether as many threads work as layers on the CPU keep busy: half of the engine's."""
+    """Return True if as many threads work as layers on the CPU keep busy: half of the engine's."""
     cores, threads = server_cores(case) or 0.0, case.server.threads or 0
     return cores > max(CPU_DECODES_CORES, threads / 2)
 

@@ -114,7 +114,7 @@ def exchanging(case: Case, indices: Sequence[int]) -> GpuWaiting | None:
 
 
 def wait_for_each_other(case: Case) -> bool:
-    """Say whether there are GPUs that compute each layer together and show signs of waiting."""
+    """Return True if there are GPUs that compute each layer together and show signs of waiting."""
     indices = gpus_in_use(case)
     if len(indices) < 2 or not is_tensor_parallel(case.server):
         return False
@@ -218,7 +218,7 @@ def alone_tps(case: Case, indices: Sequence[int]) -> float | None:
 
 
 def _fits_one(case: Case, indices: Sequence[int]) -> bool:
-    """Say whether one of the GPUs surely holds the model with the context that is used."""
+    """Return True if one of the GPUs surely holds the model with the context that is used."""
     used = case.envelope.context_tokens
     size = footprint(case.model, case.server, context_tokens=used)
     room = min(gpu_facts(case, i).total_bytes or 0 for i in indices)
@@ -226,7 +226,7 @@ def _fits_one(case: Case, indices: Sequence[int]) -> bool:
 
 
 def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
-    """Say whether a power limit that is reached slows a GPU: then it works, and does not wait."""
+    """Return True if a reached power limit slows a GPU: then it works, and does not wait."""
     return any(
         (share_with_bits(samples, POWER_BITS) or 0.0) >= MAX_OF_IT
         and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
@@ -235,7 +235,7 @@ def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
 
 
 def _is_hampered(samples: Sequence[GpuSample]) -> bool:
-    """Say whether a GPU has a reason of its own to be late: heat, brake, another process."""
+    """Return True if a GPU has a reason of its own to be late: heat, brake, another process."""
     slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
     shared = [others(s) for s in samples if s.processes]
     return slowed >= MAX_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)

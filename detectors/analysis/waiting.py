@@ -33,7 +33,7 @@ class Wait:
 
     @property
     def is_for_prompts(self) -> bool:
-        """Say whether it waited with a slot of its own, for others' prompts."""
+        """Return True if it waited with a slot of its own, for others' prompts."""
         return not self.is_full and self.reading_s >= MOSTLY * self.waited_s
 
 
@@ -59,7 +59,7 @@ def wait_of(case: Case) -> Wait | None:
 
 
 def others_are_seen(case: Case) -> bool:
-    """Say whether others would have been seen, also those that do not come through the proxy."""
+    """Return True if others would have been seen, also those that do not come through the proxy."""
     activity = case.activity
     alone = activity is not None and activity.alone is True
     return case.neighbours.counted or alone or case.server.slots == 1

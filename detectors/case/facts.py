@@ -238,7 +238,7 @@ def label(gpu: GpuFacts) -> str:
 
 
 def _is_read(model: ModelFacts) -> bool:
-    """Say whether the model file told all: then something else is missing for what it reads."""
+    """Return True if the model file told all: then something else is missing for what it reads."""
     return model.read_bytes is not None and model.kv_bytes_per_token is not None
 
 

@@ -62,7 +62,7 @@ def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str
 
 
 def could_apply(case: Case, cause: str) -> bool:
-    """Say whether a request got as far as this cause reaches; one that ended by itself did."""
+    """Return True if a request got as far as this cause reaches; one that ended by itself did."""
     if not is_cut_short(case):
         return True
     had = {

@@ -166,7 +166,7 @@ def _mostly_unexplained(named: Mapping[str, Finding], slow: tuple[PhaseLoss, ...
 
 
 def _is_likely(case: Case, cause: str, finding: Finding) -> bool:
-    """Say whether a finding is more than a guess: what will not be named makes nothing slow."""
+    """Return True if a finding is more than a guess: what will not be named makes nothing slow."""
     after_all = adjusted_confidence(finding, cause, misfit=0.0, history=case.history)
     return min(finding.confidence, after_all) >= MIN_CONFIDENCE
 
@@ -251,7 +251,7 @@ def _name(
 
 
 def _follows(phase: Phase, ranked: Mapping[Phase, list[tuple[str, Finding]]]) -> bool:
-    """Say whether the first cause of a phase is a symptom of one that leads in another phase."""
+    """Return True if the first cause of a phase is a symptom of one that leads in another phase."""
     leads = {p: next(iter(found))[0] for p, found in ranked.items() if found}
     cause = leads.get(phase)
     roots = () if cause is None or cause in IN_ONE_PHASE else roots_of(cause)
@@ -364,7 +364,7 @@ def _share(case: Case, finding: Finding, observed: _Observed | None) -> float:
 
 
 def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
-    """Say whether a cause explains enough of a phase to come first."""
+    """Return True if a cause explains enough of a phase to come first."""
     if observed is None:
         return True
     predicted = _predicted(case, finding)

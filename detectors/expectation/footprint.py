@@ -83,7 +83,7 @@ class Footprint:
         return self.weights_bytes + self.kv_bytes + self.most_overhead_bytes
 
     def fits(self, room_bytes: float) -> bool | None:
-        """Say whether it fits into `room_bytes`; None where that cannot be told."""
+        """Return True if it fits into `room_bytes`; None where that cannot be told."""
         if self.least_bytes > room_bytes:
             return False
         most = self.most_bytes

@@ -47,7 +47,7 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
 
 
 def is_possible(envelope: Envelope, usual_tps: float) -> bool:
-    """Say whether a learned rate agrees with first principles, where these say anything.
+    """Return True if a learned rate agrees with first principles, where these say anything.
 
     Below the band a machine was always slow; beyond physics it ran on what is not visible. Between
     the empirical high edge and physics it is only faster than others, and where physics says

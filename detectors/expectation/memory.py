@@ -152,7 +152,7 @@ def reference(
 
 
 def is_tensor_parallel(server: ServerFacts) -> bool:
-    """Say whether every layer is computed on several GPUs at once."""
+    """Return True if every layer is computed on several GPUs at once."""
     return (server.tensor_parallel or 1) > 1 or server.split_mode in {"row", "tensor"}
 
 
@@ -253,7 +253,7 @@ def _driven_by(
 
 
 def is_old_build(version: str | None) -> bool:
-    """Say whether a llama.cpp build is of 2024 or before, when each layer took longer."""
+    """Return True if a llama.cpp build is of 2024 or before, when each layer took longer."""
     build = build_of(version)
     return build is not None and build < OLD_BUILD
 

@@ -187,7 +187,7 @@ def _decode(
 
 
 def _is_split(facts: Published, today: Configured | None) -> bool:
-    """Say whether some of it lies in RAM; layers on several GPUs are no such split."""
+    """Return True if some of it lies in RAM; layers on several GPUs are no such split."""
     server, layers = facts.server, facts.model.layers or 0
     in_ram = server.gpu_layers is not None and 0 <= server.gpu_layers < layers
     return today is not None and (

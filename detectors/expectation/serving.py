@@ -61,12 +61,12 @@ def memory_class(spec: GpuSpec) -> str:
 
 
 def is_narrow(model: ModelFacts) -> bool:
-    """Say whether the weights have about 4 bits."""
+    """Return True if the weights have about 4 bits."""
     return model.bits_per_weight is not None and model.bits_per_weight <= NARROW_BITS
 
 
 def is_old(server: ServerFacts) -> bool:
-    """Say whether an engine is of 2024 or before, or a vLLM before 0.8; one that says nothing: no.
+    """Return True for an engine of 2024 or before, or a vLLM before 0.8; False if not known.
 
     Only vLLM's numbers tell its age.
     """

@@ -24,7 +24,7 @@ class Drafts:
 
 
 def speculates(case: Case) -> bool:
-    """Say whether the engine drafts tokens: it was told to, or it did."""
+    """Return True if the engine drafts tokens: it was told to, or it did."""
     return bool(case.server.speculative or case.timeline.tokens.drafted)
 
 

@@ -107,7 +107,7 @@ def log_to_search(settings: Settings) -> Path | None:
 
 
 def names_a_log(settings: Settings) -> bool:
-    """Say whether a log was named that can be read: then no other one is meant."""
+    """Return True if a log was named that can be read: then no other one is meant."""
     return _is_named(settings) and settings.log_path is not None
 
 

@@ -54,7 +54,7 @@ class Screen:
                 self.say(plain(line))
 
     def _is_new(self, lines: tuple[str, ...]) -> bool:
-        """Say whether an event of `ONCE` is the first of its place; the log has all of them."""
+        """Return True if an event of `ONCE` is the first of its place; the log has all of them."""
         if lines in self._broke or len(self._broke) >= MAX_LINES:
             return False
         self._broke.add(lines)
@@ -81,7 +81,7 @@ class Screen:
         self.writer.write(captured.get())
 
     def _can_be_read(self, *, matters: bool) -> bool:
-        """Say whether there is room for one more line on a terminal in this second."""
+        """Return True if there is room for one more line on a terminal in this second."""
         if not self._came:
             asyncio.get_running_loop().call_later(PACE_S, self._next_second)
         self._came[matters] += 1

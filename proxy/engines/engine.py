@@ -163,7 +163,7 @@ class Engine:
             self.wanted.set()  # the same model, perhaps with another context, placed otherwise
 
     def is_another(self, before: Identity, ran: Runs | None) -> bool:
-        """Say whether it was started anew since a look that gave the other two.
+        """Return True if it was started anew since a look that gave the other two.
 
         By its process where it was seen both times, else by its version.
         """
@@ -208,7 +208,7 @@ class Engine:
         return self.lookup(model) or only or only_named(model)
 
     def serves(self, model: str | None) -> bool:
-        """Say whether it lists a model by that name."""
+        """Return True if it lists a model by that name."""
         if model is None:
             return False
         names = set(self._names())
@@ -241,7 +241,7 @@ class Engine:
         return tuple(dict.fromkeys((self.port, *behind)))
 
     def awaits_load(self, model: str | None) -> bool | None:
-        """Say whether a request for `model` has to wait for its load; None where nobody tells."""
+        """Return True if a request for `model` has to wait for its load; None if not known."""
         if self.kind != "llama-swap" or self.probe.loaded is None or not self.serves(model):
             return None
         loaded = loaded_model(self.probe, model)

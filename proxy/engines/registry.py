@@ -221,7 +221,7 @@ class Engines:
             engine.scraper.begin()
 
     def awaits_load(self, name: str | None, model: str | None) -> bool | None:
-        """Say whether a request has to wait until its engine has loaded `model`."""
+        """Return True if a request has to wait until its engine has loaded `model`."""
         engine = self.find(name)
         return None if engine is None else engine.awaits_load(model)
 
@@ -314,7 +314,7 @@ class Engines:
         return engine.wanted.is_set()
 
     def _may_sleep(self, engine: Engine) -> bool:
-        """Say whether an engine was told to put its model away when idle, or was seen to."""
+        """Return True if an engine was told to put its model away when idle, or was seen to."""
         if engine.kind != "llama-server":
             return False
         process = self._process(engine)

@@ -278,7 +278,7 @@ def _asked(case: Case) -> _Asked:
 
 
 def _is_healthy(case: Case, diagnosis: Diagnosis) -> bool:
-    """Say whether a request may teach what is healthy: nothing that was measured was lost.
+    """Return True if a request may teach what is healthy: nothing that was measured was lost.
 
     One of which nothing could be expected teaches too: else nothing would ever be expected.
     """
@@ -336,7 +336,7 @@ def _has_telling_decode(case: Case) -> bool:
 
 
 def _has_normal_prefill(case: Case) -> bool:
-    """Say whether the engine tells a rate that is not below what physics expects."""
+    """Return True if the engine tells a rate that is not below what physics expects."""
     tokens, p, band = case.timeline.tokens, case.phases, case.envelope.prefill
     return (
         p.prefill_tps is not None

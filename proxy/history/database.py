@@ -68,7 +68,7 @@ def run(database: sqlite3.Connection, statements: Sequence[Statement]) -> None:
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """Say whether the file is no database any more."""
+    """Return True if the file is no database any more."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in _DAMAGED
 

@@ -95,7 +95,7 @@ def _others_around(case: Case) -> float:
 
 
 def is_alone(setup: BaselineKey) -> bool:
-    """Say whether its requests had the engine to themselves."""
+    """Return True if its requests had the engine to themselves."""
     return setup.sequences == ALONE
 
 

@@ -286,7 +286,7 @@ def _was_restarted(engine: _Engine, case: Case) -> bool:
 
 
 def _is_known(load: _Load, current: _Load | None) -> bool:
-    """Say whether a load is the newest one again, seen by another request."""
+    """Return True if a load is the newest one again, seen by another request."""
     if current is None or not current.noticed or not load.noticed:
         return False
     return load.begin_s <= current.at_s

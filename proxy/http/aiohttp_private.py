@@ -205,7 +205,7 @@ def requests_read(connection: web.RequestHandler) -> int:
 
 
 def has_next(connection: web.RequestHandler) -> bool:
-    """Say whether a request waits for its turn, or aiohttp's note that what came is none."""
+    """Return True if a request waits for its turn, or aiohttp's note that what came is none."""
     return bool(connection._messages)
 
 
@@ -215,10 +215,10 @@ def body_of_last(connection: web.RequestHandler) -> aiohttp.StreamReader | None:
 
 
 def is_answering(connection: web.RequestHandler) -> bool:
-    """Say whether a request is being answered."""
+    """Return True if a request is being answered."""
     return connection._request_in_progress
 
 
 def is_no_http(message: "RawRequestMessage") -> bool:
-    """Say whether a message is aiohttp's stand-in for one that it could not read."""
+    """Return True if a message is aiohttp's stand-in for one that it could not read."""
     return message is web_protocol.ERROR

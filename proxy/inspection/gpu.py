@@ -253,7 +253,7 @@ def _link(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
 
 
 def _has_worked(samples: Samples) -> bool:
-    """Say whether the GPU was at work for a whole second up to now."""
+    """Return True if the GPU was at work for a whole second up to now."""
     at_work_from_s = None
     for s in samples:
         if s.busy_ratio is None or s.pstate is None:

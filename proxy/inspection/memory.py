@@ -120,7 +120,7 @@ def _fit(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
 
 
 def _is_left_out(seen: Seen, serving: ServingSeen) -> bool:
-    """Say whether the engine surely uses no GPU without having been told so."""
+    """Return True if the engine surely uses no GPU without having been told so."""
     server = serving.server
     own_memory = any(gpu.unified_memory is False for gpu in seen.device.gpus or ())
     return own_memory and server.gpu_indices == () and server.gpu_layers != 0 and not server.slept

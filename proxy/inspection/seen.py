@@ -99,7 +99,7 @@ class Seen:
 
 
 def computes_on_cpu(seen: Seen, serving: ServingSeen) -> bool:
-    """Say whether CPU cores decode at least a part of the model, as it was asked to run."""
+    """Return True if CPU cores decode at least a part of the model, as it was asked to run."""
     server, layers = serving.server, serving.model.layers
     if server.local is False:
         return False

@@ -293,7 +293,7 @@ def _without_cached(timeline: Timeline) -> Timeline:
 
 
 def _is_alone(met: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
-    """Say whether nobody unseen is known to have been at the engine.
+    """Return True if nobody unseen is known to have been at the engine.
 
     Others that the engine counted and that did not come through here were there at a time that
     nobody knows.

@@ -179,12 +179,12 @@ def _are_others(look: BusySlots, theirs: Set[int], later: Set[int]) -> bool:
 
 
 def _is_full(look: BusySlots) -> bool:
-    """Say whether all slots are at answers."""
+    """Return True if all slots are at answers."""
     return bool(look.slots) and len(look.answering or ()) == look.slots
 
 
 def _has_room(look: Look, slots: int | None) -> bool | None:
-    """Say whether a request that waits had a slot to go to, or one that it had already."""
+    """Return True if a request that waits had a slot to go to, or one that it had already."""
     if look.waiting is not None:
         return _lets_in(look, slots)
     if slots is None:
@@ -212,7 +212,7 @@ def _others_while_waiting(look: Look) -> int | None:
 
 
 def _reads_another(look: Look, slots: int | None) -> bool | None:
-    """Say whether the engine read the prompt of another while a request waited.
+    """Return True if the engine read the prompt of another while a request waited.
 
     One that has room and lets nobody in fills its steps with what it has: with prompts, because
     answers take a token each.

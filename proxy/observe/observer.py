@@ -116,7 +116,7 @@ class Observer:
         return self._live.values()
 
     def is_asked(self, engine_name: str) -> bool:
-        """Say whether a generation is at that engine now."""
+        """Return True if a generation is at that engine now."""
         live = (e for e in self._live.values() if e.api and e.last_byte_at_s is None)
         return any(e.engine_name == engine_name for e in live)
 
@@ -377,7 +377,7 @@ class Observer:
 
 
 def _was_read(case: Case) -> bool:
-    """Say whether the engine has read the whole prompt: a 200 alone may come before that."""
+    """Return True if the engine has read the whole prompt: a 200 alone may come before that."""
     told = case.timeline.tokens.completion is not None
     return case.timeline.first_token_at_s is not None or told
 

@@ -72,14 +72,14 @@ class SlotOwners:
 
 
 def _has_no_token(exchange: Exchange) -> bool:
-    """Say whether nothing of its answer has come yet, as with all that are not streamed."""
+    """Return True if nothing of its answer has come yet, as with all that are not streamed."""
     if exchange.sent_at_s is None:
         return False
     return not exchange.stream or exchange.meter is None or exchange.meter.first_at_s is None
 
 
 def _may_be_its(unowned: Iterable[WorkingSlot], exchange: Exchange) -> bool:
-    """Say whether one of the slots may work for it: of a stream an answer would have been seen."""
+    """Return True if a slot may work for it: of a stream an answer would have been seen."""
     return any(not slot.decoded_tokens or not exchange.stream for slot in unowned)
 
 

@@ -92,7 +92,7 @@ class BacklogRoom:
         self._taken_bytes = 0
 
     def fits(self) -> bool:
-        """Say whether more may be written, taking room for what waits already."""
+        """Return True if more may be written, taking room for what waits already."""
         waiting_bytes = self._transport.get_write_buffer_size()
         return waiting_bytes <= FREE_BYTES + self._taken_bytes or self._take(waiting_bytes)
 

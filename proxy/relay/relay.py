@@ -408,5 +408,5 @@ def _of_ours(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> 
 
 
 def _is_document(reply: EngineReply, content_type: str) -> bool:
-    """Say whether a reply to a streamed request is one JSON document after all, or an error."""
+    """Return True if a reply to a streamed request is one JSON document after all, or an error."""
     return content_type.startswith("application/json") or reply.status >= 400

@@ -98,5 +98,5 @@ async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
 
 
 def _is_broken(request: ClientRequest) -> bool:
-    """Say whether there is a message after a body without an end: aiohttp's note of an error."""
+    """Return True if there is a message after a body without an end: aiohttp's note of an error."""
     return has_next(request.protocol) and not request.content.is_eof()

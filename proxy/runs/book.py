@@ -207,7 +207,7 @@ class Book:
         return self._new(self._hash("prompt", request), "prompt", None, at_s), "prompt"
 
     def _is_per_request(self, clues: Clues, found: Continuation | None) -> bool:
-        """Say whether a client seems to begin a trace with each request: then it says nothing.
+        """Return True if a client seems to begin a trace with each request: then it says nothing.
 
         The request goes on from one that was alone in its trace, and is the first in its own.
         """

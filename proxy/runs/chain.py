@@ -218,7 +218,7 @@ def _has_own(roles: Sequence[str]) -> bool:
 
 
 def _differs_once(prompt: Messages, old: Messages) -> bool:
-    """Say whether all of an earlier conversation is there but for one message in its place.
+    """Return True if all of an earlier conversation is there but for one message in its place.
 
     Where that is all there was, it has to be about as long: a clock in it, and no other question.
     """
@@ -235,7 +235,7 @@ def _differs_once(prompt: Messages, old: Messages) -> bool:
 
 
 def _shares_own(prompt: Messages, old: Messages) -> bool:
-    """Say whether both have something that the model or a tool of one run said.
+    """Return True if both have something that the model or a tool of one run said.
 
     What both have alike may be examples that stand in every prompt: something must have come since.
     """

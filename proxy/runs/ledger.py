@@ -69,7 +69,7 @@ class Ledger:
 
 
 def is_run(turns: Sequence[Turn]) -> bool:
-    """Say whether requests are a run: several, or one that somebody named or a client numbered."""
+    """Return True if requests are a run: several, or one that has a name or a client's number."""
     return len(turns) > 1 or turns[0].by != "prompt"
 
 

@@ -104,7 +104,7 @@ class Reading:
 
 
 def _has_no_line(path: Path) -> bool:
-    """Say whether a file that gave no whole line begins otherwise than a line that is to come."""
+    """Return True if a file without a whole line begins otherwise than a line that is to come."""
     try:
         with path.open("rb") as file:
             return file.read(1) not in (b"", b"{")

@@ -218,7 +218,7 @@ def _or_none(reader: GpuReader | str) -> GpuReader:
 
 
 def has_nvidia_card(root: str = "/") -> bool:
-    """Say whether an NVIDIA display or compute device is on the PCI bus (class 03)."""
+    """Return True if an NVIDIA display or compute device is on the PCI bus (class 03)."""
     return any(
         _holds(device / "vendor", NVIDIA) and _holds(device / "class", b"0x03")
         for device in _entries(Path(root, "sys/bus/pci/devices"))

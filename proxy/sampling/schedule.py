@@ -21,7 +21,7 @@ class Every:
         self.next_at_s = from_s
 
     def due(self, now_s: float) -> bool:
-        """Say whether it is time, and if so step to the next time after `now_s`."""
+        """Return True if it is time, and if so step to the next time after `now_s`."""
         if now_s < self.next_at_s:
             return False
         passed = int((now_s - self.next_at_s) / self._period_s)

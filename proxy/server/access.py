@@ -101,7 +101,7 @@ def _not_relayed(request: Asked) -> ClientReply | None:
 
 
 def is_unclear(message: "RawRequestMessage") -> bool:
-    """Say whether a request may end elsewhere than it seems: nothing after it is read."""
+    """Return True if a request may end elsewhere than it seems: nothing after it is read."""
     version = message.version
     return version.major != 1 or (message.chunked and version < HttpVersion11)
 

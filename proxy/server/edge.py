@@ -154,7 +154,7 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
 
 
 def _is_own(message: "RawRequestMessage") -> bool:
-    """Say whether aiohttp answers: for one of our own pages, or what it could not read."""
+    """Return True if aiohttp answers: for one of our own pages, or what it could not read."""
     path = message.url.path_safe  # by which aiohttp finds a page
     return (path.startswith(OWN) and path[len(OWN) :][:1] in ("", "/")) or is_no_http(message)
 

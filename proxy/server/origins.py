@@ -92,7 +92,7 @@ def _is_local_name(name: str, *, is_local: bool) -> bool:
 
 
 def _is_same(origin: str, host: str | None) -> bool:
-    """Say whether a page came through the proxy itself, as llama-server's own does."""
+    """Return True if a page came through the proxy itself, as llama-server's own does."""
     return bool(host) and origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
 

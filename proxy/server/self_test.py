@@ -39,7 +39,7 @@ class UnusableLibraryError(Exception):
 
 
 async def can_tap(log_event: Callable[..., None]) -> bool:
-    """Say whether streams may take the fast way, by a tap; where not, `log_event` gets why, once.
+    """Return True if streams may take the fast way, by a tap; else `log_event` gets why, once.
 
     Raises:
         UnusableLibraryError: what is installed cannot be used at all.

@@ -108,7 +108,7 @@ def _last_end(end: re.Pattern[bytes], text: bytes, begin: int) -> int | None:
 
 
 def _is_silent(event: bytes) -> bool:
-    """Say whether an event is empty or a comment: it may pass one that is held back."""
+    """Return True if an event is empty or a comment: it may pass one that is held back."""
     return event.startswith(b":") or not event.strip()
 
 

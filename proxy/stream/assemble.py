@@ -78,7 +78,7 @@ def ask_for_stream(said: Mapping[str, Any], *, stream_options: bool) -> bytes | 
 
 
 def _is_error(said: dict[str, Any]) -> bool:
-    """Say whether an event is an error; llama-server's is a bare {code, message, type} at times."""
+    """Return True for an error; llama-server's is a bare {code, message, type} at times."""
     is_bare = said.get("type") == "error" or isinstance(said.get("message"), str)
     return bool(said.get("error")) or is_bare
 

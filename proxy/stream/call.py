@@ -248,7 +248,7 @@ def _kind_of_text(
 
 
 def _moved(one: PromptFingerprint, other: PromptFingerprint, message: int) -> bool:
-    """Say whether `one` goes on with a message that stood further back in `other`.
+    """Return True if `one` goes on with a message that stood further back in `other`.
 
     The message after the difference counts, too: a summary may stand for what was left out.
     """

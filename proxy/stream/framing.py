@@ -90,7 +90,7 @@ class SseReader:
 
 
 def _is_one(chunk: bytes) -> bool:
-    """Say whether a chunk is one event of one line, as is nearly always so."""
+    """Return True if a chunk is one event of one line, as is nearly always so."""
     if not chunk.startswith(b"data: ") or chunk.find(b"\n") != len(chunk) - 2:
         return False
     return chunk.endswith(b"\n") and b"\r" not in chunk and len(chunk) <= MAX_EVENT_BYTES

@@ -151,7 +151,7 @@ def _prefill_and_decode(
 
 
 def _all_at_once(timeline: Timeline, choices: int) -> bool:
-    """Say whether many tokens came in one read: the engine had collected them, a tool call say.
+    """Return True if many tokens came in one read: the engine had collected them, a tool call say.
 
     Then the first of them does not tell when prefill ended, nor the last how long decode took.
     """
@@ -202,7 +202,7 @@ def _bounds(
 
 
 def _only_read(timeline: Timeline) -> bool:
-    """Say whether a whole reply generated nothing, as embeddings do: all of it was prefill."""
+    """Return True if a whole reply generated nothing, as embeddings do: all of it was prefill."""
     return timeline.tokens.completion == 0 and not timeline.stream
 
 

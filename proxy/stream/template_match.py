@@ -59,7 +59,7 @@ class RepeatMatcher:
         return found
 
     def hold(self, event: bytes) -> bool:
-        """Say whether an event repeats the one before."""
+        """Return True if an event repeats the one before."""
         before, after = self._before, self._after
         if not after or not (event.startswith(before) and event.endswith(after)):
             return False
@@ -91,7 +91,7 @@ class RepeatMatcher:
 
 
 def _are_texts(texts: list[bytes]) -> bool:
-    """Say whether each is such a text; of many plain ones by one look at all of them."""
+    """Return True if each is such a text; of many plain ones by one look at all of them."""
     together = b"".join(texts)
     if (
         b"\\" in together or not together.isascii()
@@ -101,7 +101,7 @@ def _are_texts(texts: list[bytes]) -> bool:
 
 
 def _is_text(text: bytes) -> bool:
-    """Say whether `text` is a JSON string's inside that is not empty, and valid UTF-8."""
+    """Return True if `text` is a JSON string's inside that is not empty, and valid UTF-8."""
     return _PLAIN.fullmatch(text) is not None and _is_utf8(text)
 
 

@@ -106,7 +106,7 @@ class EngineConnection(asyncio.Protocol):
         _wake(self._head_waiter)
 
     def is_silent(self) -> bool:
-        """Say whether the connection is there and nothing has been said on it since its reply.
+        """Return True if the connection is there and nothing has been said on it since its reply.
 
         The kernel is asked, too: what came a moment ago has not been read yet.
         """

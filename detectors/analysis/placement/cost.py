@@ -141,7 +141,7 @@ def gpu_busy_ratio(case: Case) -> float | None:
 
 
 def is_fetched(case: Case, placed: Placement) -> bool:
-    """Say whether the GPU fetches what is missing itself: too much for it, and the CPU rests."""
+    """Return True if the GPU fetches what is missing itself: too much for it, and the CPU rests."""
     cores = server_cores(case)
     return placed.source == "size" and cores is not None and cores <= CPU_DECODES_CORES
 

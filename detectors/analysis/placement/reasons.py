@@ -136,11 +136,11 @@ class _Memory:
         return self.needed_bytes - max(self.used_bytes, self.room_bytes)
 
     def is_most(self, freed_bytes: float) -> bool:
-        """Say whether that much is most of what is missing."""
+        """Return True if that much is most of what is missing."""
         return self.missing_bytes is None or freed_bytes >= MAX_RATIO * self.missing_bytes
 
     def explains(self, freed_bytes: float) -> bool:
-        """Say whether that much, with what an engine leaves beside it, is most of the missing."""
+        """Return True if that much, with the margin of an engine, is most of what is missing."""
         return freed_bytes > 0 and self.is_most(freed_bytes + self.margin_bytes + self.slack_bytes)
 
 
@@ -176,7 +176,7 @@ def _by_load(case: Case, placed: Placement, memory: _Memory) -> Root | None:
 
 
 def is_left_out(placed: Placement, others_bytes: float) -> bool:
-    """Say whether nothing is on a GPU although a good part of it would have found room there.
+    """Return True if nothing is on a GPU although a good part of it would have found room there.
 
     Then it is not the model's size that keeps it away. `others_bytes` is what was not to be had.
     """
@@ -188,7 +188,7 @@ def is_left_out(placed: Placement, others_bytes: float) -> bool:
 
 
 def _others_had_it(memory: _Memory) -> bool:
-    """Say whether the others' memory is what was missing, not the margin alone."""
+    """Return True if the others' memory is what was missing, not the margin alone."""
     others, wanted = memory.others_bytes, memory.needed_bytes + memory.margin_bytes
     if others < MODEL_BYTES or wanted <= memory.room_bytes - others:
         return False
@@ -198,7 +198,7 @@ def _others_had_it(memory: _Memory) -> bool:
 
 
 def _is_worse_load(case: Case, placed: Placement, memory: _Memory) -> bool:
-    """Say whether an earlier load fitted, and nobody but this engine holds what is missing now.
+    """Return True if an earlier load fitted, and nobody but this engine holds what is missing now.
 
     Memory on nobody's name, or on that of a runner that Ollama has left behind.
     """
@@ -246,7 +246,7 @@ def used_tokens(case: Case) -> int | None:
 
 
 def decides_itself(server: ServerFacts) -> bool:
-    """Say whether the engine chose the split: Ollama hands its own guess to its child, too."""
+    """Return True if the engine chose the split: Ollama hands its own guess to its child, too."""
     return server.kind in {"ollama", "lm-studio"} or server.gpu_layers in (None, -1)
 
 
@@ -305,7 +305,7 @@ def better_load_bytes(case: Case, needed: float = 0.0) -> int | None:
 
 
 def is_larger_context(case: Case) -> bool:
-    """Say whether more context is reserved than this request used."""
+    """Return True if more context is reserved than this request used."""
     used, reserved = used_tokens(case), reserved_tokens(case.server)
     return used is not None and reserved is not None and reserved > used
 

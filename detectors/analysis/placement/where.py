@@ -162,7 +162,7 @@ def vram_held(case: Case) -> VramSplit | None:
 
 
 def shares_memory(case: Case) -> bool:
-    """Say whether the GPUs that may serve use the machine's memory."""
+    """Return True if the GPUs that may serve use the machine's memory."""
     gpus = serving_gpus(case)
     return bool(gpus) and all(gpu.unified_memory for gpu in gpus)
 
@@ -183,7 +183,7 @@ def room_bytes(case: Case, held: VramSplit | None) -> float | None:
 
 
 def holds_some(case: Case) -> bool:
-    """Say whether the server holds memory on a GPU that may be a part of the model.
+    """Return True if the server holds memory on a GPU that may be a part of the model.
 
     Raises:
         Missing: the driver does not say, and nothing else does.

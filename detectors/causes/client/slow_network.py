@@ -64,7 +64,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _late_here(case: Case, way_s: float) -> bool:
-    """Say whether the client or slowtok itself kept the answer from being read."""
+    """Return True if the client or slowtok itself kept the answer from being read."""
     timeline = case.timeline
     late_s = max(timeline.client_blocked_s, timeline.loop_lag_s or 0.0)
     return late_s >= MIN_OTHERS_RATIO * way_s

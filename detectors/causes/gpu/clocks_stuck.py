@@ -101,7 +101,7 @@ def _taking_turns(case: Case, found: ClockLoss) -> int:
 
 
 def _is_fed_by_the_host(case: Case, found: ClockLoss) -> bool:
-    """Say whether the GPU waits for weights that are not in its memory: low clocks follow."""
+    """Return True if the GPU waits for weights that are not in its memory: low clocks follow."""
     received = median(found.samples, lambda s: s.pcie_rx_bytes_per_s)
     if found.phase == "decode" and received is not None and received > MAX_RX_BYTES_PER_S:
         return True

@@ -67,7 +67,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _is_alone(case: Case, index: int, samples: tuple[GpuSample, ...]) -> bool:
-    """Say whether nobody can have taken time from the server on this GPU, or nobody waited."""
+    """Return True if nobody can have taken time from the server on this GPU, or nobody waited."""
     if gpu_facts(case, index).partition_of:
         return True
     busy = [s.busy_ratio for s in samples if s.busy_ratio is not None]

@@ -116,7 +116,7 @@ def _is_slow(link: Link) -> bool:
 
 
 def _much_crosses(case: Case, indices: list[int]) -> bool:
-    """Say whether a link that was not seen at work, short as the request was, can matter at all."""
+    """Return True if a link that was not seen at work, in a short request, can matter at all."""
     read = [s.pcie_rx_bytes_per_s for s in case.gpu if s.index in indices]
     rates = [rate for rate in read if rate is not None]
     return bool(rates) and sum(rates) / len(rates) >= MIN_SHARE * STARVED_BYTES_PER_S
@@ -250,7 +250,7 @@ def _traffic(case: Case, link: Link) -> float | None:
 
 
 def _waits(case: Case) -> bool:
-    """Say whether the GPUs were idle for a part of decode, all together."""
+    """Return True if the GPUs were idle for a part of decode, all together."""
     gpus = by_gpu(case.gpu_during("decode")).values()
     busy = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [ratio for ratio in busy if ratio is not None]

@@ -121,7 +121,7 @@ def _is_capped(sample: GpuSample) -> bool:
 
 
 def _binds(found: ClockLoss) -> bool:
-    """Say whether the limit held the card back most of the time, and was drawn."""
+    """Return True if the limit held the card back most of the time, and was drawn."""
     capped = _capped_ratio(found)
     if capped is None and found.gpu.vendor != "amd":
         need(capped, "reasons for lower clocks")

@@ -255,7 +255,7 @@ def _most_ratio(queue: RunQueue) -> float:
 
 
 def _is_whole(sample: HostSample) -> bool:
-    """Say whether a sample has all that the run queue needs; many threads are read at 1 Hz only."""
+    """Return True if a sample has all that the run queue needs: many threads are read at 1 Hz."""
     needed = (sample.server_cpu_cores, sample.server_run_delay_cores, sample.others_cpu_cores)
     return None not in needed
 

@@ -90,7 +90,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _is_doubtful(case: Case) -> bool:
-    """Say whether only a command line says that all is on the GPU, which waits for a busy CPU."""
+    """Return True if only a command line puts all on the GPU, which waits for a busy CPU."""
     if not case.device.gpus or case.server.gpu_layers == 0 or case.server.local is False:
         return False
     placed, busy = placement(case), gpu_busy_ratio(case)

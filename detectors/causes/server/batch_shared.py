@@ -100,7 +100,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _leads(case: Case, prompts: Finding) -> bool:
-    """Say whether others' prompts cost what is felt, and more than decode lost."""
+    """Return True if others' prompts cost what is felt, and more than decode lost."""
     is_felt = prompts.lost_s >= max(MIN_WAIT_S, MIN_WAIT_RATIO * case.phases.total_s)
     return is_felt and prompts.lost_s >= judge_decode(case).lost_s
 

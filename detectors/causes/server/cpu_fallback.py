@@ -81,12 +81,12 @@ def detect(case: Case) -> Finding | None:
 
 
 def _is_driver_away(case: Case) -> bool:
-    """Say whether the driver tells why it says nothing of any GPU."""
+    """Return True if the driver tells why it says nothing of any GPU."""
     return case.device.gpus_reason is not None and not case.gpu
 
 
 def _has_reasons_for_threads(case: Case) -> bool:
-    """Say whether threads may be busy although GPUs are used: some layers were left to the CPU."""
+    """Return True if threads may be busy while GPUs are used: some layers are left to the CPU."""
     server = case.server
     asked_for_part = 0 < (server.gpu_layers or 0) < (case.model.layers or 0)
     says_part = 0 < (server.loaded_gpu_bytes or 0) < (server.loaded_bytes or 0)
@@ -95,7 +95,7 @@ def _has_reasons_for_threads(case: Case) -> bool:
 
 
 def _says_none(case: Case) -> bool:
-    """Say whether the driver or the engine itself says that it uses no GPU."""
+    """Return True if the driver or the engine itself says that it uses no GPU."""
     server = case.server
     if not server.loaded_bytes or server.loaded_gpu_bytes != 0:
         return server.gpu_indices == ()

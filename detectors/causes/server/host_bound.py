@@ -123,7 +123,7 @@ def _busy_ratio(case: Case) -> float | None:
 
 
 def _has_other_work(case: Case) -> bool:
-    """Say whether something else idles the GPU: bus, disk, weights in RAM, a missing licence."""
+    """Return True if something else idles the GPU: bus, disk, weights in RAM, a missing licence."""
     if not case.server.eager and wait_for_each_other(case):
         return True
     reads = mean(case.host_during("decode"), lambda s: s.server_read_bytes_per_s) or 0.0
@@ -184,7 +184,7 @@ def _remedy(case: Case, *, eager: bool) -> str:
 
 
 def _does_little(case: Case) -> bool | None:
-    """Say whether the GPUs draw little of their best, or of the limit; None where not told."""
+    """Return True if the GPUs draw little of their best, or of the limit; None where not told."""
     ratios = []
     for samples in by_gpu(case.gpu_during("decode")).values():
         power = median(settled(samples), lambda s: s.power_w)

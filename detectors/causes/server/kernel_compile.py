@@ -122,7 +122,7 @@ def _expected_tps(case: Case) -> float | None:
 
 
 def _may_tune(case: Case, lost_ratio: float) -> bool:
-    """Say whether a busy GPU may have been tuning: nothing else loses so much of a first prompt."""
+    """Return True if a busy GPU may have been tuning: nothing else costs a first prompt as much."""
     batch = case.server.batch_tokens
     if case.server.kind not in COMPILING or (batch is not None and batch < USUAL_BATCH):
         return False

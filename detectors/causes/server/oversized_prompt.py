@@ -71,7 +71,7 @@ def _was_known(case: Case) -> bool:
 
 
 def _is_the_question(case: Case) -> bool:
-    """Say whether most of the prompt is what the user wants to have read."""
+    """Return True if most of the prompt is what the user wants to have read."""
     parts = case.prompt_parts
     if parts is None or not parts.chars:
         return False

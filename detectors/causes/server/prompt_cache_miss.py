@@ -74,7 +74,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _is_changed(case: Case) -> bool:
-    """Say whether the client changed an earlier prompt of the same conversation."""
+    """Return True if the client changed an earlier prompt of the same conversation."""
     prompt = case.prompt
     if prompt is None or prompt.only_grew or prompt.shared_ratio < MIN_SHARED_RATIO:
         return False

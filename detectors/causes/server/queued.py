@@ -68,7 +68,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _may_have_waited(case: Case) -> bool:
-    """Say whether a wait can have gone unseen: its length is not known, and it may be felt."""
+    """Return True if a wait can have gone unseen: its length is not known, and it may be felt."""
     phases, crowd = case.phases, case.neighbours.waiting
     if phases.queue_s is not None or case.server.slept:
         return False

@@ -156,7 +156,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _changed_in_mid_answer(case: Case, lost_s: float) -> bool:
-    """Say whether the answer stood still, or its rate changed: slow code is slow at each token."""
+    """Return True if the answer stalled, or its rate changed: slow code is slow at each token."""
     stalled_s = sum(stall.gap_s for stall in stalls_of(case))
     measured = measured_loss(case)
     changed = step_of(case) is not None or (
@@ -215,7 +215,7 @@ def _newer(case: Case, since: int | None) -> str:
 
 
 def _may_be_on_cpu(case: Case, phase: Phase) -> bool:
-    """Say whether builds lack the code, and the server's threads compute or are not seen.
+    """Return True if builds lack the code, and the server's threads compute or are not seen.
 
     Few threads compute, too, where the GPU waits for them.
     """
@@ -331,7 +331,7 @@ def _is_below(clock: float | None, ratio: float, best: float | None) -> bool:
 
 
 def _is_shared(samples: Sequence[GpuSample]) -> bool:
-    """Say whether other processes work on the GPU; they need to be seen to be ruled out."""
+    """Return True if other processes work on the GPU; they need to be seen to be ruled out."""
     held = newest_split(samples)
     lists = [s.processes for s in samples if s.processes is not None]
     others = [p for p in need(lists or None, "processes on the GPU")[-1] if p.is_server is not True]
@@ -344,7 +344,7 @@ def _is_shared(samples: Sequence[GpuSample]) -> bool:
 
 
 def _fetches(samples: Sequence[GpuSample]) -> bool:
-    """Say whether the GPU fetches from RAM: by the bus, or by what lies there."""
+    """Return True if the GPU fetches from RAM: by the bus, or by what lies there."""
     traffic = median(samples, lambda s: s.pcie_rx_bytes_per_s)
     lists = [s.processes for s in samples if s.processes is not None]
     in_ram = [p.host_memory_bytes for p in (lists[-1] if lists else ()) if p.is_server]
@@ -400,7 +400,7 @@ def kv_types(server: ServerFacts) -> tuple[str, str]:
 
 
 def lacks_attention(case: Case) -> bool:
-    """Say whether usual builds have no flash attention for this KV cache on these GPUs."""
+    """Return True if usual builds have no flash attention for this KV cache on these GPUs."""
     server, gpus = case.server, case.device.gpus or ()
     if server.kind not in LLAMA_CPP or server.flash_attention == "off":
         return False

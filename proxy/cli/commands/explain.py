@@ -115,7 +115,7 @@ def _newest(path: Path, request_id: str | None, reading: Reading) -> dict[str, A
 
 
 def _is_meant(record: Any, request_id: str | None) -> bool:
-    """Say whether this is the record asked for; without an id, any that was diagnosed.
+    """Return True if this is the record asked for; without an id, any that was diagnosed.
 
     An id may be given by its end alone, as `tail` shows it where there is little room.
     """

@@ -1,4 +1,4 @@
-"""What systemd, launchd and Windows' Task Scheduler are told, so that they keep slowtok running.
+"""The files and commands by which systemd, launchd and the Task Scheduler keep slowtok running.
 
 Pure: texts of files, and commands. Each is a service of the user who installs it and needs no
 rights beyond that user's.

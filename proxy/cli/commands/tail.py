@@ -120,7 +120,7 @@ def _lines(path: Path) -> Iterator[bytes | None]:
 
 
 def _was_rotated(path: Path, file: BinaryIO) -> bool:
-    """Say whether the name belongs to another file by now, or to one that was cut."""
+    """Return True if the name belongs to another file by now, or to one that was cut."""
     try:
         now = path.stat()
     except FileNotFoundError:

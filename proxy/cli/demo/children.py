@@ -174,7 +174,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Say whether one could listen there."""
+    """Return True if one could listen there."""
     try:
         socket.create_server((host, port)).close()
     except OSError:

@@ -28,7 +28,7 @@ REFRESH_PER_S = 5  # a spinner that turns faster takes CPU time from the engine
 
 
 def convinces(outcomes: Sequence[Outcome]) -> bool:
-    """Say whether the demo showed its point.
+    """Return True if the demo showed its point.
 
     That is at least one healthy request that is normal, and two different causes, each one named
     where it was provoked.

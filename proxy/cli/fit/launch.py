@@ -144,7 +144,7 @@ def _for_vllm(question: Question, rows: tuple[Row, ...]) -> tuple[Row, Cell] | N
 
 
 def _fits_vllm(cell: Cell, gpus: Sequence[GpuFacts]) -> bool:
-    """Say whether it fits into the memory that vLLM may have."""
+    """Return True if it fits into the memory that vLLM may have."""
     needed, room = cell.found.footprint, cell.found.room_bytes
     ratio = UNIFIED_VLLM_RATIO if spec_of(gpus[0]).unified else 1.0
     return needed is not None and room is not None and needed.fits(ratio * room) is True

@@ -1,4 +1,4 @@
-"""What fits at which context, in which type of weights, and how fast it is there. Pure.
+"""The table of contexts and types of weights: what fits, and how fast it is there. Pure.
 
 Each cell is a question of its own to `prospect`, with half of its context in use.
 """

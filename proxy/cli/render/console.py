@@ -26,7 +26,7 @@ Part = tuple[str, str]  # a text and its style
 
 
 def is_telling(record: Record) -> bool:
-    """Say whether people want to see the line of this request: a generation, or a failure."""
+    """Return True if people want to see the line of this request: a generation, or a failure."""
     return "verdict" in record or (record.get("status") or 0) >= 500
 
 

@@ -23,7 +23,7 @@ class Choice:
     slow: bool = False  # only slow or failed ones
 
     def holds(self, record: Mapping[str, Any]) -> bool:
-        """Say whether a record is meant."""
+        """Return True if a record is meant."""
         if self.slow and record.get("verdict") != "slow" and (record.get("status") or 0) < 400:
             return False
         if self.model is not None and record.get("model") != self.model:
@@ -60,7 +60,7 @@ class Period:
         return Period(since=self.since - (self.until - self.since), until=self.since)
 
     def holds(self, at: datetime) -> bool:
-        """Say whether a moment is in it."""
+        """Return True if a moment is in it."""
         return self.since <= at < self.until
 
 

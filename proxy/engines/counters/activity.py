@@ -91,7 +91,7 @@ def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineA
 def _alone(
     gains: dict[str, float | None], last: Counters, running_max: float | None, *, met: bool
 ) -> bool | None:
-    """Say whether one request alone was there; `met` says that others were before it.
+    """Return True if one request alone was there; `met` says that others were before it.
 
     Whoever was there has finished or is still there: one that finished and an engine that is empty
     at the end are proof. An engine that is not may have been given the next request meanwhile.
@@ -108,7 +108,7 @@ def _alone(
 
 
 def _met(first: Scrape, begin_s: float | None) -> bool:
-    """Say whether the engine was busy just before the request came."""
+    """Return True if the engine was busy just before the request came."""
     if begin_s is None or first.answered_at_s > begin_s + MET_SLACK_S:
         return False
     return bool(first.counters.running or first.counters.waiting)

@@ -72,7 +72,7 @@ def read_probe(
 
 
 def counts_cached(version: str | None) -> bool:
-    """Say whether this version counts the tokens that came from its cache.
+    """Return True if this version counts the tokens that came from its cache.
 
     One built without its version calls itself 0.0.0: not known, so it is not believed.
     """
@@ -198,7 +198,7 @@ def find_runner(
 
 
 def is_llama_server(child: ChildProcess) -> bool:
-    """Say whether a child is a llama-server, with all that one answers."""
+    """Return True if a child is a llama-server, with all that one answers."""
     return bool(child.cmdline) and PurePath(child.cmdline[0]).name.startswith("llama-server")
 
 
@@ -234,7 +234,7 @@ def runner_flags(process: ProcessFacts, child: ChildProcess | None) -> Flags | N
 
 
 def _runs(child: ChildProcess) -> bool:
-    """Say whether a child runs a model: others only list the devices, for a moment."""
+    """Return True if a child runs a model: others only list the devices, for a moment."""
     if not child.cmdline or "--model" not in child.cmdline:
         return False
     return is_llama_server(child) or child.cmdline[1:2] == ("runner",)

@@ -128,7 +128,7 @@ def main(argv: list[str]) -> int:
 
 
 def is_quantised(tensors: Iterable[SafetensorsTensor]) -> bool:
-    """Say whether any matrix of a checkpoint is; masks and positions beside them are none."""
+    """Return True if any matrix of a checkpoint is; masks and positions beside them are none."""
     return any(
         tensor.dimensions > 1
         and tensor.type_name not in PLAIN | NO_WEIGHTS

@@ -53,7 +53,7 @@ def alike(case: Case, setup: BaselineKey) -> PeerKey | None:
 
 
 def is_on_gpu(case: Case) -> bool:
-    """Say whether no part of the model is known to be beside the GPU."""
+    """Return True if no part of the model is known to be beside the GPU."""
     try:
         return off_gpu(case) is None
     except Missing:  # neither engine nor memory tell: as with engines that only do all or nothing

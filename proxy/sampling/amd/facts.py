@@ -95,7 +95,7 @@ def _least(values: list[int | None]) -> int | None:
 
 
 def is_unified(card: AmdCard) -> bool | None:
-    """Say whether the GPU is part of a processor and uses its memory.
+    """Return True if the GPU is part of a processor and uses its memory.
 
     Only those have the sensor `vddnb`, the voltage of the processor's north bridge (amdgpu_pm.c).
     MI300A is the exception: it has neither that nor memory of its own.

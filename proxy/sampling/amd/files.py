@@ -98,7 +98,7 @@ class AmdCard(NamedTuple):
         return Path(self.device.folder).name
 
     def is_asleep(self) -> bool:
-        """Say whether the GPU is powered down; any sensor that is read wakes it up."""
+        """Return True if the GPU is powered down; any sensor that is read wakes it up."""
         return self.device.text("power/runtime_status") in (b"suspended", b"suspending")
 
 

@@ -115,7 +115,7 @@ class _Run:
         return taken
 
     def has_ended(self) -> bool:
-        """Say whether no line will come any more."""
+        """Return True if no line will come any more."""
         return not self._gathering.is_alive()
 
     def end(self) -> None:

@@ -240,7 +240,7 @@ def read_conditions(root: str = "/") -> Conditions:
 
 
 def is_on_battery(root: str = "/") -> bool | None:
-    """Say whether a battery feeds the machine; None for one that has none.
+    """Return True if a battery feeds the machine; None for one that has none.
 
     A mouse's battery is not the machine's. Where mains are plugged in, a battery that is drained
     nevertheless is the mains' weakness: that is not running on battery.
@@ -264,7 +264,7 @@ def _word(path: Path) -> str | None:
 
 
 def has_private_pids(root: str = "/") -> bool | None:
-    """Say whether this process is in a pid namespace of its own, as in a container.
+    """Return True if this process is in a pid namespace of its own, as in a container.
 
     A GPU's driver gives the pids of the whole machine: those mean other processes here.
     """

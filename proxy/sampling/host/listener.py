@@ -86,7 +86,7 @@ def likeliest(
 
 
 def listens_in_own_network(pid: int, inodes: Collection[int], proc: str = PROC) -> bool:
-    """Say whether a process is in the network namespace in which these sockets listen.
+    """Return True if a process is in the network namespace in which these sockets listen.
 
     One in a container may listen on a port of the same number there.
     """
@@ -96,7 +96,7 @@ def listens_in_own_network(pid: int, inodes: Collection[int], proc: str = PROC) 
 
 
 def has_address(pid: int, address: str, proc: str = PROC) -> bool:
-    """Say whether the network namespace of a process has an address of its own."""
+    """Return True if the network namespace of a process has an address of its own."""
     lines = (read_whole(f"{proc}/{pid}/net/fib_trie") or b"").splitlines()
     wanted = f"|-- {address}".encode()
     return any(line.strip() == wanted and b"host LOCAL" in after for line, after in pairwise(lines))
@@ -197,7 +197,7 @@ def find_listener(sockets: tuple[Socket, ...], port: int) -> PortListener | str:
 
 
 def is_elsewhere(found: object) -> bool:
-    """Say whether no process here is the server: none listens, or a tunnel to another machine."""
+    """Return True if no process here is the server: none listens, or only a tunnel elsewhere."""
     return found == NO_LISTENER or REACH.get(str(found)) == "elsewhere"
 
 
@@ -245,7 +245,7 @@ def _pids() -> Iterator[int]:
 
 
 def _holds(pid: int, links: set[str]) -> bool | None:
-    """Say whether a process has one of the sockets open; None when it may not be looked into."""
+    """Return True if a process has one of the sockets open; None when it may not be looked into."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)

@@ -120,7 +120,7 @@ def engine(comm: str | None, argv: Sequence[str]) -> str | None:
 
 
 def says_port(argv: Sequence[str], port: int) -> bool | None:
-    """Say whether a command line names a port to listen on; False where it names another one.
+    """Return True if a command line names a port to listen on; False where it names another one.
 
     Addresses that a program only connects to do not count: of `-L 8080:host:11434` and of
     `8080:80` the first number listens. None where no port is named.

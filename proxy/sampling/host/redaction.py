@@ -53,7 +53,7 @@ def _ends_values(argument: str, first: bool) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Say whether an option or a variable of this name holds a secret."""
+    """Return True if an option or a variable of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

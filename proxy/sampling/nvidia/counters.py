@@ -61,7 +61,7 @@ class PcieTraffic:
         self._since_s = 0.0
 
     def needs_look(self) -> bool:
-        """Say whether `look` must be called every `LOOK_S` while rates are wanted."""
+        """Return True if `look` must be called every `LOOK_S` while rates are wanted."""
         return self._wrap_s is not None and LOOK_S < self._wrap_s < FAST_TICK_S
 
     def ruled_out(self, period_s: float) -> Mapping[str, str]:

@@ -278,7 +278,7 @@ def open_gpus(process_name: Callable[[int], str | None]) -> PatientGpus | str:
 
 
 def is_wsl() -> bool:
-    """Say whether this is WSL2 with a GPU of the Windows machine."""
+    """Return True if this is WSL2 with a GPU of the Windows machine."""
     return WSL_LIBRARY.exists()
 
 

@@ -176,7 +176,7 @@ class Health:
         self._due_s = 0.0
 
     def is_due(self) -> bool:
-        """Say whether the next reading asks the driver."""
+        """Return True if the next reading asks the driver."""
         return time.monotonic() >= self._due_s
 
     def read(self, device: Device) -> Values:
