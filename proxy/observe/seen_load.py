@@ -9,8 +9,8 @@ from dataclasses import replace
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
 from slowtok.detectors.analysis.vram import MODEL_BYTES
 from slowtok.detectors.case.case import Case, Phases
-from slowtok.proxy.history.loads import held_over_time, last_rise
 from slowtok.proxy.history.keys import gpus_of
+from slowtok.proxy.history.loads import held_over_time, last_rise
 from slowtok.proxy.stream.phases import without_prefill
 
 
