@@ -38,34 +38,37 @@ class RunningEngine:
 @contextlib.contextmanager
 def real_engine(
     *,
-    threads: int = 2,
+    threads: int | None = 2,
     slots: int = 2,
     context: int = 4096,
-    gpu_layers: int = 0,
+    gpu_layers: int | None = 0,
     sleep_idle_s: int = -1,
     alias: str | None = None,
     metrics: bool = True,
     model: Path | None = None,
     within: Sequence[str] = (),
     more: Sequence[str] = (),
+    program: Sequence[str] = (sys.executable, "-m", "slowtok.proxy.cli.demo.engine"),
 ) -> Iterator[RunningEngine]:
     """Run a llama-server until the block ends.
 
-    `model` is the demo's unless given; `within` is a command that puts what follows it somewhere,
-    `more` are further options.
+    `model` is the demo's unless given; `threads` and `gpu_layers` are its choice where None;
+    `within` is a command that puts what follows it somewhere, `more` are further options.
     """
     port = free_port()
-    options = {
+    options: dict[str, object] = {
         "--model": model or fetch_model(),
         "--port": port,
-        "--threads": threads,
         "--parallel": slots,
         "--ctx-size": context,
-        "--n-gpu-layers": gpu_layers,
-        "--sleep-idle-seconds": sleep_idle_s,
     }
-    command = [*within, sys.executable, "-m", "slowtok.proxy.cli.demo.engine"]
-    command += [str(part) for option in options.items() for part in option]
+    if threads is not None:
+        options["--threads"] = threads
+    if gpu_layers is not None:
+        options["--n-gpu-layers"] = gpu_layers
+    if sleep_idle_s >= 0:  # older builds do not know it
+        options["--sleep-idle-seconds"] = sleep_idle_s
+    command = [*within, *program, *(str(part) for option in options.items() for part in option)]
     command += ["--metrics"] * metrics + (["--alias", alias] if alias else []) + [*more]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:

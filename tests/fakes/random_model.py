@@ -1,14 +1,15 @@
 """Small models with random weights, as GGUF files: what they say is noise, what they keep is real.
 
 The vocabulary and the chat template are the demo model's. `windowed` has Gemma 3's layers, most of
-them with a sliding window; `recurrent` has Mamba's, which keep a state and no keys.
+them with a sliding window; `recurrent` has Mamba's, which keep a state and no keys. `dense` has
+Llama's, of any size, with a vocabulary of its own: nothing has to be fetched for it.
 """
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, TokenType
 
 from slowtok.proxy.cli.demo.model import fetch_model
 
@@ -68,6 +69,46 @@ def recurrent(path: Path) -> Path:
     return path
 
 
+def dense(path: Path, *, width: int, layers: int) -> Path:
+    """Write a model of 16-bit weights, `16 * width ** 2` in each layer."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_name("random llama")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(4 * width)
+    writer.add_block_count(layers)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_head_count(width // 64)
+    writer.add_file_type(LlamaFileType.MOSTLY_F16)
+    # words that no prompt holds: an answer is made of them, a prompt of bytes
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words += [f"\u2581{number:x}" for number in range(0x1000, 0x2000)]
+    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
+    kinds += [TokenType.NORMAL] * 0x1000
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(words)
+    writer.add_token_scores([0.0] * len(words))
+    writer.add_token_types(kinds)
+    square, wide, norm = (width, width), (4 * width, width), (width,)
+    layer = {"attn_norm": norm, "attn_q": square, "attn_k": square, "attn_v": square}
+    layer |= {"attn_output": square, "ffn_norm": norm, "ffn_gate": wide, "ffn_up": wide}
+    layer |= {"ffn_down": (width, 4 * width)}
+    dice = np.random.default_rng(7)
+    # layers alike do for a load, and drawing numbers is what takes time
+    drawn: dict[tuple[int, ...], Any] = {
+        shape: (dice.standard_normal(shape, np.float32) * np.float32(width**-0.5)).astype("f2")
+        for shape in (square, wide, (width, 4 * width), (len(words), width))
+    }
+    drawn[norm] = np.ones(norm, np.float32)
+    writer.add_tensor("token_embd.weight", drawn[len(words), width])
+    writer.add_tensor("output_norm.weight", drawn[norm])
+    for number in range(layers):
+        for name, shape in layer.items():
+            writer.add_tensor(f"blk.{number}.{name}.weight", drawn[shape])
+    _saved(writer)
+    return path
+
+
 def _begun(path: Path, architecture: str) -> tuple[GGUFWriter, int]:
     """Return a file with what all have in common, and the size of its vocabulary."""
     writer = GGUFWriter(path, architecture)
@@ -102,6 +143,10 @@ def _written(writer: GGUFWriter, tensors: dict[str, tuple[int, ...]], vocabulary
             values = dice.standard_normal(shape, np.float32) * np.float32(WIDTH**-0.5)
         suffix = "" if name.endswith((".bias", "ssm_a", "ssm_d")) else ".weight"
         writer.add_tensor(name + suffix, values)
+    _saved(writer)
+
+
+def _saved(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
