@@ -10,10 +10,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test pictures fuzz clients check docs accuracy reports bench fit lock clean
+.PHONY: help install demo run test pictures fuzz clients check docs accuracy reports gpu-check bench fit lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 install: .venv/run.stamp ## .venv with the command .venv/bin/slowtok
 
@@ -57,6 +57,9 @@ accuracy: .venv/dev.stamp ## how often the diagnosis is right; ARGS=--write puts
 reports: .venv/dev.stamp ## cases from reports of users, and what is said of them in docs/accuracy.md
 	PYTHONPATH=tests $(BIN)/python -m cases.build_reports
 	PYTHONPATH=tests $(BIN)/python -m cases.table --write
+
+gpu-check: .venv/dev.stamp ## what only a machine with an NVIDIA GPU can show, into a file to send in; LLAMA_SERVER=... MODEL=...
+	PYTHONPATH=tests $(BIN)/python -m gpu_check
 
 bench: .venv/dev.stamp ## what the proxy costs, into docs/performance.md; ARGS=--quick only prints
 	PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)

@@ -120,8 +120,8 @@ async def test_python_examples_work(block: str, engine: Upstream, tmp_path: Path
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_make_targets_exist(document: str) -> None:
-    targets = set(re.findall(r"^([a-z]+):", text("Makefile"), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+)\b(?=[`\s]|$)", " ".join(code(text(document)))))
+    targets = set(re.findall(r"^([a-z-]+):", text("Makefile"), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)\b(?=[`\s]|$)", " ".join(code(text(document)))))
 
     assert named <= targets
 
