@@ -67,8 +67,8 @@ else:
 """
 
 
-def compared(ours: Any, said: str, field: str, after: Any = None) -> bool:
-    [found] = compare({field: ours}, {field: said}, {field: ours if after is None else after})
+def compared(said: str, field: str, *ours: Any) -> bool:
+    [found] = compare([{field: value} for value in ours], {field: said})
     return bool(found["same"])
 
 
@@ -88,7 +88,7 @@ def compared(ours: Any, said: str, field: str, after: Any = None) -> bool:
     ],
 )
 def test_readings_that_agree(field: str, ours: Any, said: str) -> None:
-    assert compared(ours, said, field)
+    assert compared(said, field, ours)
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_readings_that_agree(field: str, ours: Any, said: str) -> None:
     ],
 )
 def test_readings_that_differ(field: str, ours: Any, said: str) -> None:
-    assert not compared(ours, said, field)
+    assert not compared(said, field, ours)
 
 
-def test_what_moves_while_nvidia_smi_runs_lies_between_two_readings() -> None:
-    assert compared(200.0, "260", "power_w", after=300.0)
-    assert not compared(200.0, "350", "power_w", after=300.0)
+def test_what_moves_while_nvidia_smi_runs_lies_among_the_readings() -> None:
+    assert compared("260", "power_w", 200.0, 300.0)
+    assert not compared("350", "power_w", 200.0, 300.0)
 
 
 def test_what_neither_knows_is_no_line() -> None:
-    assert compare({}, {"memory_temperature_c": "N/A"}, {}) == []
+    assert compare([{}], {"memory_temperature_c": "N/A"}) == []
 
 
 def test_only_names_that_nvidia_smi_knows_are_asked_for() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -49,11 +50,13 @@ def real_engine(
     within: Sequence[str] = (),
     more: Sequence[str] = (),
     program: Sequence[str] = (sys.executable, "-m", "slowtok.proxy.cli.demo.engine"),
+    errors: IO[bytes] | None = None,
 ) -> Iterator[RunningEngine]:
     """Run a llama-server until the block ends.
 
     `model` is the demo's unless given; `threads` and `gpu_layers` are its choice where None;
-    `within` is a command that puts what follows it somewhere, `more` are further options.
+    `within` is a command that puts what follows it somewhere, `more` are further options; `errors`
+    gets what it says.
     """
     port = free_port()
     options: dict[str, object] = {
@@ -70,7 +73,7 @@ def real_engine(
         options["--sleep-idle-seconds"] = sleep_idle_s
     command = [*within, *program, *(str(part) for option in options.items() for part in option)]
     command += ["--metrics"] * metrics + (["--alias", alias] if alias else []) + [*more]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_healthy(url, process)

@@ -31,6 +31,7 @@ LIMIT_S = 300.0
 STEP_S = 60.0
 WIDTH, LAYERS = 2048, 8  # 1 GiB of weights
 MOST_LAYERS = 999
+LOG_CHARS = 2000
 HAS_CUDA = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 NO_ENGINE = "neither llama-server (LLAMA_SERVER, or on PATH) nor PyTorch with CUDA (TORCH_PYTHON)"
 
@@ -71,6 +72,8 @@ def _prepared(gpu: Gpu, folder: Path) -> Check:
     program, model = [server] if server else _torch_program(), None
     if server and not (model := os.environ.get("MODEL")):
         model = str(dense(folder / "random.gguf", width=WIDTH, layers=LAYERS))
+    if model and not Path(model).is_file():
+        sys.exit(f"gpu-check: MODEL is no file: {model}")
     if program:
         keep_ram_bandwidth(folder / "state", _ram_bytes_per_s())
     return Check(
@@ -120,8 +123,9 @@ def _attempt(check: Check, step: Callable[[Check], Found], limit_s: float) -> Fo
         return step(check)
     except Skip as why:
         return {"skipped": str(why)}
-    except (Exception, AssertionError) as error:  # noqa: BLE001 - the other steps go on
-        return {"failed": f"{type(error).__name__}: {error}"}
+    except Exception as error:  # noqa: BLE001 - the other steps go on
+        said = check.log.read_text(errors="replace") if check.log.exists() else ""
+        return {"failed": f"{type(error).__name__}: {error}", "engine_said": said[-LOG_CHARS:]}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

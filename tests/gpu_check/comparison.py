@@ -1,11 +1,11 @@
 """What slowtok reads of a GPU, held against what `nvidia-smi --query-gpu` says. Pure.
 
-Each reading is taken before and after nvidia-smi ran: it is the same where nvidia-smi's value lies
-between the two, give or take the tolerance of its kind.
+slowtok reads over and over while nvidia-smi runs: a field is the same where nvidia-smi's value lies
+among the readings, give or take the tolerance of its kind.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MIB = 1 << 20
@@ -81,21 +81,19 @@ def asked_for(known: set[str]) -> dict[str, str]:
     return {ours: name for ours, name in found.items() if name}
 
 
-def compare(
-    before: Mapping[str, Any], said: Mapping[str, str], after: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def compare(readings: Sequence[Mapping[str, Any]], said: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a line for each field that one of them knows; `same` says whether they agree.
 
     `said` is nvidia-smi's text by slowtok's name.
     """
     lines = []
-    for ours, text in said.items():
-        kind = FIELDS[ours][0]
+    for field, text in said.items():
+        kind = FIELDS[field][0]
         theirs = None if text in NOT_THERE else _read(kind, text)
-        readings = (before.get(ours), after.get(ours))
-        if theirs is not None or readings != (None, None):
-            same = _is_same(kind, readings, theirs)
-            lines.append({"field": ours, "slowtok": readings, "nvidia_smi": theirs, "same": same})
+        ours = list(dict.fromkeys(reading.get(field) for reading in readings))
+        if theirs is not None or ours != [None]:
+            same = _is_same(kind, ours, theirs)
+            lines.append({"field": field, "slowtok": ours, "nvidia_smi": theirs, "same": same})
     return lines
 
 
@@ -106,10 +104,10 @@ def _read(kind: Kind, text: str) -> Any:
         return text  # a word that is not known here: shown, and never the same
 
 
-def _is_same(kind: Kind, readings: tuple[Any, Any], theirs: Any) -> bool:
-    if theirs in readings:
+def _is_same(kind: Kind, ours: list[Any], theirs: Any) -> bool:
+    if theirs in ours:
         return True
-    if not all(isinstance(value, int | float) for value in (*readings, theirs)):
+    if not all(isinstance(value, int | float) for value in (*ours, theirs)):
         return False
     room = kind.tolerance + kind.relative * abs(theirs)
-    return bool(min(readings) - room <= theirs <= max(readings) + room)
+    return bool(min(ours) - room <= theirs <= max(ours) + room)

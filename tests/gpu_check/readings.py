@@ -80,22 +80,20 @@ class Gpu:
         """
         names = asked_for(set(re.findall(r'"([\w.]+)"', _smi("--help-query-gpu"))))
         query = f"--query-gpu={','.join(names.values())}"
-        before = self.read()
-        said = _smi(query, "--format=csv,noheader,nounits", f"--id={self.index}")
-        texts = [text.strip() for text in said.splitlines()[0].split(",")]
-        after = self.read()
-        lines = compare(
-            self.facts | before, dict(zip(names, texts, strict=True)), self.facts | after
-        )
+        readings = [self.read()]
+        with self.watched() as meanwhile:
+            said = _smi(query, "--format=csv,noheader,nounits", f"--id={self.index}")
+        readings += [*meanwhile, self.read()]
+        texts = (text.strip() for text in said.splitlines()[0].split(","))
+        asked = dict(zip(names, texts, strict=True))
+        lines = compare([self.facts | reading for reading in readings if reading], asked)
         return {"compared": lines, "differ": [line["field"] for line in lines if not line["same"]]}
 
     def costs(self, seconds: float) -> dict[str, dict[str, float]]:
         """Return what each call takes while everything is read over and over."""
         self._nvml.ms.clear()
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            self.read()
-            time.sleep(TICK_S)
+        with self.watched():
+            time.sleep(seconds)
         return {
             call: {
                 "calls": len(ms),

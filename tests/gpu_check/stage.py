@@ -21,6 +21,9 @@ from gpu_check.verdict import causes, judge
 
 CHAT = "/v1/chat/completions"
 WARM_UP_TOKENS = 32
+SHORTER = 4
+"""A request that is to be slowed is so much shorter: it may take many times as long."""
+
 RECORD_S = 5.0
 POLL_S = 0.05
 CONNECT_S, READ_S = 10.0, 60.0
@@ -49,6 +52,11 @@ class Check:
     tokens_per_char: float = 0.25
     decode_tps: float | None = None
     power_w: list[float] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        """What the newest engine said."""
+        return self.folder / "engine.log"
 
     @property
     def tokens(self) -> int:
@@ -81,16 +89,22 @@ class Check:
         ):
             yield engine, proxy
 
-    def running(self, gpu_layers: int | None) -> contextlib.AbstractContextManager[RunningEngine]:
-        """Run an engine."""
-        return real_engine(
-            program=self.program,
-            model=self.model or Path("none"),
-            slots=1,
-            context=self.context_tokens,
-            threads=None,
-            gpu_layers=gpu_layers,
-        )
+    @contextlib.contextmanager
+    def running(self, gpu_layers: int | None) -> Iterator[RunningEngine]:
+        """Run an engine; what it says goes into `log`."""
+        with (
+            self.log.open("wb") as log,
+            real_engine(
+                program=self.program,
+                model=self.model or Path("none"),
+                slots=1,
+                context=self.context_tokens,
+                threads=None,
+                gpu_layers=gpu_layers,
+                errors=log,
+            ) as engine,
+        ):
+            yield engine
 
     def text(self, tokens: int, about: str) -> str:
         """Return a prompt of about so many tokens, which has no beginning in common with others."""
@@ -104,9 +118,9 @@ class Check:
         self, proxy: RunningProxy, about: str, *, planted: Sequence[str] = (), **size: int
     ) -> dict[str, Any]:
         """Send one request, and return what was said of it beside what was planted."""
-        body = chat(
-            self.text(size.get("prompt", 32), about), tokens=size.get("tokens", self.tokens)
-        )
+        tokens = max(self.tokens // SHORTER, 16) if planted else self.tokens
+        text = self.text(size.get("prompt", 32), about)
+        body = chat(text, tokens=size.get("tokens", tokens))
         record = proxy.ask(body).record
         rate = record.get("rate", {})
         return {
