@@ -6,26 +6,28 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fakes.engine import real_engine
+import gpu_check.steps
 from fakes.nvml import stand_in
 from fakes.nvml.cards import RTX_4090
 from fakes.nvml.stand_in import Script
-from fakes.proxy import serving
 from fakes.random_model import dense
 from gpu_check.comparison import asked_for, compare
 from gpu_check.report import anonymous, file_name, line, wrong
-from gpu_check.stage import CHAT, chat
-from gpu_check.steps import STEPS
+from gpu_check.stage import Skip
+from gpu_check.steps import STEPS, power_limited
 from gpu_check.verdict import judge
 from slowtok.proxy.outputs.case_file import parse_case
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 OPTION = "GPU_CHECK_"
+SHORT = {f"{OPTION}SECONDS": "0.5", f"{OPTION}CONTEXT": "1024", f"{OPTION}LAYERS": "0"}
+FILE = "gpu-check-nvidia-geforce-rtx-4090.json"
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the check is for Linux")
 
@@ -200,7 +202,7 @@ def test_only_what_slowtok_has_to_answer_for_is_wrong() -> None:
 
 
 def test_the_file_is_named_after_the_gpu() -> None:
-    assert file_name("NVIDIA GeForce RTX 4090") == "gpu-check-nvidia-geforce-rtx-4090.json"
+    assert file_name("NVIDIA GeForce RTX 4090") == FILE
 
 
 def run(folder: Path, **given: str) -> subprocess.CompletedProcess[str]:
@@ -217,6 +219,7 @@ def run(folder: Path, **given: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@on_linux
 def test_without_a_gpu_it_says_so_and_is_done(tmp_path: Path) -> None:
     nowhere = tmp_path / "libnvidia-ml.so.1"
     nowhere.touch()  # what the loader finds first, and cannot load
@@ -243,9 +246,10 @@ def machine(tmp_path: Path) -> dict[str, str]:
     }.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o700)
+    (tmp_path / "libcuda.so.1").touch()  # the memory of a real GPU is not for a test to hold
     return {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": str(stand_in.library().parent),
+        "LD_LIBRARY_PATH": f"{stand_in.library().parent}{os.pathsep}{tmp_path}",
         "NVML_STAND_IN": str(Script(tmp_path / "nvml.txt", RTX_4090).path),
         "NVML_STAND_IN_ONCE": "1",
     }
@@ -256,13 +260,10 @@ def machine(tmp_path: Path) -> dict[str, str]:
 def test_the_whole_check_with_a_real_engine(machine: dict[str, str], tmp_path: Path) -> None:
     """The engine runs on the CPU: what is said of the GPU's slow-downs is not looked at."""
     model = dense(tmp_path / "tiny.gguf", width=256, layers=4)
-    short = {f"{OPTION}SECONDS": "0.5", f"{OPTION}CONTEXT": "1024", f"{OPTION}LAYERS": "0"}
 
-    done = run(tmp_path, **machine, **short, MODEL=str(model))
+    done = run(tmp_path, **machine, **SHORT, MODEL=str(model))
 
-    text = (tmp_path / "gpu-check-nvidia-geforce-rtx-4090.json").read_text()
-    told = json.loads(text)
-    steps = {step["step"]: step for step in told["steps"]}
+    steps = report(tmp_path)
     assert [*steps] == [*STEPS], done.stderr
     assert {name for name, step in steps.items() if {"skipped", "failed"} & {*step}} == NO_GPU
     assert [step["differ"] for step in steps.values() if "differ" in step] == [["pcie_width"]] * 2
@@ -273,10 +274,17 @@ def test_the_whole_check_with_a_real_engine(machine: dict[str, str], tmp_path: P
     assert not any(case.unknown for case in cases)
     assert {case.case.model.path for case in cases} == {"tiny.gguf"}
     assert all(case.case.gpu and case.record for case in cases)
+    text = (tmp_path / FILE).read_text()
     assert "Line 1" not in text
     assert str(tmp_path) not in text
     assert done.returncode == 1
     assert "wrong: readings: pcie_width is not what nvidia-smi says" in done.stdout
+
+
+def report(folder: Path) -> dict[str, dict[str, Any]]:
+    """The steps in the file, by their names."""
+    told = json.loads((folder / FILE).read_text())
+    return {step["step"]: step for step in told["steps"]}
 
 
 def asks(step: Mapping[str, Any]) -> bool:
@@ -298,18 +306,65 @@ def softmax(values, axis):
 
 
 @on_linux
-async def test_pytorch_stands_in_for_an_engine(tmp_path: Path) -> None:
+@pytest.mark.engine
+def test_pytorch_stands_in_for_an_engine(machine: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(TORCH)
-    within = ("env", f"PYTHONPATH={tmp_path}")
-    program = (sys.executable, str(ROOT / "tests" / "gpu_check" / "torch_engine.py"))
-    with real_engine(program=program, within=within, model=Path("none")) as engine:
-        async with serving(tmp_path, engine.url) as proxy:
-            client = await proxy.connect()
-            body = json.dumps(chat("Name a sea.", tokens=20)).encode()
-            await client.ask("POST", CHAT, body=body)
-            await client.reply()
-            record = await proxy.newest()
+    (tmp_path / "bin" / "llama-server").unlink()
+    python = tmp_path / "bin" / "python3"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o700)
 
-    assert record["ended"] == "length"
-    assert record["tokens"]["completion"] == 20
-    assert record["tokens"]["prompt"] > 5
+    done = run(tmp_path, **machine | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, **SHORT)
+
+    steps = report(tmp_path)
+    missing = {name for name, step in steps.items() if {"skipped", "failed"} & {*step}}
+    assert missing == {*NO_GPU, "partial-offload"}, done.stdout
+    assert steps["partial-offload"]["skipped"] == "PyTorch's load has no layers"
+    case = parse_case(json.dumps(steps["prefill"]["case"]).encode()).case
+    assert case.timeline.ended == "length"
+    assert case.timeline.tokens.completion == 16
+    assert case.timeline.tokens.prompt is not None
+
+
+def setting(monkeypatch: pytest.MonkeyPatch, user: int) -> list[int]:
+    """Put a driver in place that lets this user set a limit; all limits so far, in mW."""
+    limits_mw = [400_000]
+    driver = SimpleNamespace(
+        NVMLError=LookupError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetPowerManagementLimit=lambda gpu: limits_mw[-1],
+        nvmlDeviceGetPowerManagementLimitConstraints=lambda gpu: (150_000, 600_000),
+        nvmlDeviceSetPowerManagementLimit=lambda gpu, limit_mw: limits_mw.append(limit_mw),
+    )
+    monkeypatch.setattr(gpu_check.steps, "pynvml", driver)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    return limits_mw
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("drawn_w", "lowered_mw"), [([290.0, 300.0, 310.0], 210_000), ([60.0], 150_000)]
+)
+def test_the_power_limit_is_set_back_whatever_happens(
+    drawn_w: list[float], lowered_mw: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_mw = setting(monkeypatch, 1000)
+
+    with pytest.raises(SystemExit), power_limited(0, drawn_w):
+        sys.exit()
+
+    assert limits_mw == [400_000, 400_000, lowered_mw, 400_000]
+
+
+@on_linux
+@pytest.mark.parametrize(("user", "drawn_w"), [(0, [300.0]), (1000, [])], ids=["root", "no draw"])
+def test_the_power_limit_is_left_alone(
+    user: int, drawn_w: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_mw = setting(monkeypatch, user)
+
+    with pytest.raises(Skip), power_limited(0, drawn_w):
+        pass
+
+    assert set(limits_mw) == {400_000}

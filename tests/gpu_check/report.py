@@ -63,6 +63,8 @@ def line(step: Mapping[str, Any]) -> str:
     said = ["done"]
     if "compared" in step:
         said.append(f"{len(step['compared'])} readings compared, {len(step['differ'])} differ")
+    if "busy_cores" in step:
+        said.append(f"{step['busy_cores']} cores are busy with other things")
     if "sampling_cpu_ratio" in step:
         said.append(f"sampling takes {step['sampling_cpu_ratio']:.2%} of a core")
     if "judged" in step:

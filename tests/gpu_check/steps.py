@@ -5,7 +5,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,10 @@ def readings(check: Check) -> Found:
 
 
 def idle(check: Check) -> Found:
-    """Read what an idle GPU says."""
+    """Read what an idle GPU says, and what else this machine does."""
     with check.gpu.watched() as lines:
-        time.sleep(check.seconds)
-    return {"gpu": lines}
+        busy_ratio = psutil.cpu_percent(check.seconds) / 100
+    return {"gpu": lines, "busy_cores": round(busy_ratio * (os.cpu_count() or 1), 1)}
 
 
 def model_load(check: Check) -> Found:
@@ -120,31 +120,31 @@ def memory_nearly_full(check: Check) -> Found:
 def power_limit(check: Check) -> Found:
     """Decode below the power that it draws, where anybody may set the limit."""
     main = check.main
-    with _limited(check):
+    with power_limited(check.gpu.index, check.power_w):
         return check.ask(main, "glacier", planted=["power-cap"])
 
 
 @contextlib.contextmanager
-def _limited(check: Check) -> Iterator[None]:
+def power_limited(index: int, drawn_w: Sequence[float]) -> Iterator[None]:
+    """Limit a GPU to less than it drew, and set the limit back whatever happens."""
     if os.geteuid() == 0:
         raise Skip("only tried where anybody may set it, and this is root")
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(check.gpu.index)
-        limit_mw = pynvml.nvmlDeviceGetPowerManagementLimit(handle)
-        least_mw, _ = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)  # as it is: only to ask
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        limit_mw = pynvml.nvmlDeviceGetPowerManagementLimit(gpu)
+        least_mw, _ = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(gpu)
+        pynvml.nvmlDeviceSetPowerManagementLimit(gpu, limit_mw)  # as it is: only to ask
     except pynvml.NVMLError as error:
         raise Skip(f"the limit may not be set: {error}") from error
-    if not check.power_w:
+    if not drawn_w:
         raise Skip("what decode draws is not known")
-    drawn_mw = 1000 * statistics.median(check.power_w)
+    wanted_mw = max(least_mw, int(1000 * POWER_RATIO * statistics.median(drawn_w)))
     try:
-        wanted_mw = max(least_mw, int(POWER_RATIO * drawn_mw))
-        pynvml.nvmlDeviceSetPowerManagementLimit(handle, wanted_mw)
+        pynvml.nvmlDeviceSetPowerManagementLimit(gpu, wanted_mw)
         yield
     finally:
-        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
+        pynvml.nvmlDeviceSetPowerManagementLimit(gpu, limit_mw)
 
 
 def cpu_contention(check: Check) -> Found:
