@@ -1,7 +1,6 @@
-"""`make gpu-check`: see CONTRIBUTING.md. Everything is given by variables of the environment."""
+"""Runs the check: `make gpu-check`. What is given is in variables, which CONTRIBUTING.md lists."""
 
 import contextlib
-import getpass
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 from rich.console import Console
 
 from fakes.random_model import dense
@@ -147,9 +147,12 @@ def _written(check: Check, steps: list[Found]) -> int:
         "wrong": wrong(steps),
         "steps": steps,
     }
-    names = {getpass.getuser(), Path.home().name, *platform.node().split(".")}
+    home = Path(os.environ.get("HOME", "")).name
+    names = {psutil.Process().username(), home, *platform.node().split(".")}
     told = anonymous(found, names, [entry.name for entry in Path("/").iterdir()])
-    path = Path(os.environ.get("GPU_CHECK_FOLDER", ".")) / file_name(check.gpu.facts["name"])
+    path = Path(os.environ.get("GPU_CHECK_FOLDER", ".")) / file_name(
+        check.gpu.facts["name"] or "nvidia"
+    )
     path.write_text(json.dumps(told) + "\n", encoding="utf-8")
     for text in told["wrong"]:
         console.print(f"  wrong: {text}", markup=False)
