@@ -20,6 +20,7 @@ import pytest
 from fakes.cgroups import cpu_quota, memory_group
 from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
+from fakes.random_model import windowed
 from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
 from fakes.slow_client import read_slowly
 from fakes.slow_line import buffering_line, slow_line
@@ -326,6 +327,31 @@ def test_a_proxy_in_between_that_buffers(tmp_path: Path, ram_bytes_per_s: float)
 
 
 @pytest.mark.long
+def test_a_draft_model_whose_tokens_are_thrown_away(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    """Its weights are random: the engine drafts three tokens for each step, and takes none."""
+    options = ["--model-draft", str(windowed(tmp_path / "draft.gguf"))]
+    with setup(tmp_path, ram_bytes_per_s, threads=1, more=options) as (_, proxy):
+        answer = proxy.ask(chat(tokens=200))
+
+    tokens = answer.record["tokens"]
+    assert tokens["drafted"] > 2 * tokens["completion"]
+    assert tokens["accepted"] < 0.05 * tokens["drafted"]
+    assert answer.causes[:1] == ["draft-rejected"], judged(answer)
+
+
+def test_drafts_out_of_the_text_that_cost_next_to_nothing(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    text = "Repeat: red green blue red green blue red green blue"
+    options = ["--spec-type", "ngram-simple"]
+    with setup(tmp_path, ram_bytes_per_s, threads=1, more=options) as (_, proxy):
+        answer = proxy.ask(chat(text, tokens=200))
+
+    tokens = answer.record["tokens"]
+    assert 0 < tokens["accepted"] <= tokens["drafted"]
+    assert answer.record["verdict"] == "normal", judged(answer)
+
+
 def test_a_long_context_is_explained_and_normal(tmp_path: Path, ram_bytes_per_s: float) -> None:
     lines = " ".join(f"Line {i}: the sea was calm." for i in range(270))
     with setup(tmp_path, ram_bytes_per_s) as (_, proxy):

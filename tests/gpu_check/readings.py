@@ -13,8 +13,7 @@ from typing import Any
 import pynvml
 
 from gpu_check.comparison import asked_for, compare
-from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
-from slowtok.proxy.sampling.nvidia.library import is_wsl, load_wsl_library
+from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices, is_wsl, load_wsl_library
 
 SMI = "nvidia-smi"
 SMI_S = 30.0

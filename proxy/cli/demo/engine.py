@@ -64,6 +64,12 @@ def _start(options: argparse.Namespace) -> _Listening:
         params.n_ctx_checkpoints = options.ctx_checkpoints
     if options.cache_ram is not None:
         params.cache_ram_mib = options.cache_ram
+    kinds = xllamacpp.common_speculative_type
+    if options.model_draft is not None:
+        params.speculative.draft.mparams.path = options.model_draft
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+    elif options.spec_type != "none":
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     params.endpoint_metrics = options.metrics
     params.endpoint_slots = True
     params.sleep_idle_seconds = options.sleep_idle_seconds
@@ -87,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--swa-full", action="store_true", help="keep all of a sliding window's KV cache")
     add("-ctxcp", "--ctx-checkpoints", type=int, help="states of a sequence to go back to")
     add("-cram", "--cache-ram", type=int, help="MiB for prompts that have no slot; 0: none")
+    add("-md", "--model-draft", help="a GGUF file of a model that drafts")
+    add(
+        "--spec-type", choices=("none", "ngram-simple"), default="none", help="drafts from the text"
+    )
     add("--metrics", action="store_true", help="Prometheus text at /metrics")
     add("--sleep-idle-seconds", type=int, default=-1, help="put an idle model away; -1: never")
     add("-lv", "--verbosity", type=int, default=QUIET_VERBOSITY)
