@@ -47,10 +47,8 @@ def test_by_default_only_this_machine_can_reach_it() -> None:
 def test_wider_is_refused_before_anything_is_opened(listen: str, tmp_path: Path) -> None:
     settings = load({"listen": listen, "state_dir": str(tmp_path / "state")}, {})
 
-    with pytest.raises(
-        Exception,
-        match=r"set a key \(SLOWTOK_API_KEY, or api_key in a --config file\), or say --allow-no-key",
-    ):
+    said = r"set a key \(SLOWTOK_API_KEY, or api_key in a --config file\), or say --allow-no-key"
+    with pytest.raises(Exception, match=said):
         run_serve(settings)
     assert list(tmp_path.iterdir()) == []
 
