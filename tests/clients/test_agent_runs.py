@@ -4,6 +4,7 @@ Nobody configures anything. A clock in the system prompt is the planted loss, wh
 its prompt change between steps.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -169,15 +170,19 @@ def by_langgraph(url: str, system: Callable[[], str]) -> None:
 def by_openai_agents(url: str, system: Callable[[], str]) -> None:
     agents = pytest.importorskip("agents", reason="make clients installs it")
     openai = pytest.importorskip("openai")
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
     agents.set_tracing_disabled(True)
-    agent = agents.Agent(
-        name="forecaster",
-        instructions=lambda _context, _agent: system(),
-        model=agents.OpenAIChatCompletionsModel(model="m", openai_client=client),
-        tools=[agents.function_tool(weather)],
-    )
-    agents.Runner.run_sync(agent, TASK, max_turns=2 * STEPS)
+
+    async def ask() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+            agent = agents.Agent(
+                name="forecaster",
+                instructions=lambda _context, _agent: system(),
+                model=agents.OpenAIChatCompletionsModel(model="m", openai_client=client),
+                tools=[agents.function_tool(weather)],
+            )
+            await agents.Runner.run(agent, TASK, max_turns=2 * STEPS)
+
+    asyncio.run(ask())
 
 
 def by_smolagents(url: str, system: Callable[[], str]) -> None:
@@ -207,8 +212,6 @@ def by_llama_index(url: str, system: Callable[[], str]) -> None:
 
     async def ask() -> None:
         await agent.run(TASK, max_iterations=2 * STEPS)
-
-    import asyncio  # noqa: PLC0415 - only here
 
     asyncio.run(ask())
 
