@@ -1,32 +1,62 @@
 """Makes the pictures of the documentation: `make pictures`, on a quiet machine with Chromium.
 
-docs/run.png is a real agent run on a real engine, whose system prompt begins with the time.
+docs/run.png is a real agent run on a real engine, whose system prompt begins with the time;
+docs/page.png is a request in the middle of which other programs begin to use the cores.
 """
 
+import os
 import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 from fakes.agent import run_of
 from fakes.browser import Browser, window
 from fakes.engine import real_engine
-from fakes.running import running_proxy
+from fakes.load import busy_processes
+from fakes.running import Answer, RunningProxy, running_proxy
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 1000
+CORES = os.cpu_count() or 1
+USUAL = 4  # requests from which slowtok learns what is usual here
+BEFORE_S, BUSY_S = 2.0, 8.0
 
 
-def picture(browser: Browser, name: str) -> None:
-    """Keep what the page shows, from its header to the end of its last table."""
+def picture(browser: Browser, name: str, last: str) -> None:
+    """Keep what the page shows, from its header to the end of the last element of this kind."""
+    browser.says("#link-state", "live")
     height = browser.run(
-        "return Math.ceil([...document.querySelectorAll('main table')].at(-1)"
+        f"return Math.ceil([...document.querySelectorAll('main {last}')].at(-1)"
         ".getBoundingClientRect().bottom + scrollY) + 16"
     )
     browser.size(WIDTH, height)
     browser.driver.save_screenshot(str(DOCS / name))
 
 
+def story(tokens: int) -> dict[str, Any]:
+    """Return a request for an answer of so many tokens."""
+    text = "Tell me a long story about a dragon and a lighthouse."
+    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True, "stream": True}
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, **fixed}
+
+
+def disturbed(proxy: RunningProxy) -> Answer:
+    """Return an answer in the middle of which other programs used all cores for a while."""
+
+    def disturb() -> None:
+        with busy_processes(3 * CORES):
+            threading.Event().wait(BUSY_S)
+
+    later = threading.Timer(BEFORE_S, disturb)
+    later.start()
+    answer = proxy.ask(story(900))
+    later.join()
+    return answer
+
+
 def main() -> None:
-    """Make the run, and its picture."""
+    """Make the run and the request, and their pictures."""
     with (
         tempfile.TemporaryDirectory() as folder,
         real_engine(threads=1, slots=1, context=8192, alias="smollm2-135m") as engine,
@@ -37,7 +67,15 @@ def main() -> None:
         browser.size(WIDTH, 900)
         browser.open(f"{proxy.url}/slowtok/#runs/{run['id']}")
         browser.says("main", "Fix first")
-        picture(browser, "run.png")
+        picture(browser, "run.png", "table")
+        for _ in range(USUAL):
+            proxy.ask(story(300))
+        answer = disturbed(proxy)
+        browser.size(WIDTH, 900)
+        browser.open(f"{proxy.url}/slowtok/#request/{answer.record['id']}")
+        browser.says("main", "Over time")
+        browser.until(lambda: browser.all("main canvas"))
+        picture(browser, "page.png", "canvas")
 
 
 if __name__ == "__main__":
