@@ -14,6 +14,7 @@ LARGE_BYTES = 256 * 1024
 """A larger body is read in a thread: a prompt of this size takes 2 ms."""
 
 Note = Callable[[PromptFingerprint], object]
+Read = Callable[[], PromptFingerprint | None]
 
 
 class PendingPrompts:
@@ -30,34 +31,26 @@ class PendingPrompts:
 
     def add(self, request_id: str, said: Mapping[str, Any], size_bytes: int, note: Note) -> None:
         """Have `note` called with the fingerprint of what a body says, in the event loop."""
-        read = self._read_in_thread if size_bytes > LARGE_BYTES else self._read
-        self._pending[request_id] = partial(read, said, note)
+        read = partial(fingerprint_prompt, said)
+        begin = self._read_in_thread if size_bytes > LARGE_BYTES else self._note
+        self._pending[request_id] = partial(begin, note, read)
         self._queue.add(partial(self.take, request_id))
 
     def take(self, request_id: str) -> None:
         """Take the fingerprint of one request's prompt now, if it is still to be taken."""
-        if (read := self._pending.pop(request_id, None)) is not None:
-            read()
+        if (begin := self._pending.pop(request_id, None)) is not None:
+            begin()
 
-    def _read(self, said: Mapping[str, Any], note: Note) -> None:
+    def _read_in_thread(self, note: Note, read: Read) -> None:
+        def done(reading: asyncio.Future[PromptFingerprint | None]) -> None:
+            if not reading.cancelled():
+                self._note(note, reading.result)
+
+        asyncio.get_running_loop().run_in_executor(None, read).add_done_callback(done)
+
+    def _note(self, note: Note, read: Read) -> None:
         try:
-            if (fingerprint := fingerprint_prompt(said)) is not None:
+            if (fingerprint := read()) is not None:
                 note(fingerprint)
         except Exception:  # noqa: BLE001 - the request goes on without it
-            self._failures["prompt fingerprint"] += 1
-
-    def _read_in_thread(self, said: Mapping[str, Any], note: Note) -> None:
-        loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(None, fingerprint_prompt, said)
-        reading.add_done_callback(partial(self._read_by_thread, note))
-
-    def _read_by_thread(
-        self, note: Note, reading: "asyncio.Future[PromptFingerprint | None]"
-    ) -> None:
-        if reading.cancelled():
-            return
-        try:
-            if (fingerprint := reading.result()) is not None:
-                note(fingerprint)
-        except Exception:  # noqa: BLE001 - as in _read
             self._failures["prompt fingerprint"] += 1

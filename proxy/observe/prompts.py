@@ -150,7 +150,7 @@ class PromptEstimates:
 
     def guess(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
-        sizes = tuple(self._sizes.get(served_by, ()))  # of a long one in a thread
+        sizes = self._sizes.get(served_by)
         if not sizes or exchange.prompt is None:
             return None
         per_char = sum(tokens for _, tokens in sizes) / sum(chars for chars, _ in sizes)
