@@ -5,14 +5,17 @@ take samples of several GPUs say so; the others want those of one (`by_gpu`).
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.detectors.case.memo import once_each
+from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 Read = Callable[[GpuSample], float | None]
+Typical = Callable[[Sequence[GpuSample], Read], float | None]
 
 STALE_S = 1.0
 """Utilization and power are means of up to 1 s (nvml.h): what they say at first is of before."""
@@ -42,6 +45,20 @@ def settled(samples: Sequence[GpuSample]) -> tuple[GpuSample, ...]:
         return ()
     from_s = samples[0].at_s + STALE_S
     return tuple([s for s in samples if s.at_s >= from_s])
+
+
+def busy_together(
+    gpus: Iterable[Sequence[GpuSample]], server: ServerFacts, typical: Typical
+) -> float | None:
+    """Return how busy the GPUs of a server were, without the stale first second.
+
+    GPUs that work one after the other are busy in turns: together as much as one alone would be.
+    `typical` makes one value of the readings of one GPU: their median or their mean.
+    """
+    each = [typical(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    known = [value for value in each if value is not None]
+    together = max if is_tensor_parallel(server) else sum
+    return min(together(known), 1.0) if known else None
 
 
 def gpu_facts(case: Case, index: int) -> GpuFacts:

@@ -7,7 +7,7 @@ Sources: 15 published rows of split models lie at 0.71 to 1.37 of the mix. Atten
 its KV cache at 0.09 to 0.74 of the bandwidth, by kernel (docs/envelope.md).
 """
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, median, settled
+from slowtok.detectors.analysis.gpu_window import busy_together, by_gpu, median
 from slowtok.detectors.analysis.host_window import (
     CPU_DECODES_CORES,
     GPU_DECODES_CORES,
@@ -29,7 +29,7 @@ from slowtok.detectors.expectation.configured import (
     SPLIT_LOW_RATIO,
     SPLIT_RAM_EFFICIENCY,
 )
-from slowtok.detectors.expectation.memory import CPU_KV_RATIO, is_tensor_parallel
+from slowtok.detectors.expectation.memory import CPU_KV_RATIO
 
 UNMEASURED_RAM_BYTES_PER_S = 50e9
 """Two channels of DDR4-3200 give 51 GB/s; used only until this machine's RAM has been measured."""
@@ -126,18 +126,8 @@ def evidence_of(case: Case, placed: Placement) -> tuple[Evidence, ...]:
 
 
 def gpu_busy_ratio(case: Case) -> float | None:
-    """Return how busy decode kept the GPUs, without the stale first second.
-
-    GPUs that work one after the other are busy in turns: together as much as one alone would be.
-    """
-    medians = [
-        median(settled(samples), lambda s: s.busy_ratio)
-        for samples in by_gpu(case.gpu_during("decode")).values()
-    ]
-    known = [value for value in medians if value is not None]
-    if not known:
-        return None
-    return max(known) if is_tensor_parallel(case.server) else min(sum(known), 1.0)
+    """Return how busy decode kept the GPUs together."""
+    return busy_together(by_gpu(case.gpu_during("decode")).values(), case.server, median)
 
 
 def is_fetched(case: Case, placed: Placement) -> bool:

@@ -42,7 +42,7 @@ from slowtok.detectors.analysis.cpu import (
     stop_them,
     used_by,
 )
-from slowtok.detectors.analysis.gpu_window import settled
+from slowtok.detectors.analysis.gpu_window import busy_together, by_gpu
 from slowtok.detectors.analysis.host_window import (
     RunQueue,
     computes_on_cpu,
@@ -212,10 +212,10 @@ def _queue_in(case: Case, phase: Phase) -> RunQueue:
 
 
 def _gpu_idled(case: Case, phase: Phase, stolen_ratio: float) -> bool:
-    busy_ratio = gpu_mean(settled(case.gpu_during(phase)), lambda s: s.busy_ratio)
-    if phase != "decode" or busy_ratio is None or not decodes_on_gpu(case):
+    if phase != "decode" or not decodes_on_gpu(case):
         return False
-    return 1 - busy_ratio >= max(stolen_ratio, MIN_IDLE_RATIO)
+    busy_ratio = busy_together(by_gpu(case.gpu_during(phase)).values(), case.server, gpu_mean)
+    return busy_ratio is not None and 1 - busy_ratio >= max(stolen_ratio, MIN_IDLE_RATIO)
 
 
 def _cost_of(case: Case, phase: Phase, queue: RunQueue) -> tuple[float, float]:

@@ -26,7 +26,13 @@ Sources:
 """
 
 from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import by_gpu, gpus_during, median, settled
+from slowtok.detectors.analysis.gpu_window import (
+    busy_together,
+    by_gpu,
+    gpus_during,
+    median,
+    settled,
+)
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps, gpu_mean, mean, seconds
 from slowtok.detectors.analysis.layer_split import MIN_READ_BYTES_PER_S
 from slowtok.detectors.analysis.phase_loss import judge_decode, slowdown
@@ -35,7 +41,6 @@ from slowtok.detectors.analysis.rate_shape import stalls_of
 from slowtok.detectors.analysis.tensor_parallel import wait_for_each_other
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
-from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 TITLE = "GPU waits for one CPU thread"
 TRAITS = Traits(phases=("decode",), requires="gpu-use", persistent=True)
@@ -87,7 +92,8 @@ def detect(case: Case) -> Finding | None:
     if not MIN_THREAD_CORES <= cores <= _most_cores(case) or waiting >= MAX_WAITING_CORES:
         return None
     stalled_s = sum(stall.gap_s for stall in stalls_of(case))  # a late thread is late at each token
-    busy = need(_busy_ratio(case), "GPU utilisation") + stalled_s / decode_s(case)
+    busy = busy_together(gpus_during(case, "decode").values(), case.server, gpu_mean)
+    busy = need(busy, "GPU utilisation") + stalled_s / decode_s(case)
     eager = bool(case.server.eager) and _does_little(case) is True
     if busy >= MAX_BUSY_RATIO and not eager:
         return None
@@ -111,15 +117,6 @@ def _most_cores(case: Case) -> float:
     )
     processes = 1 if is_one else case.server.tensor_parallel or 1  # one for each GPU
     return MAX_THREAD_CORES + processes - 1
-
-
-def _busy_ratio(case: Case) -> float | None:
-    """Return the share of the time that a GPU worked; GPUs that take turns work as one."""
-    gpus = gpus_during(case, "decode").values()
-    means = [gpu_mean(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
-    known = [value for value in means if value is not None]
-    together = max if is_tensor_parallel(case.server) else sum
-    return min(together(known), 1.0) if known else None
 
 
 def _has_other_work(case: Case) -> bool:

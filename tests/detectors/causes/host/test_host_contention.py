@@ -257,6 +257,19 @@ def test_steal_counts_where_the_gpu_stood_idle_for_as_long() -> None:
     assert host_contention.detect(with_readings(slow, busy_ratio=0.7)) is None
 
 
+def test_steal_does_not_count_where_two_gpus_took_turns() -> None:
+    slow = with_host(
+        gpu_case(ms_per_token=2 * HEALTHY_MS),
+        cpu_steal_cores=0.5,
+        cpu_busy_cores=1.1,
+        server_cpu_cores=0.6,
+    )
+    turns = with_server(with_readings(slow, busy_ratio=0.48), gpu_indices=(0, 1))
+    turns = replace(turns, gpu=(*turns.gpu, *(replace(s, index=1) for s in turns.gpu)))
+
+    assert host_contention.detect(turns) is None
+
+
 def test_stolen_cores_are_not_used_by_others() -> None:
     finding = found(host_contention, stolen())
 
