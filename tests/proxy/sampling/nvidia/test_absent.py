@@ -1,6 +1,5 @@
 """Every field of a sample is given or absent with a reason, through nvidia-ml-py; time is data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,10 +51,8 @@ PAIRS = {
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", QUIET_H100)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
+def cards() -> tuple[dict[str, Any], ...]:
+    return (QUIET_H100,)
 
 
 def look(clock: Clock, gpus: NvidiaDevices) -> tuple[set[str], dict[str, str]]:

@@ -1,12 +1,9 @@
 """Counters of a GPU, through nvidia-ml-py and the stand-in library; time is data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.nvml import stand_in
-from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia.calls import Device, GpuLost
@@ -20,20 +17,6 @@ from slowtok.proxy.sampling.nvidia.counters import (
 TX, RX = "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"
 UNKNOWN = {TX: None, RX: None}
 NEW, OLD = (269, 270, 271), (251, 252, 253)
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
-
-
-@pytest.fixture
-def device(script: Script) -> Device:
-    pynvml = stand_in.binding()
-    pynvml.nvmlInit()
-    return Device(pynvml, 0)
 
 
 class Wire:

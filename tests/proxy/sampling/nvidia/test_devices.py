@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from fakes.nvml import stand_in
-from fakes.nvml.cards import MIB, RTX_4090
+from fakes.nvml.cards import MIB
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.detectors.case.machine import GpuFacts
@@ -27,13 +27,6 @@ Bus Type: \t PCIe
 Bus Location: \t {address}
 Device Minor: \t 0
 """
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
 
 
 def devices(*defines: str) -> NvidiaDevices:

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,12 @@ SECOND = H100 | {"UUID": "GPU-2"}
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", H100, SECOND)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
+def cards() -> tuple[dict[str, Any], ...]:
+    return (H100, SECOND)
+
+
+@pytest.fixture
+def script(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
     monkeypatch.setattr(nvml_events, "WAIT_MS", 20)
     monkeypatch.setattr(nvml_events, "BREATH_S", 0.001)
     return script

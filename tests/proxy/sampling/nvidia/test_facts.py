@@ -1,6 +1,5 @@
 """What does not change about a GPU, through nvidia-ml-py and the stand-in library."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from slowtok.proxy.sampling.nvidia.facts import bandwidth_bytes_per_s, read_fact
 
 NO_PERMISSION, NOT_SUPPORTED = "!4", None
 MEMORY = ("MemoryInfo", "MemoryInfo_v2")
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
 
 
 def facts(*defines: str) -> GpuFacts:

@@ -1,22 +1,11 @@
 """GPU facts that failed are asked again, and limits that software moves are followed."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fakes.nvml import stand_in
-from fakes.nvml.cards import RTX_4090
 from fakes.nvml.clock import Clock
 from fakes.nvml.stand_in import Script
 from slowtok.proxy.sampling.nvidia.devices import NvidiaDevices
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
 
 
 def devices() -> NvidiaDevices:

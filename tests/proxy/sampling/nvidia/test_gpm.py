@@ -1,6 +1,5 @@
 """The share of memory bandwidth in use, through nvidia-ml-py and the stand-in; time is data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,8 @@ from slowtok.proxy.sampling.nvidia.gpm import DramBusy
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", H100)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
+def cards() -> tuple[dict[str, Any], ...]:
+    return (H100,)
 
 
 def opened(*defines: str) -> Device:

@@ -42,9 +42,7 @@ print(line["busy_ratio"], line["processes"], gpus.news()["gpus"][0]["absent"]["p
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
+def script(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(stand_in.library().parent))
     return script
 

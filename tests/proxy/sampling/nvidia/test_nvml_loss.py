@@ -18,13 +18,6 @@ def nobody(_: int) -> None:
     """No process has a name."""
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
-
-
 def devices() -> NvidiaDevices:
     return NvidiaDevices(stand_in.binding(), process_name=nobody)
 

@@ -1,6 +1,5 @@
 """GPUs that are cut into slices (MIG), through nvidia-ml-py and the stand-in; time is data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ GIB = 1024 * MIB
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", H100 | MIG | NO_EVENTS, RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
+def cards() -> tuple[dict[str, Any], ...]:
+    return (H100 | MIG | NO_EVENTS, RTX_4090)
 
 
 def devices() -> NvidiaDevices:

@@ -2,7 +2,6 @@
 
 import ctypes
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,13 +27,6 @@ STRUCTS = (
     "c_nvmlGpmSupport_t",
     "c_nvmlEventData_t",
 )
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", RTX_4090)
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
 
 
 @pytest.mark.parametrize("name", STRUCTS)

@@ -1,6 +1,5 @@
 """Health of a GPU, through nvidia-ml-py and the stand-in library; time is data."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,17 +29,8 @@ CALLS = {
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    script = Script(tmp_path / "nvml.txt", H100 | {"Xids": None})
-    monkeypatch.setenv("NVML_STAND_IN", str(script.path))
-    return script
-
-
-@pytest.fixture
-def device(script: Script) -> Device:
-    pynvml = stand_in.binding()
-    pynvml.nvmlInit()
-    return Device(pynvml, 0)
+def cards() -> tuple[dict[str, Any], ...]:
+    return (H100 | {"Xids": None},)
 
 
 def test_every_value_and_unit(device: Device) -> None:
