@@ -1,12 +1,11 @@
 """What all tests share."""
 
-import json
 import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import settings
+
+from fakes.running import measured_ram_bytes_per_s
 
 AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=5)
 
@@ -30,6 +29,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ram_bytes_per_s() -> float:
     """The bandwidth of this machine's RAM, measured once for all tests."""
-    command = [sys.executable, "-m", "slowtok.proxy.sampling.host.ram_bandwidth"]
-    measured = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    return max(float(json.loads(line)["bytes_per_s"]) for line in measured.stdout.splitlines())
+    return measured_ram_bytes_per_s()

@@ -8,16 +8,16 @@ import os
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
 
 from fakes.agent import run_of
 from fakes.browser import Browser, window
 from fakes.engine import real_engine
 from fakes.load import busy_processes
-from fakes.running import Answer, RunningProxy, running_proxy
+from fakes.running import Answer, RunningProxy, chat, running_proxy
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 1000
+MODEL = "smollm2-135m"
 CORES = os.cpu_count() or 1
 USUAL = 4  # requests from which slowtok learns what is usual here
 BEFORE_S, BUSY_S = 2.0, 8.0
@@ -34,13 +34,6 @@ def picture(browser: Browser, name: str, last: str) -> None:
     browser.driver.save_screenshot(str(DOCS / name))
 
 
-def story(tokens: int) -> dict[str, Any]:
-    """Return a request for an answer of so many tokens."""
-    text = "Tell me a long story about a dragon and a lighthouse."
-    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True, "stream": True}
-    return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, **fixed}
-
-
 def disturbed(proxy: RunningProxy) -> Answer:
     """Return an answer in the middle of which other programs used all cores for a while."""
 
@@ -50,7 +43,7 @@ def disturbed(proxy: RunningProxy) -> Answer:
 
     later = threading.Timer(BEFORE_S, disturb)
     later.start()
-    answer = proxy.ask(story(900))
+    answer = proxy.ask(chat(tokens=900, stream=True, model=MODEL))
     later.join()
     return answer
 
@@ -59,7 +52,7 @@ def main() -> None:
     """Make the run and the request, and their pictures."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        real_engine(threads=1, slots=1, context=8192, alias="smollm2-135m") as engine,
+        real_engine(threads=1, slots=1, context=8192, alias=MODEL) as engine,
         running_proxy(Path(folder), engine.url) as proxy,
         window() as browser,
     ):
@@ -69,7 +62,7 @@ def main() -> None:
         browser.says("main", "Fix first")
         picture(browser, "run.png", "table")
         for _ in range(USUAL):
-            proxy.ask(story(300))
+            proxy.ask(chat(tokens=300, stream=True, model=MODEL))
         answer = disturbed(proxy)
         browser.size(WIDTH, 900)
         browser.open(f"{proxy.url}/slowtok/#request/{answer.record['id']}")

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from fakes.random_model import recurrent, windowed
-from test_provocations import DECODE_TOKENS, chat, judged, setup, until_processing
+from fakes.running import DECODE_TOKENS, chat
+from test_provocations import judged, setup, until_processing
 
 pytestmark = pytest.mark.engine
 

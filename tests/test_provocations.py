@@ -21,7 +21,15 @@ from fakes.cgroups import cpu_quota, memory_group
 from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
 from fakes.random_model import windowed
-from fakes.running import Answer, RunningProxy, keep_ram_bandwidth, running_proxy
+from fakes.running import (
+    DECODE_TOKENS,
+    STORY,
+    Answer,
+    RunningProxy,
+    chat,
+    keep_ram_bandwidth,
+    running_proxy,
+)
 from fakes.slow_client import read_slowly
 from fakes.slow_line import buffering_line, slow_line
 from slowtok.proxy.cli.demo.model import fetch_model
@@ -29,16 +37,8 @@ from slowtok.proxy.cli.demo.model import fetch_model
 # What else this machine does in those seconds is not ours: a wrong verdict counts when it stays.
 pytestmark = [pytest.mark.engine, pytest.mark.engine_speed]
 
-STORY = "Tell me a long story about a dragon and a lighthouse."
-DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds
 WEIGHTS_THAT_FIT_BYTES = 60 * 1024 * 1024  # of 92 MiB
 CORES = len(os.sched_getaffinity(0))
-
-
-def chat(text: str = STORY, *, tokens: int = DECODE_TOKENS, **more: Any) -> dict[str, Any]:
-    message = {"role": "user", "content": text}
-    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True}
-    return {"model": "m", "messages": [message], "max_tokens": tokens, **fixed, **more}
 
 
 @contextmanager

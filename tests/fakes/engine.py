@@ -12,6 +12,7 @@ from typing import IO
 import httpx
 import pytest
 
+from fakes.running import wait_until_healthy
 from slowtok.proxy.cli.demo.children import free_port
 from slowtok.proxy.cli.demo.model import fetch_model
 
@@ -76,7 +77,7 @@ def real_engine(
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait_until_healthy(url, process)
+            wait_until_healthy(f"{url}/health", process, START_S)  # 503 while it loads
             yield RunningEngine(url, process.pid)
         finally:
             process.terminate()
@@ -84,17 +85,6 @@ def real_engine(
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:  # stopped or starved by the test
                 process.kill()
-
-
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + START_S
-    while time.monotonic() < deadline_s:
-        assert process.poll() is None, f"the engine ended with {process.returncode}"
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", timeout=5).status_code == 200:  # 503 while it loads
-                return
-        time.sleep(POLL_S)
-    raise AssertionError(f"{url} did not become healthy")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,15 @@ from slowtok.detectors.case.case import Envelope, Range
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
 
+ROW: dict[str, object] = {
+    "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
+    "backend": "llama.cpp CUDA", "engine_build": "4426e298 (b2824)",
+    "model": "llama 8B Q4_K - Medium", "params_b": "8.03", "quant": "Q4_K_M",
+    "weights_gib": "4.58", "n_layers": "32", "n_kv_heads": "8", "head_dim": "128",
+    "context_depth": "4096", "kv_dtype": "f16", "ngl_or_offload": "99",
+}  # fmt: skip
+"""A setup in the columns of fit/data/decode_rates.csv, all of it text."""
+
 LLAMA_CPP = ServerFacts(kind="llama-server", kv_type_k="f16", kv_type_v="f16")
 
 

@@ -19,6 +19,16 @@ from slowtok.proxy.cli.demo.children import free_port
 START_S = 30.0
 JSON = Mapping[str, Any]
 
+STORY = "Tell me a long story about a dragon and a lighthouse."
+DECODE_TOKENS = 400  # long enough to be judged at 150 tokens/s: over two seconds
+
+
+def chat(text: str = STORY, *, tokens: int = DECODE_TOKENS, **more: Any) -> dict[str, Any]:
+    """Return a chat whose answer has this length, and is the same each time."""
+    message = {"role": "user", "content": text}
+    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True}
+    return {"model": "m", "messages": [message], "max_tokens": tokens, **fixed, **more}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -101,6 +111,13 @@ def wait_until_healthy(
                 return
         time.sleep(0.05)
     raise AssertionError(f"{url} did not answer")
+
+
+def measured_ram_bytes_per_s() -> float:
+    """Return the bandwidth of this machine's RAM, which takes some seconds to measure."""
+    command = [sys.executable, "-m", "slowtok.proxy.sampling.host.ram_bandwidth"]
+    measured = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    return max(float(json.loads(line)["bytes_per_s"]) for line in measured.stdout.splitlines())
 
 
 def keep_ram_bandwidth(state_dir: Path, bytes_per_s: float) -> None:

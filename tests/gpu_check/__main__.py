@@ -20,7 +20,7 @@ import psutil
 from rich.console import Console
 
 from fakes.random_model import dense
-from fakes.running import keep_ram_bandwidth
+from fakes.running import keep_ram_bandwidth, measured_ram_bytes_per_s
 from gpu_check.readings import Gpu
 from gpu_check.report import SCHEMA, anonymous, file_name, line, wrong
 from gpu_check.stage import Check, Skip
@@ -75,7 +75,7 @@ def _prepared(gpu: Gpu, folder: Path) -> Check:
     if model and not Path(model).is_file():
         sys.exit(f"gpu-check: MODEL is no file: {model}")
     if program:
-        keep_ram_bandwidth(folder / "state", _ram_bytes_per_s())
+        keep_ram_bandwidth(folder / "state", measured_ram_bytes_per_s())
     return Check(
         gpu=gpu,
         folder=folder,
@@ -93,12 +93,6 @@ def _torch_program() -> list[str]:
     python = os.environ.get("TORCH_PYTHON") or shutil.which("python3") or sys.executable
     asked = subprocess.run([python, "-c", HAS_CUDA], capture_output=True, check=False)
     return [] if asked.returncode else [python, str(Path(__file__).with_name("torch_engine.py"))]
-
-
-def _ram_bytes_per_s() -> float:
-    command = [sys.executable, "-m", "slowtok.proxy.sampling.host.ram_bandwidth"]
-    said = subprocess.run(command, capture_output=True, check=True, timeout=STEP_S).stdout
-    return max(float(json.loads(text)["bytes_per_s"]) for text in said.splitlines())
 
 
 def _run(check: Check) -> Iterator[Found]:

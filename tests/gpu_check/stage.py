@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from fakes.engine import RunningEngine, real_engine
-from fakes.running import RunningProxy, running_proxy
+from fakes.running import RunningProxy, chat, running_proxy
 from gpu_check import hold_memory
 from gpu_check.readings import Gpu
 from gpu_check.verdict import causes, judge
@@ -120,7 +120,7 @@ class Check:
         """Send one request, and return what was said of it beside what was planted."""
         tokens = max(self.tokens // SHORTER, 16) if planted else self.tokens
         text = self.text(size.get("prompt", 32), about)
-        body = chat(text, tokens=size.get("tokens", tokens))
+        body = chat(text, tokens=size.get("tokens", tokens), stream=True)
         record = proxy.ask(body).record
         rate = record.get("rate", {})
         return {
@@ -159,23 +159,16 @@ class Check:
                 holder.kill()
 
 
-def chat(text: str, *, tokens: int) -> dict[str, Any]:
-    """Return a streamed request whose answer has this length."""
-    message = {"role": "user", "content": text}
-    fixed = {"temperature": 0, "seed": 7, "ignore_eos": True, "stream": True}
-    return {"model": "m", "messages": [message], "max_tokens": tokens, **fixed}
-
-
 @contextlib.contextmanager
 def decoding(url: str, *, tokens: int) -> Iterator[None]:
     """Let another client read one answer after the other until the block ends."""
     begun, over = threading.Event(), threading.Event()
 
     def read() -> None:
-        body, timeout = chat("Tell me of the sea.", tokens=tokens), httpx.Timeout(READ_S)
+        body = chat("Tell me of the sea.", tokens=tokens, stream=True)
         with contextlib.suppress(httpx.HTTPError):  # the engine may end before
             while not over.is_set():
-                with httpx.stream("POST", url + CHAT, json=body, timeout=timeout) as reply:
+                with httpx.stream("POST", url + CHAT, json=body, timeout=READ_S) as reply:
                     for _ in reply.iter_raw():
                         begun.set()
                         if over.is_set():

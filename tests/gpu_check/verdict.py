@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from slowtok.proxy.cli.render.console import named
+
 Judgement = Literal["right", "missed", "wrong", "false alarm", "no effect"]
 
 FELT_RATIO, FELT_MS = 0.9, 500.0
@@ -17,11 +19,11 @@ def judge(
 
     `plain_tps` is what decode gave with nothing planted. What slowed nothing need not be named.
     """
-    named = causes(record)
+    found = causes(record)
     if not planted:
         return "false alarm" if record["verdict"] == "slow" else "right"
-    if named:
-        return "right" if named[0] in planted else "wrong"
+    if found:
+        return "right" if found[0] in planted else "wrong"
     waited_ms = record.get("timing", {}).get("queue_ms") or 0.0
     tps = record.get("rate", {}).get("decode_tps")
     slowed = tps is not None and plain_tps is not None and tps < FELT_RATIO * plain_tps
@@ -31,4 +33,4 @@ def judge(
 
 def causes(record: Mapping[str, Any]) -> list[str]:
     """Return the causes of a slow request, the first one first."""
-    return [f["cause"] for f in record.get("findings", ()) if not f.get("informational")]
+    return [finding["cause"] for finding in named(record)]

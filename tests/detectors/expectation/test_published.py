@@ -2,20 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from fakes.hardware import ROW
 from slowtok.detectors.case.case import Envelope
 from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.expectation.assumed_model import Assumption, bits_of, widen
 from slowtok.detectors.expectation.envelope import expect
 from slowtok.detectors.expectation.published import facts_of
 from slowtok.detectors.expectation.reads import reads_of
-
-ROW: dict[str, object] = {
-    "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
-    "backend": "llama.cpp CUDA", "engine_build": "4426e298 (b2824)",
-    "model": "llama 8B Q4_K - Medium", "params_b": "8.03", "quant": "Q4_K_M",
-    "weights_gib": "4.58", "n_layers": "32", "n_kv_heads": "8", "head_dim": "128",
-    "context_depth": "4096", "kv_dtype": "f16", "ngl_or_offload": "99",
-}  # fmt: skip
 
 
 def without(*columns: str) -> dict[str, object]:

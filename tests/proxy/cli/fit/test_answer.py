@@ -6,16 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
+from fakes.hardware import ROW
 from slowtok.proxy.cli.commands.fit import bounded_lines
 from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answer, answers
 
-ROW: dict[str, Any] = {
-    "gpu": "NVIDIA GeForce RTX 4090", "n_gpus": "1", "vram_gb": "24", "mem_bw_gbs": "1008.1",
-    "backend": "llama.cpp CUDA", "engine_build": "4426e298 (b2824)",
-    "model": "llama 8B Q4_K - Medium", "params_b": "8.03", "quant": "Q4_K_M",
-    "weights_gib": "4.58", "n_layers": "32", "n_kv_heads": "8", "head_dim": "128",
-    "context_depth": "4096", "kv_dtype": "f16", "ngl_or_offload": "99",
-}  # fmt: skip
 RATE = {"low", "expected", "high", "ceiling"}
 
 
