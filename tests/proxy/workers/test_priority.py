@@ -1,12 +1,13 @@
 """What observes gives way; what relays does not."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from slowtok.proxy.workers.priority import OBSERVER_NICENESS
+from slowtok.proxy.workers.priority import OBSERVER_NICENESS, ONE_CORE_NICENESS
 
 PROGRAM = """
 import json, os, subprocess, sys
@@ -22,10 +23,30 @@ print(json.dumps([before, os.getpriority(os.PRIO_PROCESS, 0), int(launched), int
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="niceness is a thread's own on Linux alone")
-def test_what_is_launched_keeps_the_first_priority() -> None:
-    told = subprocess.run((sys.executable, "-c", PROGRAM), stdout=subprocess.PIPE, check=True)
-    before, own, launched, other = json.loads(told.stdout)
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="niceness is a thread's own on Linux alone"
+)
 
-    assert own == other == min(before + OBSERVER_NICENESS, 19)
+
+def told(first: str = "") -> list[int]:
+    """Niceness before, own niceness, that of what is launched and of what is merely started."""
+    ran = subprocess.run(
+        (sys.executable, "-c", first + PROGRAM), stdout=subprocess.PIPE, check=True
+    )
+    numbers: list[int] = json.loads(ran.stdout)
+    return numbers
+
+
+def test_what_is_launched_keeps_the_first_priority() -> None:
+    before, own, launched, other = told()
+
+    cores = len(os.sched_getaffinity(0))
+    niceness = OBSERVER_NICENESS if cores > 1 else ONE_CORE_NICENESS
+    assert own == other == min(before + niceness, 19)
     assert launched == before
+
+
+def test_on_one_core_all_else_goes_first() -> None:
+    before, own, _, _ = told("import os\nos.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n")
+
+    assert own == min(before + ONE_CORE_NICENESS, 19)
