@@ -205,10 +205,11 @@ def _below_itself_s(case: Case, rate_tps: float, decode_s: float) -> float:
     """Return how much sooner decode had ended at the best rate it held, stalls left out."""
     if case.server.local is False or speculates(case) or _had_company(case):
         return 0.0
-    best, times = best_stretch(case), case.timeline.token_at_s
-    if best is None or _tokens_per_read(case) > MAX_TOKENS_PER_READ or _came_in_bursts(case):
+    of_one = answers(case) == 1 and _tokens_per_read(case) <= MAX_TOKENS_PER_READ
+    if not of_one or is_fairly_healthy(case.baseline, rate_tps):
         return 0.0
-    if answers(case) > 1 or is_fairly_healthy(case.baseline, rate_tps):
+    best, times = best_stretch(case), case.timeline.token_at_s
+    if best is None or _came_in_bursts(case):
         return 0.0
     cheaper = _cheaper_ratio(case, (best.first + best.last) / 2, len(times) / 2)
     going_s = decode_s - sum(stall.gap_s for stall in stalls_of(case))
