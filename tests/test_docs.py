@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,21 @@ def test_map_has_every_room_and_no_other() -> None:
     }
 
     assert set(first_columns(MAP, "The rooms")) == rooms | {"config"}
+
+
+def test_layers_of_the_map_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads(text("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    checked = [
+        {f"{folder}/{room}" for room in row.split(" | ")}
+        for folder in ("proxy", "detectors")
+        for contract in contracts
+        if contract.get("containers") == [f"slowtok.{folder}"]
+        for row in contract["layers"]
+    ]
+    rows = re.findall(r"^\| `([\w/]+)` \| (\d+) \|", text(MAP), re.MULTILINE)
+    told = [{room for room, layer in rows if int(layer) == number} for number in range(1, 17)]
+
+    assert told == [row for row in checked if any((ROOT / room).is_dir() for room in row)]
 
 
 def test_the_way_of_a_request_is_short() -> None:
