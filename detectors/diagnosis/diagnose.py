@@ -1,13 +1,15 @@
 """From a case to a diagnosis: run every detector, keep what fits, rank it, budget the loss.
 
-The verdict comes from times and counts alone (`phases`). Detectors then explain it: each one
-predicts what its cause would have cost. A cause is named only in a phase that was slow, and in
-prefill and decode only where its predicted slowdown is near the observed one. What is expected is
-a model's middle, so the observed slowdown is an interval: a cause explains enough that brings the
-rate back to the edge of the expectation, or to what the setup gave just before. Causes that stand
-explain the part by which the setup is always slow, and cannot have begun in an engine that was
-healthy a moment ago. The loss is handed out in the order of the ranking and never more than once;
-what nobody explains stays unexplained.
+The verdict comes from times and counts alone (`phases`). Detectors then explain it:
+
+- Each detector predicts what its cause would have cost.
+- A cause is named only in a phase that was slow. In prefill and decode its predicted slowdown must
+  also be near the observed one.
+- The expectation is a band, so the observed slowdown is an interval. A cause explains enough if
+  without it the rate would be back at the band's edge, or at what the setup gave just before.
+- Standing causes, such as a wrong option, explain the part by which the setup is always slow. They
+  cannot have begun in an engine that was healthy a moment ago.
+- The loss is assigned in the order of the ranking, and never twice. What is left is unexplained.
 """
 
 import math
@@ -67,22 +69,6 @@ class _Examined:
     unused: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-
-
-# Drift: the same setup gives less than it gave before, though it is still what is expected.
-#
-# No cause by itself: the rate is inside its band, so nothing is slow. It is worth a word, because a
-# card that slowly gets hotter, or a new version of an engine, shows like that first.
-
-MIN_DRIFT_RATIO = 0.10
-"""Of the rate of the days before. Heuristic: a tenth is what is worth a word."""
-
-MIN_DRIFT_TOKENS = 32
-MIN_DRIFT_DECODE_S = 2.0
-"""As for the verdict: what is shorter has no rate to speak of."""
-
-ALONE_SEQUENCES = 0.1
-"""Who shared the engine was slower for that. Heuristic."""
 
 
 def diagnose(
@@ -382,6 +368,22 @@ def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> d
         cause: lost_s * 1000 / tokens
         for cause, lost_s in {**parts_s, "unexplained": unexplained_s}.items()
     }
+
+
+# Drift: the same setup gives less than it gave before, though it is still what is expected.
+#
+# No cause by itself: the rate is inside its band, so nothing is slow. It is worth a word, because a
+# card that slowly gets hotter, or a new version of an engine, shows like that first.
+
+MIN_DRIFT_RATIO = 0.10
+"""Of the rate of the days before. Heuristic: a tenth is what is worth a word."""
+
+MIN_DRIFT_TOKENS = 32
+MIN_DRIFT_DECODE_S = 2.0
+"""As for the verdict: what is shorter has no rate to speak of."""
+
+ALONE_SEQUENCES = 0.1
+"""Who shared the engine was slower for that. Heuristic."""
 
 
 def drift_of(case: Case) -> str | None:

@@ -94,7 +94,7 @@ class Exchange:
     assembling: bool = False  # a stream was asked for in place of a whole reply
     meter: Meter | None = None
     observer_errors: int = 0
-    held_bytes: int = 0  # of its body and its whole reply, in memory: see held_bytes.py
+    held_bytes: int = 0  # of its body and its whole reply, in memory: see memory_budget.py
     status: int | None = None
     ended: str | None = None
     sent_at_s: float | None = None

@@ -60,7 +60,7 @@ def _tap(
     backlog: BacklogWatch,
     room: BacklogRoom,
 ) -> FastPath | None:
-    """Return a tap; None for a client that left, or where two chunks have a record between them."""
+    """Return the fast path; None if the client has gone, or a record will be inserted (`annotate`)."""
     client = request.transport
     if client is None or (reshaped is not None and reshaped.annotates):
         return None

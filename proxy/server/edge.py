@@ -1,4 +1,4 @@
-"""The edge towards clients: what is routed where, and what a reply's head is spared.
+"""The edge towards clients: routes a request to a page of slowtok's own, a refusal or the relay.
 
 A worker has the same edge as a proxy that is one process.
 """

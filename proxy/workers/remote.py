@@ -1,9 +1,8 @@
-"""The observer and the engines, as a worker sees them: another process looks on, and it is told.
+"""A worker's stand-ins for the observer and the engines: each call is a message to their process.
 
-Each step of a request is told to the observing process, which concludes, and which chooses among
-several engines. What a client waits for is asked, and awaited only so long; without an answer the
-reply goes out without it. Tokens are counted here: only four times a second is told how far each
-request is.
+The observing process makes the diagnoses, and chooses where there are several engines. What a
+client waits for is asked, and waited for only so long: without an answer the reply goes out without
+it. Tokens are counted here; four times a second the worker tells how far each request is.
 """
 
 import asyncio
@@ -22,20 +21,19 @@ from slowtok.proxy.runtime.bounded_map import BoundedMap
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import Progress, RemoteDirectory, RemoteEngine, packed, progress_of
 
+# How long each thing may be waited for; all heuristic.
+
 HEAD_S = 0.05  # that the head of a stream may wait which is alone; asked long before, it is there
 WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
 RECORD_S = 0.5  # that the end of a stream may wait for its record
 
-CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine; heuristic
+CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine
 KEEP_CHOSEN = 64
 LIST_S = 30.0  # as long as it may wait for the engines' own lists
 
 
-# All of them are heuristic.
-
-
 class RemoteObserver:
-    """A `Watch` over the requests of one worker."""
+    """The `RequestObserver` of one worker."""
 
     def __init__(self, channel: Channel, loop_lag: Callable[[float], float | None]) -> None:
         self._channel = channel

@@ -96,8 +96,8 @@ class WorkerSession:
     def _sent(self, values: Packed) -> None:
         self._observer.sent(self._updated(values))
 
-    # Where an answer takes time, note is taken at once all the same: more of the exchange may be
-    # told before its turn comes.
+    # Those that answer update the copy at once, and return what is awaited later: the next message
+    # about the same exchange may come before that.
 
     def _sent_stream(self, values: Packed) -> Awaitable[str | None]:
         """Take note, and return what the head of the stream will say of the request before."""
