@@ -168,7 +168,7 @@ def finding(case: Case, loss: PromptLoss, lost: float, why: str, remedy: str) ->
             f"About {lost:,.0f} of {loss.total:,} prompt tokens were computed again although they "
             f"were known: {why}; prefill lost about {{lost}}."
         ),
-        remedy=f"{remedy} Each turn like this one would be about {{lost}} faster.",
+        remedy=f"{remedy} Each such turn would be about {{lost}} faster.",
         evidence=(
             Evidence(
                 name="tokens from the cache" if loss.cached is not None else "common beginning",

@@ -138,12 +138,13 @@ def decimal(value: float, digits: int = 3) -> str:
 
 
 def string(text: str) -> str:
-    """Serialise a string: printable ASCII only, bounded, quotes and backslashes escaped."""
+    """Serialise a string: printable ASCII, cut after a word, quotes and backslashes escaped."""
     plain = text
     if not (text.isascii() and text.isprintable()):
         plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     if len(plain) > MAX_STRING_CHARS:
-        plain = plain[: MAX_STRING_CHARS - 3] + "..."
+        whole_words = plain[: MAX_STRING_CHARS - 3].rpartition(" ")[0]
+        plain = (whole_words or plain[: MAX_STRING_CHARS - 3]) + "..."
     escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

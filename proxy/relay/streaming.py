@@ -60,7 +60,7 @@ def _tap(
     backlog: BacklogWatch,
     room: BacklogRoom,
 ) -> FastPath | None:
-    """Return the fast path; None if the client has gone, or a record will be inserted (`annotate`)."""
+    """Return the fast path; None if the client has gone, or `annotate` will insert a record."""
     client = request.transport
     if client is None or (reshaped is not None and reshaped.annotates):
         return None

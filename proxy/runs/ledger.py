@@ -74,7 +74,10 @@ def is_run(turns: Sequence[Turn]) -> bool:
 
 
 def _meant(runs: Mapping[str, Sequence[Turn]], wanted: str) -> Sequence[Turn] | None:
-    """Return the newest run that is meant by a name, a part of an id, a request's id, or `last`."""
+    """Return the newest run that is meant.
+
+    By `last`, its name, either end of its id, or the id of one of its requests or the end of one.
+    """
     newest = sorted(runs.values(), key=lambda turns: max(t.started_s for t in turns), reverse=True)
     if wanted == NEWEST:
         return next((turns for turns in newest if is_run(turns)), None)
@@ -83,8 +86,11 @@ def _meant(runs: Mapping[str, Sequence[Turn]], wanted: str) -> Sequence[Turn] | 
             return turns
     if len(wanted) < MIN_ID_CHARS:
         return None
-    parts = (turns for turns in newest if turns[0].run.startswith(wanted))
-    return next(parts, None) or next((t for t in newest if t[0].run.endswith(wanted)), None)
+    for is_part in (str.startswith, str.endswith):
+        for turns in newest:
+            if is_part(turns[0].run, wanted):
+                return turns
+    return next((ts for ts in newest if any(t.request.endswith(wanted) for t in ts)), None)
 
 
 def newest_records(path: Path, most_bytes: int = NEWEST_BYTES) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from slowtok.proxy.runtime.log_files import Foreign, Reading, log_paths
 DONE, FAILED, NOWHERE = 0, 1, 3
 _ODD_SHAPE = (AttributeError, KeyError, TypeError, ValueError)
 ID_CHARS = 36
+NEWEST = "last"
 
 
 def run_explain(settings: Settings, request_id: str | None) -> int:
@@ -33,6 +34,7 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
     1 where there is no such request, or one that cannot be shown; 3 where neither a slowtok nor a
     log is there.
     """
+    request_id = None if request_id == NEWEST else request_id
     try:
         record = _found(settings, request_id)
     except Foreign as reason:
@@ -41,7 +43,8 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
         return complain(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        return complain(f"{what}{_looked_in(settings)}", FAILED)
+        hint = "; a short id is the end of one" if request_id else ""
+        return complain(f"{what}{_looked_in(settings)}{hint}", FAILED)
     if settings.json_lines:
         sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
         return DONE

@@ -1,5 +1,6 @@
 """`slowtok runs` and `slowtok run [ID|last]`: agent runs, from the running proxy or its log."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,7 @@ def _put(settings: Settings, told: Any, page: Callable[[Any, int], RenderableTyp
         sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
         return DONE
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=FILE_COLUMNS)
     console.print(page(told, console.width))
     return DONE

@@ -3,19 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.console import SHORT_ID_CHARS, plain
 from slowtok.proxy.cli.render.hanging import hanging
 from slowtok.proxy.cli.render.units import clock, counted, duration, percent
 from slowtok.proxy.cli.report.text import short_name
 
 Run = Mapping[str, Any]
-WIDE = 110  # columns from which on each turn's causes have room, too
-MAX_BAR_CHARS, LEAST_BAR_CHARS = 40, 10
-SHORT_ID_CHARS = 8
+WIDE = 110  # columns from which on there is room for what can be done without
+MAX_BAR_CHARS, OTHER_CHARS = 40, 86  # of a waterfall, and of all columns beside it
+LEAST_TOOLS_MS = 50  # shorter ones show as 0.0 s
 MAX_TURNS = 100  # --json has them all
 _STYLES = {"slow": "bold red", "normal": "green"}
 _PARTS = {  # the letter in the waterfall, its style, and what it is
@@ -42,23 +42,24 @@ _BY = {
 
 
 def runs_page(runs: Sequence[Run], columns: int) -> RenderableType:
-    """Return the list of runs, the newest first."""
+    """Return the list of runs, the newest first; where there is little room, no number is cut."""
     if not runs:
         return Text("No run yet: a run is two requests that belong together, or one with a name.")
-    table = _table(
-        ("run", ""), ("started", ""), ("steps", "r"), ("wall", "r"), ("verdict", ""),
-        ("lost", "r"), ("fix first", ""), ("then", "r"),
+    is_wide = columns >= WIDE
+    table = _table(("run", ""), *([("started", "")] * is_wide), ("steps", "r"), ("wall", "r"),
+        *([("verdict", "")] * is_wide), ("lost", "r"), ("fix first", "wraps"), ("would take", "r"),
     )  # fmt: skip
     for run in runs:
         first = run.get("fix_first") or {}
+        verdict = Text(run["verdict"], _STYLES.get(run["verdict"], ""))
         table.add_row(
-            Text(_title(run, columns // 4), "bold"),
-            clock(run["started"])[0 if columns >= WIDE else 5 :],
+            Text(_title(run, columns // (4 if is_wide else 5)), "bold"),
+            *([clock(run["started"])] * is_wide),
             f"{run['requests']:,}" + (" ..." if run["live"] else ""),
             duration(run["wall_ms"]),
-            Text(run["verdict"], _STYLES.get(run["verdict"], "")),
+            *([verdict] * is_wide),
             duration(sum(run["lost_ms"].values())) if run["lost_ms"] else "",
-            plain(first.get("cause", "")),
+            plain(first.get("cause", "")) if first or is_wide else verdict,
             duration(first["wall_then_ms"]) if first else "",
         )
     return Group(table, Text("One in full: slowtok run ID", "dim"))
@@ -66,8 +67,8 @@ def runs_page(runs: Sequence[Run], columns: int) -> RenderableType:
 
 def run_page(run: Run, columns: int) -> RenderableType:
     """Return one run: its verdict, where its time went, what to fix first, and each turn."""
-    parts: list[RenderableType] = [_head(run), _split(run)]
-    parts += [*_first(run), Text("\nTurns", "bold underline"), _turns(run, columns), _legend(run)]
+    parts: list[RenderableType] = [_head(run), _split(run, columns), *_first(run)]
+    parts += [Text("\nTurns", "bold underline"), _turns(run, columns), _legend(run, columns)]
     return Group(*parts)
 
 
@@ -83,19 +84,22 @@ def _head(run: Run) -> Text:
     if run["models"]:
         said += f", {', '.join(short_name(model) for model in run['models'])}"
     if run["clients"]:
-        said += f", asked by {plain(', '.join(run['clients']))}"
-    text.append(said + (", going on" if run["live"] else "") + ".", "default")
+        said += f", client {plain(', '.join(run['clients']))}"
+    text.append(f"{said}{', going on' if run['live'] else ''}.", "default")
+    text.append(f" It began at {clock(run['started'])}.", "default")
     text.append(f"\nMost of it: {plain(run['went_into'])}.", "default")
     return text
 
 
-def _split(run: Run) -> Table:
-    table = _table(("", ""), ("", ""), ("", "r"), ("", "r"))
+def _split(run: Run, columns: int) -> Table:
+    has_letters = columns >= WIDE
+    table = _table(*([("", "")] * has_letters), ("", ""), ("", "r"), ("", "r"))
     table.show_header = False
     for part, (letter, style, what) in _PARTS.items():
         if (took_ms := run["split_ms"][part]) >= 1:
             share = took_ms / run["wall_ms"] if run["wall_ms"] else 0.0
-            table.add_row(Text(letter, style), what, duration(took_ms), percent(share))
+            mark = [Text(letter, style)] * has_letters
+            table.add_row(*mark, what, duration(took_ms), percent(share))
     return table
 
 
@@ -119,33 +123,41 @@ def _first(run: Run) -> Iterator[RenderableType]:
 
 
 def _turns(run: Run, columns: int) -> Table:
-    is_wide = columns >= WIDE
-    bar_chars = min(max(columns - (90 if is_wide else 64), LEAST_BAR_CHARS), MAX_BAR_CHARS)
+    turns = run["turns"][:MAX_TURNS]
+    has_parents = any("parent" in turn for turn in turns)
+    has_tools = any((turn.get("client_ms") or 0) >= LEAST_TOOLS_MS for turn in turns)
+    has_bars, bar_chars = columns >= WIDE, min(columns - OTHER_CHARS, MAX_BAR_CHARS)
     table = _table(
-        ("turn", "r"), ("after", "r"), ("tools", "r"), ("prompt", "r"), ("cached", "r"),
-        ("again", "r"), ("out", "r"), ("took", "r"), ("", ""), *([("why slow", "")] * is_wide),
+        ("turn", "r"), ("id", ""),
+        *([("after", "r")] * has_parents), *([("tools", "r")] * has_tools),
+        ("prompt", "r"), ("cached", "r"), ("again", "r"), ("out", "r"), ("took", "r"),
+        ("why slow", "wraps"), *([("", "")] * has_bars),
     )  # fmt: skip
-    for turn in run["turns"][:MAX_TURNS]:
+    for turn in turns:
         tokens, causes = turn["tokens"], turn["causes"]
-        why = ", ".join(causes) if turn.get("verdict") == "slow" else ""
         table.add_row(
             str(turn["turn"]),
-            str(turn.get("parent", "")),
-            _seconds(turn.get("client_ms")),
+            plain(turn["request"][-SHORT_ID_CHARS:]),
+            *([str(turn.get("parent", ""))] * has_parents),
+            *([_seconds(turn.get("client_ms"))] * has_tools),
             *(_count(tokens.get(name)) for name in ("prompt", "cached", "recomputed")),
             _count(tokens.get("completion")),
             _seconds(turn["total_ms"]),
-            _bar(turn, run["wall_ms"], bar_chars),
-            *([plain(why)] * is_wide),
+            plain(", ".join(causes)) if turn.get("verdict") == "slow" else "",
+            *([_bar(turn, run["wall_ms"], bar_chars)] if has_bars else []),
         )
     return table
 
 
-def _legend(run: Run) -> Text:
-    said = ", ".join(f"{letter} {what}" for letter, _, what in _PARTS.values() if letter != " ")
-    more = len(run["turns"]) - MAX_TURNS
-    left = f"; {counted(more, 'more turn')} with --json" if more > 0 else ""
-    return Text(f"{said}{left}.\nOne request in full: slowtok explain ID", "dim")
+def _legend(run: Run, columns: int) -> Text:
+    lines = []
+    if (more := len(run["turns"]) - MAX_TURNS) > 0:
+        lines.append(f"{counted(more, 'more turn')} with --json.")
+    if columns >= WIDE:
+        marks = ", ".join(f"{mark} {what}" for mark, _, what in _PARTS.values() if mark != " ")
+        lines.append(f"{marks}.")
+    lines.append("One request in full: slowtok explain ID")
+    return Text("\n".join(lines), "dim")
 
 
 def _bar(turn: Run, wall_ms: float, chars: int) -> Text:
@@ -174,7 +186,9 @@ def _count(number: int | None) -> str:
 
 
 def _table(*columns: tuple[str, str]) -> Table:
+    """Return a table; a column is on the right ("r"), or one that wraps where room is short."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == "r" else "left", no_wrap=True)
+    for name, how in columns:
+        side: JustifyMethod = "right" if how == "r" else "left"
+        table.add_column(name, justify=side, no_wrap=how != "wraps", overflow="fold")
     return table
