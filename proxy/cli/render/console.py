@@ -15,7 +15,7 @@ from slowtok.proxy.cli.render.units import seconds
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 SHORT_ID_CHARS = 8
 NAME_RATIO, LEAST_NAME_CHARS, MAX_NAME_CHARS = 1 / 8, 8, 28  # of a terminal's columns
-NOTHING, LONG_ID, CONFIDENCE, DETAILS, OTHER_PHASES, WORDS, LOSS, NAME = range(8)
+NOTHING, LONG_ID, CONFIDENCE, DETAILS, OTHER_PHASES, WORDS, NAME, NUMBERS, PHASE = range(9)
 """What is left out of a line where there is little room, in this order."""
 GAP_CHARS = 2
 SECOND_CHARS, ZONE_CHARS = 19, 6  # of a record's time: all but the fraction of the second
@@ -35,12 +35,13 @@ def request_line(record: Record, width: int | None = None) -> Text:
 
     Then the name has a column of its own, and the id stands at the right edge. Where there is
     little room, what matters least goes first: all of the id but its end (by which `slowtok
-    explain` finds it, too), details of numbers, the phases that were not slow, words; the name
-    last. A slow decode keeps its rate and the band, and every line its id.
+    explain` finds it, too), details of numbers, the phases that were not slow, words, the name of
+    the model; then, where a cause is named, its numbers and the phase. The cause, what it cost and
+    the id stay.
     """
     if width is None:
         return _styled([*_parts(record, NOTHING, None), (f"  {record['id']}", "dim")])
-    lines = (_fitted(record, spared, width) for spared in range(NAME + 1))
+    lines = (_fitted(record, spared, width) for spared in range(PHASE + 1))
     return next((line for line in lines if line is not None), None) or _cut(record, width)
 
 
@@ -60,7 +61,7 @@ def _fitted(record: Record, spared: int, width: int) -> Text | None:
 
 def _cut(record: Record, width: int) -> Text:
     """Return what fits of the shortest line, before the id."""
-    line, name = _styled(_parts(record, NAME, width)), f"  {_id(record, NAME)}"
+    line, name = _styled(_parts(record, PHASE, width)), f"  {_id(record, PHASE)}"
     line.truncate(max(width - len(name), 1), overflow="ellipsis")
     line.append(name, "dim").truncate(width)
     return line
@@ -78,19 +79,20 @@ def _id(record: Record, spared: int) -> str:
 def _parts(record: Record, spared: int, width: int | None) -> list[Part]:
     """Return the pieces of the line without its id, each with its style; not yet plain."""
     ts, verdict, phase = str(record["ts"]), str(record.get("verdict", "-")), record.get("phase")
-    word = f"{verdict} {phase}" if phase else verdict
+    word = f"{verdict} {phase}" if phase and spared < PHASE else verdict
     parts = [
         (_clock(ts[:SECOND_CHARS] + ts[-ZONE_CHARS:]), "dim"),
-        (f" {word:<13}", VERDICT_STYLES.get(verdict, "")),
+        (f" {word:<13}" if spared < PHASE else f" {word}", VERDICT_STYLES.get(verdict, "")),
     ]
     if spared < NAME:
         parts.append((f" {_name(record, width)}", ""))
-    parts.append(("  ".join(["", *_numbers(record, spared)]), ""))
     causes = named(record)
+    if spared < NUMBERS or not causes:
+        parts.append(("  ".join(["", *_numbers(record, spared)]), ""))
     for finding in causes[:1]:
         parts.append((f"  {finding['cause']}", "bold"))
         sure = f" {finding['confidence']:.2f}" if spared < CONFIDENCE else ""
-        parts.append((f"{sure} lost {seconds(finding['lost_ms'])}" if spared < LOSS else "", ""))
+        parts.append((f"{sure} lost {seconds(finding['lost_ms'])}", ""))
     if verdict == "slow" and not causes:
         parts.append(("  cause not visible", "bold"))
     if verdict == "unknown" and record.get("reason"):
@@ -159,7 +161,7 @@ def _decode(record: Record, spared: int) -> str:
     is_slow = record.get("phase") == "decode"
     if spared >= WORDS and is_slow and "decode_low_tps" in expected:
         low, high = expected["decode_low_tps"], expected["decode_high_tps"]
-        return f"{tps:.1f} of {low:.0f}-{high:.0f} tok/s"
+        return f"{tps:.1f} of {low:.0f}-{high:.0f}/s"
     band = band_words(record) if is_slow or spared < OTHER_PHASES else ""
     return f"decode {record['tokens']['completion']} at {tps:.1f}/s{band}"
 

@@ -1,5 +1,6 @@
 """Records for human eyes."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -203,30 +204,29 @@ def test_line_fits_into_a_terminal(width: int) -> None:
     shown = request_line(found, width)
 
     assert shown.cell_len <= width
-    assert "slow queue" in shown.plain
     assert shown.plain.endswith("  00000001")
     if width >= 80:
+        assert "slow queue" in shown.plain
         assert "queue 2.5 s  " in shown.plain
-        assert "  queued" in shown.plain
 
 
 CAUSES = ("queued", "prompt-cache-miss", "host-contention", "slow-reader", "threads-misconfigured")
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", [60, 70, 80, 100, 120])
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_slow_line_keeps_its_cause_and_the_end_of_its_id(name: str, width: int) -> None:
+def test_a_slow_line_keeps_its_cause_its_loss_and_the_end_of_its_id(name: str, width: int) -> None:
     found = record(FIRING[name]()) | {"model": "a-rather-long-name/of-a-model-Q4_K_M.gguf"}
     shown = request_line(found, width)
 
     assert shown.cell_len == width, "the id stands at the edge"
     assert shown.plain.endswith("  00000001")
-    assert f"  {name}" in shown.plain
+    assert re.search(rf"  {name}( 0\.\d\d)? lost [0-9.]+ m?s ", shown.plain)
 
 
 @pytest.mark.parametrize(
     ("width", "said"),
-    [(80, "21.5 of 76-210 tok/s"), (120, "decode 450 at 21.5/s (expect 76-210)")],
+    [(80, "21.5 of 76-210/s"), (120, "decode 450 at 21.5/s (expect 76-210)")],
 )
 def test_a_slow_decode_keeps_rate_and_band(width: int, said: str) -> None:
     assert said in request_line(record(FIRING["host-contention"]()), width).plain
