@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run test pictures fuzz clients check docs accuracy reports gpu-check bench fit lock clean
+.PHONY: help install demo run serve test pictures fuzz clients check docs accuracy reports gpu-check bench fit lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -22,6 +22,8 @@ demo: .venv/demo.stamp ## a real engine, a real model, real slowdowns, each diag
 
 run: .venv/run.stamp ## the proxy; ARGS="--upstream http://127.0.0.1:8080"
 	$(BIN)/slowtok serve $(ARGS)
+
+serve: run
 
 test: .venv/dev.stamp ## the tests; ARGS="-m 'not engine'" without a real engine, ARGS="-m long" what takes longest
 ifeq ($(strip $(ARGS)),)

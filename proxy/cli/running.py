@@ -80,8 +80,7 @@ def log_of(settings: Settings) -> Path:
     if found is not None and path != settings.log_path:
         say_whose("log", str(path), found)
     elif found is None and settings.is_given("listen") and not _is_named(settings):
-        said = f"log: {path} (no slowtok answers at {settings.listen}, so it may be another's)"
-        sys.stderr.write(plain(said) + "\n")
+        _say(f"log: {path} (no slowtok answers at {settings.listen}, so it may be another's)")
     return path
 
 
@@ -94,11 +93,17 @@ def log_and_whose(settings: Settings) -> tuple[Path | None, Running | None]:
 def log_to_search(settings: Settings) -> Path | None:
     """Return the log that is meant; None where a running slowtok has not written one to a file.
 
+    Says on standard error where it is read because no slowtok answers.
+
     Raises:
         NoLog: there is none, and no slowtok that could have answered in its place.
     """
     path, found = log_and_whose(settings)
-    if path is None or log_paths(path):
+    if path is None:
+        return path
+    if log_paths(path):
+        if found is None and not _is_named(settings):
+            _say(f"log: {path} (no slowtok answers at {settings.listen})")
         return path
     if found is not None:
         return None
@@ -120,7 +125,11 @@ def with_state_of(settings: Settings, found: Running | None) -> Settings:
 
 def say_whose(what: str, where: str, found: Running) -> None:
     """Say on standard error what was used that nobody named."""
-    sys.stderr.write(plain(f"{what}: {where} (of the slowtok at {found.address})") + "\n")
+    _say(f"{what}: {where} (of the slowtok at {found.address})")
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(plain(what) + "\n")
 
 
 def _is_named(settings: Settings) -> bool:

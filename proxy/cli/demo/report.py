@@ -16,7 +16,7 @@ from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.demo.shots import NORMAL, UNEXPLAINED, Outcome, Shot
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, Record, named, plain
 from slowtok.proxy.cli.render.explanation import explanation
-from slowtok.proxy.cli.render.units import seconds
+from slowtok.proxy.cli.render.units import counted, seconds
 
 MIN_CAUSES = 2
 CONTENTION = "host-contention"
@@ -24,7 +24,19 @@ NOT_CONVINCING = (
     "Too few requests came out as intended: try again when other programs leave the CPU idle."
 )
 
+BUSY_RATIO = 0.25  # of the cores; heuristic
+
 REFRESH_PER_S = 5  # a spinner that turns faster takes CPU time from the engine
+
+
+def notice_of_others(others_cores: float, cores: int) -> str | None:
+    """Say before the demo begins that other programs will slow it; None where they do not."""
+    if others_cores < BUSY_RATIO * cores:
+        return None
+    return (
+        f"Other programs use {others_cores:.1f} of {counted(cores, 'core')}: the demo will take "
+        "longer, and requests that should be healthy may be slow."
+    )
 
 
 def convinces(outcomes: Sequence[Outcome]) -> bool:
@@ -106,11 +118,12 @@ def row(outcome: Outcome) -> tuple[RenderableType, ...]:
 def ending(outcomes: Sequence[Outcome]) -> RenderableType:
     """Return everything that follows the last request: table, surprises, the worst in full."""
     parts: list[RenderableType] = [Text(), table(outcomes), Text()]
-    parts.extend(Text(f"Not as expected: {line}", "yellow") for line in surprises(outcomes))
-    if any(o.word == CONTENTION for o in outcomes if not o.as_expected):
-        parts.append(
-            Text("Other programs kept the cores busy meanwhile, and slowtok noticed it.\n")
-        )
+    met = [o for o in outcomes if o.word == CONTENTION and not o.as_expected]
+    others = [o for o in outcomes if o not in met]
+    parts.extend(Text(f"Not as expected (?): {line}", "yellow") for line in surprises(others))
+    if met:
+        said = f"{counted(len(met), 'request')} (?) met other programs on the cores, "
+        parts.append(Text(f"{said}and slowtok noticed it: {CONTENTION}.\n", "yellow"))
     found = worst(outcomes)
     if found is not None:
         parts += [Text(f"The slowest in full: {found.shot.label}\n", "bold")]

@@ -6,6 +6,7 @@ slowed for real: by busy processes, by a prompt that changes at its beginning, b
 
 import asyncio
 import importlib.util
+import os
 import shutil
 import signal
 import sys
@@ -16,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 import orjson
+import psutil
 from rich.console import Console
 
 from slowtok.proxy.cli.demo import report, shots
@@ -36,6 +38,7 @@ from slowtok.proxy.cli.render.units import counted
 BUSY_PER_CORE = 2
 BUSY_S = 6.0  # then the rest of the answer comes at full speed: the demo's time is bounded
 BUSY_AHEAD_S = 0.3
+LOOK_S = 0.5  # at what other programs do before it begins
 APART_S = 0.2  # between requests that are sent at once: their order is then certain
 
 INSTALL = "pip install 'slowtok[demo]'   (in a clone of the repository: make demo)"
@@ -95,6 +98,9 @@ async def _run(
     json: bool,
 ) -> int:
     _end_on_signals()
+    others_cores = psutil.cpu_percent(LOOK_S) / 100 * (os.cpu_count() or 1)
+    if notice := report.notice_of_others(others_cores, cores()):
+        show.console.print(notice, style="yellow")
     with tempfile.TemporaryDirectory(prefix="slowtok-demo-") as scratch:
         if listen is None:
             listen = pick_listen(usual=serve)

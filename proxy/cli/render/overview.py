@@ -40,6 +40,7 @@ NOT_WORTH_SAYING = {  # values that are the usual ones
     "slept": False,
     "unified_memory": False,
     "private_pids": False,
+    "gpu_layers": -1,  # as many as fit
 }
 UNMAPPED = {"no listener": "no process was seen to listen at its port"}
 LEAST_WAIT_CORES = 0.05  # less is no wait worth a word; heuristic
