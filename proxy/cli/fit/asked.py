@@ -254,7 +254,7 @@ def _sized(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     if size is None:
         return asked, ()
     named = "-".join(family.lower().split()) + f":{size}"
-    note = f"size of the model not named: {named} assumed, what Ollama takes; name it with its size"
+    note = f"no size named: {named}, which Ollama takes, is assumed; name the model with its size"
     return replace(asked, model=named), (Assumption(note=note, low_ratio=1.0, high_ratio=1.0),)
 
 
@@ -270,7 +270,7 @@ def _as_pulled(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     squeezed = _squeezed(name)
     usual = (quant for family, quant in USUAL_QUANTS.items() if squeezed.startswith(family))
     quant = next(usual, USUAL_QUANT)
-    note = f"type of the weights not named: {quant} assumed, the usual one; --quant names it"
+    note = f"no type of weights named: {quant}, the usual one, is assumed; set it with --quant"
     return replace(asked, quant=quant), (replace(OTHER_TYPE, note=note),)
 
 

@@ -62,8 +62,8 @@ def side_by_side(answers: list[Outlook]) -> RenderableType:
     legend = (
         f"GiB: the memory that the model may have. Up to: tokens of context that fit for sure. "
         f"Tokens/s: expected with {first.facts.context_tokens:,} of {first.context_tokens:,} "
-        "tokens in use; ? may not fit; -3.2 means that 3.2 GiB are missing, and low and high are "
-        "then with layers in RAM."
+        "tokens in use. ? fits by the low estimate of memory, not by the high one. -3.2: 3.2 GiB "
+        "are missing; low and high then assume that some layers run from RAM."
     )
     return Group(Text(plain(first.model_title), "bold"), Text(), grid, Text(), Text(legend, "dim"))
 

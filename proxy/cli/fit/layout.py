@@ -59,7 +59,7 @@ def _memory(answer: Outlook) -> Table:
 
 
 def _beside(embedding_bytes: int) -> str:
-    return f"of them {gib_text(embedding_bytes)} may stay in RAM" if embedding_bytes else ""
+    return f"{gib_text(embedding_bytes)} of it can stay in RAM" if embedding_bytes else ""
 
 
 def _verdict(answer: Outlook) -> Text:
@@ -113,8 +113,9 @@ def _grid(answer: Outlook) -> list[RenderableType]:
         grid.add_row(type_, gib_text(model.file_bytes), *cells)
     unknown = answer.question.trained_context_tokens is None
     legend = (
-        "Tokens/s expected with half of the context in use; ? may not fit; -3.2 means that 3.2 GiB "
-        f"are missing.{' What the model was trained for is not known.' if unknown else ''}"
+        "Tokens/s expected with half of the context in use. ? fits by the low estimate of memory, "
+        "not by the high one. -3.2: 3.2 GiB are missing."
+        f"{' The context that the model was trained for is not known.' if unknown else ''}"
     )
     return [grid, Text(legend, "dim")]
 

@@ -217,7 +217,7 @@ def test_ollamas_names_tell_the_type_of_the_weights(name: str, title: str) -> No
     found = ask(model=name, gpu="RTX 4090")
 
     assert title in found["setup"]
-    assert any("type of the weights not named" in line for line in found["basis"]) is (
+    assert any("no type of weights named" in line for line in found["basis"]) is (
         "-q" not in name and "-fp" not in name
     )
 
@@ -235,7 +235,7 @@ def test_the_name_of_a_family_is_its_usual_size(name: str, title: str) -> None:
     found, sized = (ask(model=each, gpu="RTX 4090") for each in (name, title.split(maxsplit=1)[0]))
 
     assert title in found["setup"]
-    assert any("size of the model not named" in line for line in found["basis"])
+    assert any("no size named" in line for line in found["basis"])
     assert found["decode_tps"] == sized["decode_tps"]
 
 
@@ -250,7 +250,7 @@ def test_the_name_of_a_family_is_its_usual_size(name: str, title: str) -> None:
 )
 def test_a_published_name_without_its_type_has_the_usual_one(name: str, quant: str) -> None:
     found, given = ask(model=name, gpu="RTX 4090"), ask(model=name, quant=quant, gpu="RTX 4090")
-    assumed = [line for line in found["basis"] if "type of the weights not named" in line]
+    assumed = [line for line in found["basis"] if "no type of weights named" in line]
 
     assert bool(assumed) is not name.endswith(quant)
     assert found["decode_tps"]["expected"] == given["decode_tps"]["expected"]
