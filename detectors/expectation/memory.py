@@ -64,7 +64,7 @@ MEASURED_RAM_HIGH_RATIO = 2.0
 """Cores that were busy or asleep measure less than the RAM gives: half of it is not rare."""
 
 GIVEN_RAM = "reference: the whole model in RAM, whose bandwidth was given"
-MEASURED_RAM = "reference: the whole model in RAM, which was seen to read as fast as this at least"
+MEASURED_RAM = "reference: the whole model in RAM, whose measured read rate is a lower bound"
 UNKNOWN_RAM = (
     "the RAM's bandwidth is not known yet, 60 GB/s assumed: a wide band, until it is measured in a "
     "moment without requests, or given (--ram-bandwidth)"
