@@ -1,19 +1,19 @@
 """slowtok itself held the request up.
 
 Signal:
-slowtok itself held the request for 50 ms and 5 % of its time or more: before it was sent, after it
-was answered, or by a late event loop, as far as that shows in the arrival or the delivery of the
-answer. One more case is reported although it loses next to no time in the end: a freeze of a
-second or more in the middle of an answer, while the event loop was blocked.
+slowtok itself held the request for at least 50 ms and 5 % of its time: before it was sent, after it
+was answered, or by a late event loop, as far as that delay shows in the arrival or the delivery of
+the answer. slowtok also reports a freeze of a second or more in the middle of an answer while its
+event loop was blocked, although that loses next to no time in the end.
 
 Not to be confused with:
-- `slow-reader`: the client's connection is full, slowtok could write no more.
+- `slow-reader`: the client's connection is full, so slowtok can write no more.
 - `slow-network`: the engine's answer came late to this machine.
-- A loop that was late while there was nothing to pass on: it cost nothing.
+- A loop that was late while there was nothing to pass on cost nothing.
 
 Remedy:
-Leave a core to slowtok where all of them are busy. Else it is a fault of slowtok's: please report
-it, with the case file that `--record DIR` writes.
+If all cores are busy, leave one to slowtok. Otherwise it is a fault of slowtok's: please report it,
+with the case file that `--record DIR` writes.
 
 Sources:
 - Measured by slowtok itself: the times between its own steps, and a timer in its event loop.
@@ -78,8 +78,8 @@ def _frozen(case: Case, lost_s: float) -> Finding | None:
         informational=True,
         summary=(
             f"slowtok itself stood still for up to {late_s:.1f} s while this answer came, so the "
-            f"client saw it freeze {len(frozen)} time{'s' if len(frozen) > 1 else ''}; what was "
-            f"missing came right after, and the whole answer was {lost_s:.2f} s late for it."
+            f"client saw it freeze {len(frozen)} time{'s' if len(frozen) > 1 else ''}; the missing "
+            f"tokens came right after, so the whole answer was only {lost_s:.2f} s late."
         ),
         remedy=_remedy(case),
         evidence=(
@@ -110,6 +110,7 @@ def _remedy(case: Case) -> str:
             "other programs, or run slowtok on another machine."
         )
     return (
-        "This is a fault of slowtok's, please report it: start it with --record DIR and attach the "
-        "case file of this request; `slowtok status` shows what else it was doing (overhead)."
+        "This is a fault of slowtok's; please report it: start slowtok with --record DIR and "
+        "attach the case file of this request. `slowtok status` shows what else slowtok was doing "
+        "(overhead)."
     )

@@ -1,16 +1,16 @@
 """The client had given up on the very same prompt before, and asked again.
 
 Signal:
-One or more requests with exactly this prompt were cut short by their client, or timed out, within
-minutes before this one. It explains how long the user waited in all and makes no request slow.
+Within minutes before this request, one or more requests with exactly this prompt were cut short by
+their client, or timed out. This explains how long the user waited in all; it makes no request slow.
 
 Not to be confused with:
-- The same prompt asked again after an answer, as benchmarks do.
-- A conversation that continues.
+- A benchmark asks the same prompt again as well, but after it got its answer.
+- A conversation that continues sends a longer prompt, not the same one.
 - `abandoned-request`: the engine still works for the tries that were given up.
 
 Remedy:
-A longer timeout in the client, fewer retries, and whatever made the first try so long.
+Give the client a longer timeout and fewer retries, and find out what made the first try so long.
 
 Sources:
 - OpenAI's Python SDK (timeout of 600 s, two retries after half a second to 8 s), and clients with
@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | None:
     if repeat is None or repeat.count < 1:
         return None
     tries = "once" if repeat.count == 1 else f"{repeat.count} times"
-    how = "its time was up" if repeat.ended == "timeout" else "the client left"
+    how = "it timed out" if repeat.ended == "timeout" else "the client left"
     return Finding(
         phase="delivery",
         confidence=CONFIDENCE,
@@ -43,8 +43,8 @@ def detect(case: Case) -> Finding | None:
             f"took {repeat.spent_s:.1f} s more than this request shows."
         ),
         remedy=(
-            "Give the client a longer timeout, so that it does not begin again, and look at the "
-            "first try for what made it long."
+            "Give the client a longer timeout, so that it does not start over, and find out from "
+            "the first try what made it long."
         ),
         evidence=(
             Evidence(name="tries cut short", value=repeat.count, unit="requests"),

@@ -2,20 +2,21 @@
 
 Signal:
 The engine reports how long it decoded, and the tokens arrived here over a time that is longer by at
-least half a second and a fifth, often in bursts. One more case is reported although it loses no
-time in the end: an answer that arrives in one piece, its head included, long after its first token
-was generated.
+least half a second and a fifth, often in bursts. slowtok also reports an answer that arrives in one
+piece, its head included, long after its first token was generated, although that loses no time in
+the end.
 
 Not to be confused with:
-- `slow-reader`: the connection from this proxy to the client.
+- `slow-reader`: the connection from slowtok to the client is slow.
 - `proxy-lag`: slowtok itself read late.
-- Bursts of speculative decoding, and tool calls or hidden reasoning that the engine holds back.
-- An engine that reports no times of its own: there the network and the engine look the same.
+- Speculative decoding sends tokens in bursts, and an engine may hold back tool calls or hidden
+  reasoning.
+- If the engine reports no times of its own, the network and the engine look the same.
 
 Remedy:
 Run slowtok on the engine's machine, use a cable, and turn off the buffering of a reverse proxy in
-between (nginx: `proxy_buffering off`, or the header `X-Accel-Buffering: no`); TCP_NODELAY against
-bursts.
+between (nginx: `proxy_buffering off`, or the header `X-Accel-Buffering: no`). TCP_NODELAY helps
+against bursts.
 
 Sources:
 - nginx, ngx_http_proxy_module (`proxy_buffering`, `X-Accel-Buffering`).
@@ -125,9 +126,9 @@ def _held(case: Case, held_s: float) -> Finding:
         lost_s=held_s,
         informational=True,
         summary=(
-            f"The answer came in one piece {held_s:.1f} s after its first token was there: "
-            "something between the engine and slowtok collects it. It is complete no later for "
-            "that, but nothing of it shows before its end."
+            f"The answer came in one piece {held_s:.1f} s after its first token was ready: "
+            "something between the engine and slowtok buffers it. The answer is complete no later, "
+            "but nothing of it shows before its end."
         ),
         remedy=_remedy(case),
         evidence=(
@@ -139,7 +140,7 @@ def _held(case: Case, held_s: float) -> Finding:
 
 def _remedy(case: Case) -> str:
     buffering = (
-        "in a reverse proxy between them turn buffering off (nginx: proxy_buffering off, or the "
+        "in a reverse proxy between them, turn buffering off (nginx: proxy_buffering off, or the "
         "header X-Accel-Buffering: no) and TCP_NODELAY on"
     )
     if case.server.local is False:
@@ -148,6 +149,6 @@ def _remedy(case: Case) -> str:
             f"{buffering}; or run slowtok on the engine's machine."
         )
     return (
-        "Point slowtok straight at the engine (--upstream) instead of at what stands before it "
+        "Point slowtok straight at the engine (--upstream) instead of at something in front of it "
         f"(llama-swap, an ssh tunnel, a container's port forwarding); {buffering}."
     )

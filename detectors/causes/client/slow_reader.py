@@ -1,15 +1,15 @@
 """The client took the answer more slowly than the engine produced it.
 
 Signal:
-The client had the rest of the answer at least half a second, and a tenth of the request, after the
-engine had given its last byte. A client that was behind before, and caught up, is reported but lost
-nothing.
+The client had the rest of the answer at least half a second, and a tenth of the request's time,
+after the engine had given its last byte. A client that fell behind earlier and caught up is
+reported, but lost nothing.
 
 Not to be confused with:
-- `slow-network`: the connection from the engine to this proxy.
+- `slow-network`: the connection from the engine to slowtok is slow.
 - `proxy-lag`: slowtok itself wrote late.
-- `kv-preemption`, `host-contention`: the tokens themselves came late from the engine.
-- A slow page: a client that reads fast and draws slowly does not block.
+- `kv-preemption`, `host-contention`: the tokens already came late from the engine.
+- A client that reads fast and only draws its page slowly does not hold the answer up.
 
 Remedy:
 Read the stream in the client without work between the reads; hand the text to another thread or

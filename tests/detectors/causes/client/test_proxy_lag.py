@@ -25,7 +25,7 @@ FIRING = [
     pytest.param(
         with_timeline(gpu_case(), proxy_s=2.0),
         2.0,
-        "fault of slowtok's, please report it",
+        "fault of slowtok's; please report it",
         id="nobody else's fault",
     ),
     pytest.param(LATE, 1.8, "1.80 s because its event loop woke late", id="it was passed on late"),

@@ -23,4 +23,4 @@ def test_how_the_last_try_ended_is_told() -> None:
     once = replace(healthy(), repeat=Repeat(count=1, spent_s=60.0, ended="timeout"))
     finding = found(retried_request, once)
 
-    assert "asked once just before and was cut short (its time was up)" in finding.summary
+    assert "asked once just before and was cut short (it timed out)" in finding.summary
