@@ -144,7 +144,7 @@ def _lopsided(samples: Samples) -> list[Sign]:
     busy = busy_medians(samples)
     if len(busy) < 2 or max(busy) - min(busy) < MIN_LOPSIDED_RATIO:
         return []
-    said = f"{100 * max(busy):.0f} % busy the one, {100 * min(busy):.0f} % the other"
+    said = f"the busiest was {100 * max(busy):.0f} % busy, the idlest {100 * min(busy):.0f} %"
     spread = 100 * (max(busy) - min(busy))
     limit = 100 * MIN_LOPSIDED_RATIO
     return [(said, Evidence(name="unequally busy", value=spread, unit="%", limit=limit))]
@@ -159,7 +159,7 @@ def _low_power(case: Case, samples: Samples) -> list[Sign]:
     busiest = max(busy_medians(samples), default=0.0)
     if busiest < WORKING_RATIO and busiest < BUSIER_RATIO * _needed_ratio(case):
         return []
-    said, limit = f"none above {100 * max(known):.0f} % of its power", 100 * LOW_POWER_RATIO
+    said, limit = f"none drew above {100 * max(known):.0f} % of its power", 100 * LOW_POWER_RATIO
     return [(said, Evidence(name="power", value=100 * max(known), unit="%", limit=limit))]
 
 

@@ -1,19 +1,22 @@
-"""The GPU was busy at a low clock that nothing explains: locked, or stuck in a low state.
+"""The GPU was busy at a low clock that nothing explains: it is locked, or stuck in a low state.
 
 Signal:
-In at least 80 % of the samples the GPU was 80 % busy with the processors below 0.7, or the memory
-below 0.85, of what they reach under load; no reason bit explains it; and the clocks explain the
-loss. Flat over the whole request. The performance state is often P5 or P8.
+In at least 80 % of the samples the GPU was 80 % busy while its processors' clock was below 0.7, or
+its memory's below 0.85, of what they reach under load. The driver gives no reason for the low
+clock, and the clocks explain the loss. The clocks are flat over the whole request. The performance
+state is often P5 or P8.
 
 Not to be confused with:
-- A GPU that has too little to do: its low clocks are an effect (`partial-offload`, `host-bound`,
-  `cpu-fallback`, `vram-spill`). Then it is not busy, says so (0x1), or waits for the bus.
-- P2 instead of P0: usual for CUDA on GeForce. The first second after idling: clocks still rise.
+- The low clocks of a GPU that has too little to do are an effect (`partial-offload`, `host-bound`,
+  `cpu-fallback`, `vram-spill`). Such a GPU is not busy, says so (bit 0x1), or waits for the bus.
+- P2 instead of P0 is usual for CUDA on GeForce. In the first second after idling, the clocks still
+  rise.
 - `power-cap`, `thermal-throttle`, `hardware-slowdown`: their bits are set.
-- A locked memory clock on an RTX 5090 costs 16 to 32 % with no sign of it: that is not seen here.
+- A locked memory clock on an RTX 5090 costs 16 to 32 % with no sign of it, so slowtok does not see
+  it.
 
 Remedy:
-Remove clock locks, then restart the engine, then the machine; small systems with one chip may need
+Remove clock locks, then restart the engine, then the machine. Small systems with one chip may need
 to be unplugged.
 
 Sources:
@@ -161,4 +164,4 @@ def _remedy(case: Case, found: ClockLoss) -> str:
     else:
         unlock = f"sudo nvidia-smi -i {i} -rgc; sudo nvidia-smi -i {i} -rmc"
     last = "shut down and unplug it for a minute" if found.gpu.unified_memory else "reboot"
-    return f"Take clock locks away ({unlock}); then restart {engine}; if it stays, {last}."
+    return f"Remove clock locks ({unlock}), then restart {engine}; if the clock stays low, {last}."

@@ -1,20 +1,22 @@
 """The GPU or its driver reported an error while this request ran.
 
 Signal:
-A critical error of the driver (Xid), an uncorrected memory error, or a remapped memory row that
-came during the request, or a GPU that was lost. It rarely makes a request slow: requests stop, or
-stall once. So time is charged to it only where tokens stopped at that moment, came more slowly from
-then on, or came slowly all along after an error at the beginning, which is less sure; otherwise it
-is reported in addition to the verdict, unless it was the program's own and the answer came whole.
+During the request the driver reported a critical error (Xid), an uncorrected memory error or a
+remapped memory row, or lost the GPU. Such an error rarely makes a request slow: requests stop, or
+stall once. So slowtok charges time to it only where tokens stopped at that moment, came more slowly
+from then on, or came slowly all along after an error at the beginning, which is less sure.
+Otherwise it reports the error in addition to the verdict, unless the error was a program's own and
+the answer came whole.
 
 Not to be confused with:
-- Earlier errors: the driver counts since it was loaded, or since the card was made.
+- Earlier errors do not count: the driver counts since it was loaded, or since the card was made.
 - Xid 13, 31, 43 and 45 are mostly a program's own error, perhaps another program's: they slow
   nothing down, and say nothing of an answer that came whole.
-- `clocks-stuck`: what a GPU may be after such an error, without a new one.
+- `clocks-stuck`: a GPU may be in that state after such an error, without a new one.
 
 Remedy:
-By the error: restart the engine, reset the GPU, reboot, look at slot, cables and power, replace it.
+Choose by the error: restart the engine, reset the GPU, reboot, check slot, cables and power, or
+replace the GPU.
 
 Sources:
 - NVIDIA, Xid Errors (docs.nvidia.com/deploy/xid-errors) and Dynamic Page Retirement.

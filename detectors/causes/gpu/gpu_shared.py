@@ -1,19 +1,19 @@
 """Another process computed on the same GPU, so the server had only a part of its time.
 
 Signal:
-The GPU is full, and other processes' kernels ran on it for at least 10 % of the time. The driver
-lets them take turns: two processes that need all of it get half each. The rate steps when the other
-one starts or ends, not with tokens; clocks and power look healthy.
+The GPU is busy all the time, and other processes' kernels ran on it for at least 10 % of the time.
+The driver lets them take turns: two processes that need all of it get half each. The rate steps
+when the other process starts or ends, not with the tokens; clocks and power look healthy.
 
 Not to be confused with:
-- `batch-shared`: other requests of the same server.
-- A desktop's own drawing: up to 5 %.
-- `vram-held-by-others`: a process that holds memory but computes nothing.
-- Utilisation alone: a full GPU looks the same, no matter which process fills it.
-- A slice of a GPU (MIG) has its own processors: what runs in another slice takes nothing.
+- `batch-shared`: the other work is another request of the same server.
+- A desktop's own drawing takes up to 5 %.
+- `vram-held-by-others`: the other process holds memory but computes nothing.
+- Utilisation alone says nothing: a full GPU looks the same, no matter which process fills it.
+- A slice of a GPU (MIG) has its own processors: what runs in another slice takes nothing from it.
 
 Remedy:
-Pause the other process, limit it (frames per second of a game), or give it another GPU.
+Pause the other process, limit it (the frames per second of a game), or give it another GPU.
 
 Sources:
 - pytorch/pytorch#14531 (two equal processes: 5 to 10 ms per image, half of the time each).

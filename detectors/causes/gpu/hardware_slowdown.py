@@ -1,19 +1,19 @@
-"""The GPU's own protection cut its clocks: its power supply was too weak, or asserted the brake.
+"""The GPU's own protection cut its clocks: its power supply was too weak, or told it to brake.
 
 Signal:
 The power-brake counter grew by 100 ms or more, or the brake bit (0x80) is set, or the slowdown bit
 (0x8) is set in three samples in a row without the heat bit (0x40). The clocks fall to a half or
-less at once, far below the power limit, often as other GPUs draw their peaks.
+less at once, with power far below its limit, often as other GPUs draw their peaks.
 
 Not to be confused with:
-- A single sample with 0x8: it comes with each change of performance state.
+- A single sample with 0x8 means nothing: the bit comes with each change of performance state.
 - `thermal-throttle`: 0x40 is set, too.
-- `power-cap`: 0x4, power at the limit.
-- `clocks-stuck`: no bit at all.
+- `power-cap`: 0x4 is set, and power is at the limit.
+- `clocks-stuck`: no bit is set at all.
 
 Remedy:
-The plugs first, then a lower power limit (it takes the peaks away), then a stronger power supply;
-in servers also the chassis' power budget.
+Check the power plugs first. Then try a lower power limit, which takes the peaks away, and after
+that a stronger power supply. In servers, check the power budget of the chassis, too.
 
 Sources:
 - nvml.h (0x8: clocks cut by 2 or more for heat, brake or a fast trigger, or for a moment in a
@@ -110,9 +110,9 @@ def _finding(case: Case, found: ClockLoss, brake_s: float | None, in_a_row: int)
         confidence=weigh(*proof),
         lost_s=found.lost_s,
         summary=(
-            f"{found.name} was braked by its hardware's protection {held}"
-            f"{since(case, found, _is_braked)}, not for heat: {found.said}; the usual reason is "
-            f"the power supply, and {found.phase} lost about {{lost}}."
+            f"The hardware's own protection slowed {found.name} down {held}"
+            f"{since(case, found, _is_braked)}, not because of heat: {found.said}; the usual "
+            f"reason is the power supply, and {found.phase} lost about {{lost}}."
         ),
         remedy=_remedy(case, found),
         evidence=tuple(evidence),
@@ -130,6 +130,6 @@ def _remedy(case: Case, found: ClockLoss) -> str:
         lower = f" try a lower power limit ({command});"
     return (
         f"Push in the GPU's power plugs firmly and give each its own cable from the supply;{lower} "
-        f"if the braking stays, the power supply is too weak or failing (in a server: look at the "
-        f"chassis' power budget)."
+        f"if the GPU is still slowed down, the power supply is too weak or failing (in a server, "
+        f"check the chassis' power budget)."
     )

@@ -1,22 +1,23 @@
 """Several GPUs share the work in a way that costs more than it brings.
 
 Signal:
-Tensor parallel or split by rows: each layer needs several exchanges between the GPUs. They wait for
-each other: they are unequally busy, none draws its full power, they send as much as they receive,
-or they are slower than one card alone, or one card after the other, would be. Split by layers: the
-slower card holds more layers than it has to (that only explains the rate), or a model that fits one
-card is split and both cards idle for a while.
+With tensor parallel or a split by rows, each layer needs several exchanges between the GPUs, and
+they wait for each other: they are unequally busy, none draws its full power, they send as much as
+they receive, or they are slower than one card alone, or one card after the other, would be. With a
+split by layers, the slower card holds more layers than it has to (slowtok reports this only to
+explain the rate), or a model that fits one card is split and both cards idle for a while.
 
 Not to be confused with:
-- Two GPUs at half of their utilisation each: layers are computed one card after the other.
-- `pcie-link`: a link is below what card and slot can do. It comes first.
-- `vram-spill`: traffic goes into the GPU, hardly any comes out.
+- Two GPUs at half of their utilisation each are normal: the cards compute their layers one after
+  the other.
+- `pcie-link`: a link is below what card and slot can do. That cause comes first.
+- `vram-spill`: traffic goes into the GPU, and hardly any comes out.
 - `partial-offload`, `host-bound`: the CPU computes, or all GPUs wait for it alike.
-- A throttled card makes the others wait: `thermal-throttle`, `power-cap`, `gpu-shared`.
+- `thermal-throttle`, `power-cap`, `gpu-shared`: one card is held back and makes the others wait.
 
 Remedy:
-Whole layers on each GPU, or one GPU where the model fits it. Tensor parallel needs a direct link:
-NVLink, or a driver with peer-to-peer.
+Give each GPU whole layers, or use one GPU where the model fits it. Tensor parallel needs a direct
+link: NVLink, or a driver with peer-to-peer.
 
 Sources:
 - noonghunna/club-3090#356 (2 RTX 3090, PCIe 3, no peer-to-peer: 82 and 51 % busy, 195 and 243 of

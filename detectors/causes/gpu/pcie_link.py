@@ -2,17 +2,18 @@
 
 Signal:
 While the GPU works, its PCIe link has fewer lanes or a lower generation than card and slot can do,
-or is as narrow as a riser; errors on it may be repeated (replays). And at least 30 % of its
-capacity is in use: weights that are fetched or sent over, results of several GPUs, a load.
+or is as narrow as a riser; transfers with errors may be repeated (replays). And at least 30 % of
+its capacity is in use, by weights that are fetched or sent over, by the results of several GPUs, or
+by a load.
 
 Not to be confused with:
-- An idle link: it goes down to generation 1 by design. Only a working GPU's link counts.
-- GPUs without a slot, on the same chip as the CPU: they report generation 1, one lane.
-- A model that is wholly on one GPU: a slow link hardly changes its decode.
-- `vram-spill`, `partial-offload`: why so much has to cross.
+- An idle link goes down to generation 1 by design. Only a working GPU's link counts.
+- GPUs without a slot, on the same chip as the CPU, report generation 1 and one lane.
+- If a model is wholly on one GPU, a slow link hardly changes its decode.
+- `vram-spill`, `partial-offload`: these are the reasons why so much has to cross.
 
 Remedy:
-Reseat the card, remove the riser, check generation and bifurcation in the BIOS, use a slot with
+Reseat the card, remove the riser, check generation and bifurcation in the BIOS, or use a slot with
 more lanes. If none of this is possible, reduce the traffic: put whole layers on each GPU.
 
 Sources:

@@ -1,20 +1,23 @@
 """The GPU's power limit was set so low that its clocks fell.
 
 Signal:
-The power bit is set in most samples, power is at its limit, the limit is below 0.9 of the card's
-default (or of what it drew before), the processors' clock is below 0.9 of the healthy one, and the
-rate is at least 10 % below what is expected, which the clocks explain. Where clocks are not
-reported, the limit bounds them: power falls at least as fast as the clock.
+The driver gives power as the reason for lower clocks in most samples (the power bit), power is at
+its limit, and the limit is below 0.9 of the card's default (or of what the card drew before). The
+processors' clock is below 0.9 of the healthy one, and the rate is at least 10 % below what is
+expected, which the clocks explain. Where clocks are not reported, the limit bounds them, because
+power falls at least as fast as the clock.
 
 Not to be confused with:
-- A healthy card: the power bit is set in 97 % of the samples of cards that lose nothing.
-- `thermal-throttle`, `hardware-slowdown`: other bits. Samples with those do not count here.
-- `low-power-mode`: a laptop's limit moves with its power source; its default means nothing.
-- `clocks-stuck`: no bit, and power far below the limit.
+- A healthy card shows the power bit, too: it is set in 97 % of the samples of cards that lose
+  nothing.
+- `thermal-throttle`, `hardware-slowdown`: other bits are set. Samples with those bits do not count
+  here.
+- `low-power-mode`: a laptop's limit moves with its power source, so its default means nothing.
+- `clocks-stuck`: no bit is set, and power is far below the limit.
 
 Remedy:
 Raise the limit to the default, or keep it and accept its cost: decode waits for the memory and
-loses little down to some limit, prefill computes and loses at once.
+loses little down to some limit, while prefill computes and loses at once.
 
 Sources:
 - noonghunna/club-3090 docs/HARDWARE.md (RTX 3090, 388 to 230 W: -34 %; RTX 4090, 450 to 260 W:
@@ -155,8 +158,8 @@ def _finding(case: Case, found: ClockLoss, lowered: _LoweredLimit) -> Finding:
         lost_s=found.lost_s,
         summary=(
             f"The power of {found.name} is limited to {limit:.0f} W"
-            f"{since(case, found, _is_capped)}, {'it drew' if own else 'its default is'} "
-            f"{usual:.0f} W{' before' if own else ''}, so "
+            f"{since(case, found, _is_capped)} ({'it drew' if own else 'its default is'} "
+            f"{usual:.0f} W{' before' if own else ''}), so "
             f"{'it runs its ' if found.said else 'its clocks fall'}{found.said}; "
             f"{found.phase} lost about {{lost}}."
         ),

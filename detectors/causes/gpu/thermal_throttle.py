@@ -1,20 +1,26 @@
 """The GPU, or its memory, was too hot and lowered its clocks.
 
 Signal:
-The driver's counters of time throttled for heat grew by at least 5 % of the phase (without
-counters: the heat bits stood in most samples, within 3 C of the limit), the clocks were lower
-meanwhile, and that explains at least half of what was lost. It begins after seconds to minutes of
-load, comes and goes, and is worse in the next request.
+The driver's counters of time throttled for heat grew by at least 5 % of the phase, the clocks were
+lower meanwhile, and that explains at least half of what was lost. Without such counters, the bits
+by which the driver gives heat as the reason for lower clocks have to be set in most samples, within
+3 C of the limit. Throttling begins after seconds to minutes of load, comes and goes, and is worse
+in the next request.
 
 Not to be confused with:
-- A hot GPU: 83 C is where many are meant to run. Temperature alone is no evidence.
-- Counters that are not zero: they count since the driver was loaded. Only their growth matters.
-- `power-cap`: the power bit, power at its limit. `hardware-slowdown`: the brake, no heat.
-- `clocks-stuck`: low clocks without a reason. `long-context`: slower with each token, clocks high.
+- A hot GPU need not be throttled: 83 C is where many are meant to run. Temperature alone is no
+  evidence.
+- Counters that are not zero prove nothing: they count since the driver was loaded. Only their
+  growth matters.
+- `power-cap`: the power bit is set, and power is at its limit.
+- `hardware-slowdown`: the power brake is on, without heat.
+- `clocks-stuck`: the clocks are low, and the driver gives no reason.
+- `long-context`: decode gets slower with each token, while the clocks stay high.
 
 Remedy:
-Air, then a lower power limit, which costs a decode little, then paste or pads. GDDR6X memory can be
-too hot under a cool GPU: GeForce cards do not report the temperature of their memory.
+First improve the air flow. Then try a lower power limit, which costs a decode little, and after
+that new paste or pads. GDDR6X memory can be too hot under a cool GPU: GeForce cards do not report
+the temperature of their memory.
 
 Sources:
 - nvml.h (0x20: GPU or memory above its highest operating temperature; 0x40: clocks halved or less).
@@ -161,15 +167,19 @@ def _remedy(case: Case, found: ClockLoss) -> str:
     limit = newest(found.samples, lambda s: s.power_limit_w) or found.gpu.default_power_limit_w
     pads = "new thermal pads on the memory" if _memory(found) else "cleaning and new thermal paste"
     if found.gpu.vendor == "apple":
-        return "Let it cool for some minutes, give it air, and pause between long answers."
+        return "Let the machine cool for some minutes, give it air, and pause between long answers."
     if is_laptop(case, found.gpu):
         return f"Lift the laptop, choose its loudest fan profile, then try {pads}."
-    air = "Clear the way of the air and let the fans turn faster"
+    air = "Clear the path of the air and let the fans turn faster"
     if PASSIVE.search(found.gpu.name or ""):  # cooled by the chassis
         air = (
-            "Raise the speed of the chassis' fans and clear the way of the air: this card has none"
+            "Raise the speed of the chassis' fans and clear the path of the air, because this card "
+            "has no fans"
         )
     if limit is None:
-        return f"{air}; if that does not help, {pads}."
+        return f"{air}; if that does not help, try {pads}."
     lower = found.set_limit(LOWER_LIMIT_RATIO * limit)
-    return f"{air}; or lower its power limit ({lower}), which costs decode little; else {pads}."
+    return (
+        f"{air}; or lower the card's power limit ({lower}), which costs decode little; if neither "
+        f"helps, try {pads}."
+    )

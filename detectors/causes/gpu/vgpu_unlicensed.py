@@ -1,17 +1,18 @@
-"""A virtual GPU without a licence: after some 20 minutes the driver slows it down.
+"""The virtual GPU has no licence, so its driver slows it down after some 20 minutes.
 
 Signal:
 The GPU is a share of one (vGPU), its driver says that no feature is licensed, and decode is far
 slower than expected: 10 to 150 times in reports. All is well in the first 20 minutes or so after
-the machine has started, then it collapses, in the middle of an answer too; the GPU shows 0 % busy.
+the machine has started. Then the rate collapses, in the middle of an answer too, and the GPU shows
+0 % busy.
 
 Not to be confused with:
-- A whole GPU that is passed through to a machine: it needs no licence for computing.
-- `cpu-fallback`: an idle GPU, too, but busy CPU threads.
-- A slow vGPU with its licence: its neighbours on the same card (`gpu-shared`).
+- A whole GPU that is passed through to a machine needs no licence for computing.
+- `cpu-fallback`: the GPU is idle, too, but CPU threads are busy.
+- `gpu-shared`: a vGPU that is slow with its licence waits for its neighbours on the same card.
 
 Remedy:
-The licence. A restart of the machine gives another 20 minutes.
+Get the licence. Until then, a restart of the machine gives another 20 minutes.
 
 Sources:
 - ollama/ollama#8023 (L40S-24Q: fine for 20 minutes, then 0 % busy; a licence cured it, said in
@@ -79,9 +80,10 @@ def _finding(case: Case, gpu: GpuFacts, samples: tuple[GpuSample, ...], observed
             f"times slower than expected; decode lost about {{lost}}."
         ),
         remedy=(
-            "Give the virtual machine its vGPU licence (nvidia-smi -q shows it as License Status; "
-            "the token belongs into /etc/nvidia/ClientConfigToken, then sudo systemctl restart "
-            "nvidia-gridd); until then a restart of the machine gives some 20 minutes."
+            "Give the virtual machine its vGPU licence: put the token into "
+            "/etc/nvidia/ClientConfigToken, then run sudo systemctl restart nvidia-gridd "
+            "(nvidia-smi -q shows the License Status). Until then a restart of the machine gives "
+            "some 20 minutes."
         ),
         evidence=tuple(evidence),
     )

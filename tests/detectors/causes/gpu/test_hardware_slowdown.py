@@ -46,7 +46,7 @@ FIRING = [
     pytest.param(
         with_card(firing(), default_power_limit_w=None),
         6.23,
-        "own cable from the supply; if the braking stays",
+        "own cable from the supply; if the GPU is still slowed down",
         id="no limit to lower",
     ),
 ]

@@ -66,7 +66,7 @@ QUIET = [
     ),
 ]
 FIRING = [
-    pytest.param(firing(), 3.56, "82 % busy the one, 51 % the other", id="club-3090#356"),
+    pytest.param(firing(), 3.56, "the busiest was 82 % busy, the idlest 51 %", id="club-3090#356"),
     # docs/HARDWARE.md: 28 and 85 %, 174 and 254 W, 32 instead of 89 tokens/s with drafts; the cap
     # of 290 W is of the report above. Their plain rate would be 68.
     pytest.param(
@@ -80,13 +80,13 @@ FIRING = [
     pytest.param(
         together({**BUSY, "power_w": 150.0}, {**BUSY, "power_w": 160.0}, 30.0),
         16.9,
-        "none above 55 % of its power",
+        "none drew above 55 % of its power",
         id="they wait within their kernels",
     ),
     pytest.param(
         together({**LATE, "busy_ratio": 0.75}, {**LATE, "busy_ratio": 0.75}, 12.0),
         59.5,
-        "none above 48 % of its power",
+        "none drew above 48 % of its power",
         id="busy for far longer than the work needs, by the low edge",
     ),
     pytest.param(

@@ -101,7 +101,7 @@ PRESENT = [
     ),
 ]
 FIRING = [
-    pytest.param(firing(), 5.3, "limited to 230 W, its default is 370 W", id="230 W (club-3090)"),
+    pytest.param(firing(), 5.3, "limited to 230 W (its default is 370 W)", id="230 W (club-3090)"),
     pytest.param(firing(), 5.3, "sudo nvidia-smi -i 0 -pl 370", id="the default from the facts"),
     pytest.param(
         replace(firing(), history=BEST), 5.3, "it drew 340 W before", id="it drew more before"
