@@ -1,14 +1,15 @@
 """A CPU quota of the server's container or service stops its threads in every period.
 
 Signal:
-The cgroup of the server was throttled in at least 5 % of its periods (100 ms by default) and its
-threads stood still meanwhile: the time that the kernel counts as stopped is lost for certain.
-Averages look harmless: the CPU use stays below the limit, and the machine has idle cores.
+The kernel throttled the cgroup of the server in at least 5 % of its periods (100 ms by default),
+and the server's threads stood still meanwhile: the time that the kernel counts as stopped is lost
+for certain. Averages look harmless: the CPU use stays below the limit, and the machine has idle
+cores.
 
 Not to be confused with:
-- `host-contention`: the cores are busy with other processes, nothing is throttled.
-- `threads-misconfigured`: more threads than cores without any quota. Engines count the cores that
-  they see, not the quota, so under a quota the default thread count is often also wrong.
+- `host-contention`: other processes keep the cores busy, and nothing is throttled.
+- `threads-misconfigured`: there are more threads than cores, without any quota. Engines count the
+  cores that they see, not the quota, so under a quota the default thread count is often wrong, too.
 
 Remedy:
 Raise or remove the limit (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota), or start the

@@ -1,24 +1,25 @@
-"""Others took the cores that the server's threads were ready to run on.
+"""Other processes took the cores that the server's threads were ready to run on.
 
 Signal:
 The server's threads were runnable but without a core for at least 5 % of the time that they wanted
-to run, and other processes used the cores meanwhile; or the hypervisor of a virtual machine took at
-least 5 % of the time that its cores wanted to run (steal). It starts and stops with the other
+to run, and other processes used the cores meanwhile. Or the hypervisor of a virtual machine took at
+least 5 % of the time that its cores wanted to run (steal). The loss starts and stops with the other
 processes, also in the middle of a request. llama.cpp's threads meet at a barrier many times per
 token, and a token moves on only while all of them run together: on two cores with two threads, one
-busy loop next to the server made decode 3 to 7 times slower, four made it 17 to 22 times slower. So
-the time that one thread waited was lost for all of them.
+busy loop next to the server made decode 3 to 7 times slower, and four made it 17 to 22 times
+slower. So the time that one thread waited was lost for all of them.
 
 Not to be confused with:
-- `threads-misconfigured`: the threads wait for each other, other processes are quiet.
-- `cpu-quota`: the kernel's throttling counter moves; the machine has idle cores.
-- `batch-shared`: another request of the same server.
-- A GPU server's thread at 100 % of one core that does not wait: CUDA's busy-wait, harmless.
-- Steal beside a GPU that is busy all the while: it does not stop for it.
-- Other processes on idle cores: nobody waits.
+- `threads-misconfigured`: the threads wait for each other, and other processes are quiet.
+- `cpu-quota`: the kernel's throttling counter moves, and the machine has idle cores.
+- `batch-shared`: the other work is another request of the same server.
+- A thread of a GPU server that runs at 100 % of one core and waits for none is CUDA's busy-wait,
+  which is harmless.
+- Steal costs nothing while the GPU is busy all the time: the GPU does not stop for it.
+- Other processes on idle cores make nobody wait.
 
 Remedy:
-Stop the other programs, which are named where slowtok sees them, move them to other cores, or lower
+Stop the other programs, which slowtok names where it sees them, move them to other cores, or lower
 their priority. If they must stay, give the server as many threads as there are cores left: with one
 busy loop on two cores, one thread decoded a token in 7.4 ms where two took 20 to 41 ms. A guest
 cannot take back the time that the hypervisor takes: use another kind of instance, with cores of its
@@ -99,9 +100,10 @@ MIN_IDLE_RATIO = 0.15
 """Of a decode, from where on a GPU waits: healthy ones are 90 to 99 % busy. Heuristic."""
 
 OWN_CORES = (
-    "The host of this virtual machine gives its cores to others. If it is of a burstable kind, its "
-    "CPU credits are used up: wait for them, or turn unlimited credits on; else take an instance "
-    "with dedicated cores, or another host. Nothing inside the machine gives them back."
+    "The host of this virtual machine gives its cores to others. If it is a burstable instance, "
+    "its CPU credits are used up: wait for them, or turn unlimited credits on; otherwise take an "
+    "instance with dedicated cores, or another host. Nothing inside the virtual machine can get "
+    "the cores back."
 )
 
 

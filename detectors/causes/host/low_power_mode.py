@@ -1,19 +1,23 @@
-"""The machine saves power: battery, a weak adapter, or a power profile that holds the clocks low.
+"""The machine saves power: it runs on battery or a weak adapter, or a profile holds its clocks low.
 
 Signal:
 The GPU or the system reports battery, an undersized adapter or a saving profile (or a laptop's
 power limit binds far below what its GPU may draw), the clocks are low, and that explains the loss.
-On the CPU: the same reports or the governor powersave, and cores below 1.5 GHz while they compute.
+On the CPU, the signs are the same reports or the governor powersave, together with cores below 1.5
+GHz while they compute.
 
 Not to be confused with:
-- A laptop on battery that keeps its clocks: the power source alone costs nothing.
-- A GPU with too little to do (`partial-offload`): its low clocks are an effect.
-- The governor powersave of intel_pstate and amd-pstate: the default, which clocks up under load.
-- A laptop's moving limit (Dynamic Boost): it is compared with the highest one of this request.
-- `power-cap`: a limit that someone set, on a card that is not a laptop's. `thermal-throttle`: heat.
+- The power source alone costs nothing: a laptop on battery may keep its clocks.
+- The low clocks of a GPU that has too little to do (`partial-offload`) are an effect.
+- The governor powersave of intel_pstate and amd-pstate is the default, and clocks up under load.
+- A laptop's limit moves (Dynamic Boost), so slowtok compares it with the highest one of this
+  request.
+- `power-cap`: someone set a limit, on a card that is not a laptop's.
+- `thermal-throttle`: the clocks are low because of heat.
 
 Remedy:
-The laptop's own adapter, the performance profile, and for limits that stay low nvidia-powerd.
+Use the laptop's own adapter and the performance profile. If a power limit stays low, try without
+nvidia-powerd.
 
 Sources:
 - NVIDIA/open-gpu-kernel-modules#1162 (65 W adapter: 25 W; 140 W: 50 W), #1310 (ThinkPad: 25 W and
@@ -67,7 +71,7 @@ ADVICE = (
     "Choose the performance profile (powerprofilesctl set performance; Windows: Best performance) "
     "and plug in the adapter that came with the machine, not a dock"
 )
-GOVERNOR_ADVICE = "; sudo cpupower frequency-set -g performance"
+GOVERNOR_ADVICE = "; then set the CPU governor (sudo cpupower frequency-set -g performance)"
 
 
 def detect(case: Case) -> Finding | None:
