@@ -251,7 +251,7 @@ def use_the_gpu(case: Case) -> str:
     """Return how an engine that uses no GPU comes to use it."""
     root = _root_of(case)
     if root not in (None, "told"):
-        return steps(f"cure what keeps it off the GPU first ({root})")
+        return steps(f"first remove what keeps it off the GPU ({root})")
     gpus = serving_gpus(case)
     vendor = (gpus[0].vendor if gpus else None) or "nvidia"
     build = GPU_BUILDS[vendor]

@@ -1,18 +1,21 @@
-"""More context is reserved than fits, though what was used would have fitted.
+"""More context is reserved than fits the GPU, though the context that was used would have fitted.
 
 Signal:
-A part of what each token reads is not on the GPU. Weights and the KV cache of the reserved context
-need more than an empty GPU has; with the KV cache of the context that was used they would fit. The
-memory for all of the context is taken when the model is loaded, however short the prompts are.
+A part of what each token reads is not on the GPU. The weights and the KV cache of the reserved
+context need more memory than an empty GPU has; with the KV cache of the context that was used they
+would fit. The engine takes the memory for all of the context when it loads the model, however short
+the prompts are.
 
 Not to be confused with:
-- `model-too-big`: it would not fit at the context in use either.
+- `model-too-big`: the model would not fit at the context in use either.
 - `long-context`: the context is long and used, which makes each token a little slower.
-- vLLM's full GPU: it fills what is left with KV cache, and keeps the weights there.
+- A GPU that vLLM fills is normal: vLLM fills what is left with KV cache, and keeps the weights
+  there.
 
 Remedy:
-A context of the size that is used, or a KV cache in 8 bits (half the size, needs flash attention).
-Fewer parallel slots where each has a context of its own. Then load the model again.
+Set a context of the size that you use, or a KV cache in 8 bits, which takes half the memory and
+needs flash attention. Use fewer parallel slots where each has a context of its own. Then load the
+model again.
 
 Sources:
 - Bitshank-2338/clicky-windows#18 (8 GB, 65,536 tokens: 35 % in RAM; at 8,192 all on the GPU).
@@ -47,7 +50,7 @@ def detect(case: Case) -> Finding | None:
         confidence=cause.confidence,
         lost_s=cause.lost_s,
         summary=(
-            f"Memory is reserved for {tokens:,} tokens of context and {used} were used; with that "
+            f"Memory is reserved for {tokens:,} tokens of context, and {used} were used; with that "
             f"reserve the model needs {reason.needed_bytes / GIB:.1f} GiB where the GPU has "
             f"{reason.room_bytes / GIB:.1f}, so {cause.said}"
         ),

@@ -2,19 +2,20 @@
 
 Signal:
 A part of what each token reads is not on the GPU, and the weights with the KV cache of this
-request's context need more than an empty GPU has. Or: weights and KV cache need more than all
-memory there is, and they are read from the disk again and again.
+request's context need more memory than an empty GPU has. Or the weights and the KV cache need more
+than all memory there is, so that the engine reads weights from the disk again and again.
 
 Not to be confused with:
-- `context-oversized`: it would fit at the context that was used, but more is reserved.
-- `vram-held-by-others`: it would fit, were it not for other programs.
-- `partial-offload`: it would fit, but the engine leaves layers in RAM. With a model that is too big
-  it is the symptom, as `cpu-fallback`, `vram-spill` and `storage-paging` are.
-- A full GPU: engines fill it on purpose (vLLM), or leave 1 GiB (llama.cpp).
+- `context-oversized`: the model would fit at the context that was used, but more is reserved.
+- `vram-held-by-others`: the model would fit if other programs did not hold memory.
+- `partial-offload`: the model would fit, but the engine leaves layers in RAM. With a model that is
+  too big, `partial-offload` is the symptom, as `cpu-fallback`, `vram-spill` and `storage-paging`
+  are.
+- A full GPU is normal: engines fill it on purpose (vLLM), or leave 1 GiB (llama.cpp).
 
 Remedy:
-A smaller quantisation or model; of a model with experts, only experts in RAM; another GPU. A
-quantised KV cache helps where little is missing.
+Use a smaller quantisation, a smaller model or another GPU. If the model has experts, keep only
+experts in RAM. A quantised KV cache helps where little is missing.
 
 Sources:
 - ollama/ollama#3301 (Mixtral on 24 GB: 23 of 33 layers, GPU 15 % busy, 15 tokens/s), #4531, #9753

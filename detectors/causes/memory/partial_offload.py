@@ -2,21 +2,21 @@
 
 Signal:
 The engine's report, its command line or the memory that it holds shows that a part of what each
-token reads is not on the GPU. The CPU's threads are busy, and the GPU waits for them: it is busy
-for about its own share of each token's time. Constant from the first token on, the same for each
-request.
+token reads is not on the GPU. The CPU's threads are busy and the GPU waits for them, so the GPU is
+busy for about its own share of each token's time. The loss is constant from the first token on, and
+the same for each request.
 
 Not to be confused with:
 - `cpu-fallback`: nothing at all is on the GPU.
-- `vram-spill`: the GPU fetches the rest itself: it is busy all the time, and the CPU rests.
+- `vram-spill`: the GPU fetches the rest itself, so it is busy all the time, and the CPU rests.
 - `host-bound`: one thread is busy, and all of the model is on the GPU.
-- `model-too-big`, `context-oversized`, `vram-held-by-others`, `reload-degradation`: the reasons for
-  it. Where one of them is named, this is the symptom.
+- `model-too-big`, `context-oversized`, `vram-held-by-others` and `reload-degradation` are the
+  reasons for it. Where slowtok names one of them, `partial-offload` is the symptom.
 - vLLM keeps everything on GPUs by default (`--cpu-offload-gb` changes that).
-- Low clocks and a low performance state: the effect of a GPU that waits.
+- Low clocks and a low performance state are the effect of a GPU that waits.
 
 Remedy:
-Ask for all layers on the GPU where they fit; keep only experts in RAM where they do not.
+Put all layers on the GPU where they fit; where they do not, keep only experts in RAM.
 
 Sources:
 - ollama/ollama#3301 (23 of 33 layers: GPU 15 % busy, 15 tokens/s), #4531 (42 % / 58 %: GPU 0 % in
@@ -149,6 +149,6 @@ def _remedy(case: Case, placed: Placement, reason: Reason | None) -> str:
             return steps(f"start llama-server with --n-cpu-moe {fewest}")
         return steps("start llama-server without --n-cpu-moe and --cpu-moe")
     if reason is not None and reason.root != "told":
-        return steps(f"cure what keeps it off the GPU first ({reason.root})")
+        return steps(f"first remove what keeps it off the GPU ({reason.root})")
     experts = None if reason is None else experts_in_ram(case, reason)
     return steps(more_layers(case, placed), experts)

@@ -1,15 +1,15 @@
 """An earlier load of the same model had more of it on the GPU than this one.
 
 Signal:
-A part of what each token reads is not on the GPU. Loaded before with the same context, the model
-held more memory there, and neither its size nor other programs explain the difference: memory of
-a runner that was not gone yet, or memory in pieces.
+A part of what each token reads is not on the GPU. When the model was loaded before with the same
+context, it held more memory there, and neither its size nor other programs explain the difference.
+What remains is the memory of a runner that was not gone yet, or memory in pieces.
 
 Not to be confused with:
 - `vram-held-by-others`: another program holds what is missing.
-- A larger context or another quantisation: that is another configuration.
+- A larger context or another quantisation is another configuration, not a worse load.
 - `cpu-fallback`: there was room, and the engine took none of it.
-- `thermal-throttle`, `vgpu-unlicensed`: slower with time, not with a load.
+- `thermal-throttle`, `vgpu-unlicensed`: the GPU gets slower with time, not with a load.
 
 Remedy:
 Unload the model and load it again once its memory is free; if that does not help, restart the

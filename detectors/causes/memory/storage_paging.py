@@ -1,19 +1,20 @@
-"""Weights are read from the disk again and again, because the memory cannot hold them.
+"""The engine reads weights from the disk again and again, because the memory cannot hold them.
 
 Signal:
-All through decode the server reads tens of megabytes per second from the disk and takes major
-page faults, and it never stops. Each token waits for a part of the weights.
+All through decode the server reads tens of megabytes per second from the disk and takes major page
+faults, and the reading never stops. Each token waits for a part of the weights.
 
 Not to be confused with:
-- A cold start: the first tokens after a load read the file once, then reading ends.
-- `model-load`: reading before the first token.
-- `partial-offload`: weights in RAM, nothing is read.
-- `model-too-big`: the model is larger than all memory. Then this is the symptom; where it is
-  smaller, other programs or a limit take the memory, or the kernel gives up mapped pages too soon.
+- After a cold start the first tokens read the file once, and then the reading ends.
+- `model-load`: the engine reads before the first token.
+- `partial-offload`: the weights are in RAM, and nothing is read from the disk.
+- `model-too-big`: the model is larger than all memory, and `storage-paging` is the symptom. Where
+  the model is smaller, other programs or a limit take the memory, or the kernel gives up mapped
+  pages too soon.
 
 Remedy:
-A smaller quantisation or model, more RAM, or fewer other programs in it. Where the model fits, load
-it without memory mapping or lock it, so that the kernel cannot drop it.
+Use a smaller quantisation or model, add RAM, or run fewer other programs in it. Where the model
+fits, load it without memory mapping or lock it, so that the kernel cannot drop it.
 
 Sources:
 - ggml-org/llama.cpp#702 (7B on 8 GB: 160 MB/s read all the time, 180 s per token instead of 0.6).

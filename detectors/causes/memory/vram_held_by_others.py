@@ -1,15 +1,15 @@
 """Other programs held the GPU's memory when the model was loaded.
 
 Signal:
-A part of what each token reads is not on the GPU. The model would fit an empty one, and what
-others held when it was loaded is what was missing. It matters at that time alone: an engine divides
-the model once, so one that has left since still explains today's split.
+A part of what each token reads is not on the GPU. The model would fit an empty GPU, and the memory
+that others held when it was loaded is what was missing. Only that moment matters: an engine divides
+the model once, so a program that has left since still explains today's split.
 
 Not to be confused with:
-- `model-too-big` and `context-oversized`: it would not fit an empty GPU either.
-- `gpu-shared`: another program computes on the GPU.
-- `reload-degradation`: what is missing is held by nobody, or by a rest of this engine.
-- A desktop's few hundred MiB.
+- `model-too-big` and `context-oversized`: the model would not fit an empty GPU either.
+- `gpu-shared`: another program computes on the GPU, instead of only holding memory.
+- `reload-degradation`: nobody holds what is missing, or a leftover of this engine does.
+- A desktop holds a few hundred MiB, which is normal.
 
 Remedy:
 Stop those programs, then load the model again.
@@ -95,7 +95,7 @@ def _remedy(case: Case, cause: Attribution) -> str:
     return steps(
         f"{stop_others(case, cause.placed)}, then {again}: how much of the model goes to the GPU "
         f"is decided when it is loaded",
-        context and f"where they must stay, {context}",
+        context and f"if they must stay, {context}",
         smaller_kv(case),
     )
 

@@ -2,23 +2,25 @@
 
 Signal:
 The GPU is busy all the time but draws little power, its memory is full, and 30 to 100 % of what its
-PCIe link carries goes into it all through decode: each token fetches what does not fit. GPUs with
-layers of one model do so in turns, each for its part of the time. Without PCIe counters: the GPU is
-busy, but its memory controller is not. An AMD driver reports how much it moved out (evicted). It
-may begin within a request, when the KV cache crosses the limit.
+PCIe link carries goes into it all through decode, because each token fetches what does not fit.
+GPUs with layers of one model do so in turns, each for its part of the time. Without PCIe counters,
+the sign is a GPU that is busy while its memory controller is not. An AMD driver reports how much it
+moved out (evicted). A spill may begin within a request, when the KV cache crosses the limit.
 
 Not to be confused with:
-- `partial-offload`: the engine keeps layers on the CPU; CPU threads are busy, the link is quiet.
-- `multi-gpu-split`: several GPUs exchange results, as much out as in.
-- Traffic in prefill: weights kept in RAM are sent over for large batches, by design.
-- A full memory alone: vLLM fills it on purpose. Without the variable below, Linux never spills
-  on an NVIDIA GPU: CUDA runs out of memory instead.
+- `partial-offload`: the engine itself keeps layers on the CPU, so CPU threads are busy and the link
+  is quiet.
+- `multi-gpu-split`: several GPUs exchange results, and as much goes out as comes in.
+- Traffic in prefill is by design: for large batches the engine sends over weights that are kept in
+  RAM.
+- A full memory alone is no sign: vLLM fills it on purpose. Without the variable below, Linux never
+  spills on an NVIDIA GPU: CUDA runs out of memory instead.
 - GPUs that share the machine's memory have nowhere to spill to.
 
 Remedy:
-Ask for less: a smaller or quantised KV cache, fewer layers on the GPU, other programs closed.
-Forbid it (Windows: CUDA Sysmem Fallback Policy; llama.cpp: GGML_CUDA_ENABLE_UNIFIED_MEMORY), so
-that too much is an error and not slow.
+Ask for less: use a smaller or quantised KV cache, put fewer layers on the GPU, or close other
+programs. Or forbid the spill, so that asking for too much is an error and not slow: on Windows with
+the CUDA Sysmem Fallback Policy, in llama.cpp by unsetting GGML_CUDA_ENABLE_UNIFIED_MEMORY.
 
 Sources:
 - AtomicBot-ai/atomic-llama-cpp-turboquant#77 (Windows, 10 times slower: GPU 100 % busy, its memory

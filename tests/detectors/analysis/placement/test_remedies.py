@@ -103,7 +103,7 @@ def test_an_engine_is_not_to_be_installed_again_where_others_hold_the_memory() -
     hog = GpuProcess(pid=9, name="python3", memory_bytes=22 * GIB)
     case = gpu_case(server=ollama(8192, loaded=5.6, on_gpu=0.0), gpu=card(0, hog), host=SPLIT_HOST)
 
-    assert use_the_gpu(case) == "Cure what keeps it off the GPU first (vram-held-by-others)."
+    assert use_the_gpu(case) == "First remove what keeps it off the GPU (vram-held-by-others)."
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ FIRING = [
     pytest.param(
         firing(),
         22.2,
-        "reserved for 65,536 tokens of context and 900 were used",
+        "reserved for 65,536 tokens of context, and 900 were used",
         "Set num_ctx to 16384",
         id="clicky-windows#18: 8 GB, 65,536 tokens, 35 % / 65 %",
     ),
