@@ -1,19 +1,19 @@
 """The engine worked for requests whose clients had left, while this one waited or shared with them.
 
 Signal:
-A client left before its answer was complete, slowtok closed the connection to the engine at once,
-and the engine was seen at that task, or at more tasks than there were requests, while this request
-waited for a slot or decoded. Where the engine shows nothing, a wait right after a client left, with
-no other request there, is weaker evidence.
+A client left before its answer was complete, and slowtok closed the connection to the engine at
+once. Still the engine was seen at that task, or at more tasks than there were requests, while this
+request waited for a slot or decoded. Where the engine shows nothing, a wait right after a client
+left, with no other request there, is weaker evidence.
 
 Not to be confused with:
-- `queued`, `batch-shared`: the others have clients who wait.
-- `retried-request`: the same event, seen from the client that asks again.
-- The second or so in which an engine notices that a client left.
+- `queued`, `batch-shared`: the clients of the other requests still wait for their answers.
+- `retried-request`: this is the same event, seen from the client that asks again.
+- An engine needs a second or so to notice that a client left.
 
 Remedy:
-Make the engine stop in time: a current build, no X-Conversation-Id (with it llama-server
-continues), smaller batches (it checks between two of them), a limit on the answer's length
+Make the engine stop in time: take a current build, send no X-Conversation-Id (with it llama-server
+continues), use smaller batches (it checks between two of them), and limit the answer's length
 (max_tokens).
 
 Sources:
@@ -123,7 +123,8 @@ def _remedy(case: Case) -> str:
     general = "limit answers (max_tokens), and give clients a longer timeout so that they stay"
     if case.server.kind == "llama-server":
         return (
-            "Take a current llama-server, without X-Conversation-Id in the requests; it looks for "
-            f"its clients between two batches, so smaller ones (--batch-size 512) help; {general}."
+            "Take a current llama-server, and send requests without X-Conversation-Id. It checks "
+            "between two batches whether its clients are still there, so smaller batches "
+            f"(--batch-size 512) help; {general}."
         )
     return f"Take a current version of the engine, which stops when a client leaves; {general}."

@@ -1,22 +1,22 @@
 """The engine worked on other requests together with this one, so each got a part of its speed.
 
 Signal:
-On average at least half another request was decoding at the same engine while this one was, by its
-own slots or gauges (or as the proxy counted), or this one stood still for half a second and more
-while another was there: its prompt was computed in between. Or a slot was free, and the engine read
-the prompts of others before this one's, or together with it. The rate steps when a neighbour starts
-or ends; the sum over all requests is normal.
+On average at least half another request was decoding at the same engine while this one was, by the
+engine's own slots or gauges (or as the proxy counted). Or this request stood still for half a
+second and more while another was there, because the engine computed the other's prompt in between.
+Or a slot was free, and the engine read the prompts of others before this one's, or together with
+it. The rate steps when a neighbour starts or ends; the sum over all requests is normal.
 
 Not to be confused with:
 - `queued`: no slot was free.
-- `host-contention`, `gpu-shared`: another process, not another request.
-- `kv-preemption`: a stream stops for seconds because it was preempted.
+- `host-contention`, `gpu-shared`: another process took the time, not another request.
+- `kv-preemption`: the stream stops for seconds because it was preempted.
 
 Remedy:
-None is needed: this is what sharing costs, not a fault. One request alone is faster if fewer are
-sent at once; a smaller limit of parallel requests makes the others wait instead. Waits and pauses
-for others' prompts get shorter with smaller batches, and end where long prompts have an engine of
-their own.
+You need to do nothing: this is what sharing costs, not a fault. To have one request faster, send
+fewer at once; a smaller limit of parallel requests makes the others wait instead. To make the waits
+and pauses for others' prompts shorter, use smaller batches; to end them, give long prompts an
+engine of their own.
 
 Sources:
 - On a GPU the weights are read once for the whole batch, so a stream slows only by the neighbours'
@@ -119,7 +119,7 @@ def _finding(
         summary=(
             f"The engine decoded {others:.1f} other requests at the same time on average{paused}, "
             f"so this one got {rate_tps:.1f} tokens/s where it would get about {alone_tps:.1f} "
-            "alone; sharing cost it about {lost}, which is its price and not a fault."
+            "alone; sharing cost it about {lost}, which is normal and not a fault."
         ),
         remedy=_remedy(case, paused=bool(pauses_s)),
         evidence=(
@@ -169,7 +169,7 @@ def _further_experts_bytes(case: Case, batch: float) -> float:
 def _remedy(case: Case, *, paused: bool) -> str:
     if paused and (smaller := _smaller_batches(case)) and case.server.batch_tokens:
         return (
-            f"Nothing is broken. For shorter pauses {smaller}, or send long prompts when nobody "
+            f"Nothing is broken. For shorter pauses, {smaller}, or send long prompts when nobody "
             "else waits."
         )
     limit = ALONE.get(case.server.kind, "lower the engine's limit of parallel requests")
@@ -196,8 +196,8 @@ def _wait(case: Case) -> Finding | None:
         lost_s=lost_s,
         summary=(
             f"The engine had room for this request and read {_whose(case)} first, so it waited "
-            "about {lost} before its own prompt was begun; that is what sharing an engine costs, "
-            "not a fault."
+            "about {lost} before the engine began its own prompt; that is what sharing an engine "
+            "costs, not a fault."
         ),
         remedy=_prompts_remedy(case),
         evidence=(
@@ -227,7 +227,7 @@ def _shared(case: Case) -> Finding | None:
         summary=(
             f"The engine read {_whose(case, begun=True)} together with this one, which got "
             f"{rate_tps:.0f} tokens/s where it would get about {alone_tps:.0f} alone; sharing cost "
-            "it about {lost}, which is its price and not a fault."
+            "it about {lost}, which is normal and not a fault."
         ),
         remedy=_prompts_remedy(case),
         evidence=(
@@ -261,8 +261,8 @@ def _prompts_remedy(case: Case) -> str:
     """Return what keeps others' prompts from holding up a request."""
     apart = "give long prompts an engine of their own, or send them when nobody else waits"
     if (smaller := _smaller_batches(case)) is None:
-        return f"Nothing is broken. For shorter waits {apart}."
-    return f"Nothing is broken. For shorter waits {smaller}, {apart}."
+        return f"Nothing is broken. For shorter waits, {apart}."
+    return f"Nothing is broken. For shorter waits, {smaller}, {apart}."
 
 
 def _smaller_batches(case: Case) -> str | None:

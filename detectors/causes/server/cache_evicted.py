@@ -1,21 +1,24 @@
-"""The prompt had been computed, and other conversations took its place in the engine's cache.
+"""The engine had computed the prompt, but other conversations took its place in the cache.
 
 Signal:
-The prompt begins like an earlier one, the engine took less of that from its cache, by 64 tokens and
-more, and prompts of other conversations came in between. What was left is what they share with this
-one: a slot of llama-server that went to another, blocks that vLLM needed for others. Or Ollama
-loaded the model again for this request: it had unloaded the model, and the cache with it.
+The prompt begins like an earlier one, the engine took at least 64 tokens less of that from its
+cache, and prompts of other conversations came in between. What was left is what they share with
+this one: a slot of llama-server went to another conversation, or vLLM needed the blocks for others.
+Or Ollama loaded the model again for this request, because it had unloaded the model, and the cache
+with it.
 
 Not to be confused with:
 - `prompt-cache-miss`: the client changed the beginning.
-- `template-rewrite`, `cache-not-rewindable`: lost also without others.
-- Others whose prompts found a slot or blocks of their own: then the cache is there.
-- The first request after the engine was started.
+- `template-rewrite`, `cache-not-rewindable`: the cache is of no use even without other
+  conversations.
+- If the others found a slot or blocks of their own, this conversation's cache is still there.
+- The first request after the start of the engine finds no cache at all.
 
 Remedy:
-llama-server: a slot for each conversation (`--parallel`), `--cache-ram` for those that have none,
-`--slot-prompt-similarity` higher where conversations that begin alike take each other's slots, or
-`id_slot`. vLLM: more KV cache. Ollama: OLLAMA_NUM_PARALLEL, and a longer keep_alive.
+In llama-server, use a slot for each conversation (`--parallel`), and `--cache-ram` for those that
+have none. If conversations that begin alike take each other's slots, set `--slot-prompt-similarity`
+higher, or use `id_slot`. In vLLM, make room for more KV cache. In Ollama, set OLLAMA_NUM_PARALLEL
+and a longer keep_alive.
 
 Sources:
 - llama-server README (`--parallel`, `--slot-prompt-similarity`: 0.10, `--cache-ram`, `id_slot`).
@@ -38,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         return None
     why = why_lost(case)
     if why == "unloaded":
-        said = "the engine had put the model away since then, and its cache with it"
+        said = "the engine had unloaded the model since then, and its cache with it"
         return finding(case, loss, loss.by_engine, said, _KEEP_ALIVE)
     if why != "others":
         return None

@@ -1,24 +1,25 @@
-"""The prompt had been computed, and the model's state cannot go back to where it changed.
+"""The engine had computed the prompt, but the model's state cannot go back to where it changed.
 
 Signal:
-The prompt begins like an earlier one, by 64 tokens and more the engine took less of it from its
-cache, and the model keeps a state that is of use only where it ended: recurrent layers (Mamba,
-gated delta nets), or layers with a sliding window of which the engine keeps no more than that. Any
-change, also one at the very end, then costs all that the state was made of, or all since the last
-checkpoint. vLLM keeps such states at the ends of large blocks only.
+The prompt begins like an earlier one, the engine took at least 64 tokens less of it from its cache,
+and the model keeps a state that is of use only where it ended: recurrent layers (Mamba, gated delta
+nets), or layers with a sliding window of which the engine keeps no more than that. Any change, also
+one at the very end, then costs all that the state was made of, or all since the last checkpoint.
+vLLM keeps such states at the ends of large blocks only.
 
 Not to be confused with:
-- `prompt-cache-miss`: the client changed the beginning, which costs any model.
+- `prompt-cache-miss`: the client changed the beginning, which costs time with any model.
 - `cache-evicted`: as many other conversations as there are slots came in between.
-- `template-rewrite`: the same loss on a model whose cache can be cut at any place.
-- A model with a window whose whole cache is kept (`--swa-full`).
-- A conversation that goes on exactly where the state ended.
+- `template-rewrite`: the loss is the same, but the model's cache can be cut at any place.
+- A model with a sliding window loses nothing where the engine keeps its whole cache (`--swa-full`).
+- A conversation that goes on exactly where the state ended loses nothing.
 
 Remedy:
-llama-server: checkpoints, more and denser (`--ctx-checkpoints`, `--checkpoint-min-step`, in older
-builds `--checkpoint-every-n-tokens`); `--swa-full` for sliding windows, which takes more memory. A
-current build. vLLM: blocks that are not larger than the turns. A client that only appends, and
-sends the reasoning back, never rewinds. Else a model with plain attention.
+In llama-server, set more and denser checkpoints (`--ctx-checkpoints`, `--checkpoint-min-step`, in
+older builds `--checkpoint-every-n-tokens`); for sliding windows use `--swa-full`, which takes more
+memory. Take a current build. In vLLM, use blocks that are not larger than the turns. Let the client
+only append, and send the reasoning back: then nothing has to be rewound. Otherwise use a model with
+plain attention.
 
 Sources:
 - ggml-org/llama.cpp#22940 (Jamba, Granite-Hybrid: 100 % computed again each turn, 95 % identical),
@@ -62,9 +63,9 @@ def _why(case: Case) -> str:
         what = f"the model's layers keep a state ({size} a sequence) that cannot be taken back"
     else:
         window = f"{model.kv_window_tokens or 0:,}"
-        what = f"the model's sliding window keeps {window} tokens, too few to go back with"
+        what = f"the model's sliding window keeps {window} tokens, too few to go back"
     if prompt is not None and prompt.only_grew:
-        how = "the turns before were rendered otherwise than they were generated"
+        how = "earlier turns were rendered differently from how they were generated"
         if "thinking" in (case.server.template_habits or ()):
             how = "the chat template leaves out earlier thoughts"
         return f"{what}, and {how}"

@@ -2,24 +2,25 @@
 
 Signal:
 During decode the server holds no memory on the GPU that could be the model, the GPU idles or works
-for others, and two or more of the server's CPU threads are busy for at least two seconds.
-Or the GPU's driver does not answer at all: then an engine that started since then has no GPU. One
+for others, and two or more of the server's CPU threads are busy for at least two seconds. Or the
+GPU's driver does not answer at all: then an engine that started since then has no GPU. An engine
 that started before may still have it, so its busy threads decide.
 
 Not to be confused with:
-- An engine that was started without a GPU (`--n-gpu-layers 0`), or one on another machine.
+- An engine that was started without a GPU (`--n-gpu-layers 0`) does what it was told, and one on
+  another machine does not use this GPU.
 - `partial-offload`: a part of the model is on the GPU, which may idle nearly as much.
 - `model-load`: the model is not there yet.
-- `model-too-big`, `context-oversized`, `vram-held-by-others`: why nothing of it went there. Beside
-  one of them this is the symptom.
+- `model-too-big`, `context-oversized`, `vram-held-by-others`: these are the reasons why nothing of
+  the model went to the GPU. Where slowtok names one of them, `cpu-fallback` is the symptom.
 - `ollama ps` proves nothing: old versions show 100 % GPU on the CPU. Where the driver says that the
   server holds the model on the GPU, the driver is right.
-- vLLM's processes, which spin while they wait for the GPU.
+- vLLM's processes look busy because they spin while they wait for the GPU.
 
 Remedy:
-A build of the engine with GPU support, a driver that it accepts, a container that sees the GPU
-(NVIDIA: `--gpus all`), and no variable that hides it (CUDA_VISIBLE_DEVICES). After an update of the
-driver: a restart of the machine.
+Use a build of the engine with GPU support, and a driver that it accepts. Let the container see the
+GPU (NVIDIA: `--gpus all`), and set no variable that hides it (CUDA_VISIBLE_DEVICES). After an
+update of the driver, restart the machine.
 
 Sources:
 - ollama/ollama#8623 (CPU at 600 %, graphics memory empty, shown as 100 % GPU), #7597, #11882,
@@ -52,7 +53,7 @@ MIN_BUSY_THREADS = 2
 MIN_BUSY_S = 2.0
 """Heuristic: one busy thread also waits for a GPU that way."""
 
-RESTART = "Restart the machine, so that the GPU's driver and its library are of one version."
+RESTART = "Restart the machine, so that the GPU's driver and its library have the same version."
 SPINNING = ("vllm", "sglang")
 
 SEEN_CONFIDENCE = 0.95

@@ -2,18 +2,20 @@
 
 Signal:
 The engine counts the tokens that it drafted and those that the model took. A step gives one token
-and those that were taken, and takes the time to draft and to check all of them. Where it takes
-longer than as many steps without drafts, drafting costs, however large the share that was taken.
+and those that were taken, and takes the time to draft and to check all of them. Where a step takes
+longer than the same tokens would without drafts, drafting costs time, however large the share that
+was taken.
 
 Not to be confused with:
-- Prose instead of code: fewer drafts fit, and the rate falls; while it stays above that of the
-  model without drafts nothing is wrong.
-- `long-context`: drafts bring less and less there, but some.
-- A draft model on the CPU or a driver's fault: drafts are accepted, and a step takes longer than
-  drafting and checking explain.
+- In prose fewer drafts fit than in code, and the rate falls; while it stays above that of the model
+  without drafts, nothing is wrong.
+- `long-context`: drafts bring less and less as the context grows, but they still bring some.
+- With a draft model on the CPU or a driver's fault, drafts are accepted, but a step takes longer
+  than drafting and checking explain.
 
 Remedy:
-Fewer drafts per step, drafts only where the draft model is sure, another draft model, or none.
+Draft fewer tokens per step, draft only where the draft model is sure, use another draft model, or
+use none.
 
 Sources:
 - ggml-org/llama.cpp#25908 (96 of 1,378 drafts taken with 64 per step: slower than without).
@@ -126,7 +128,7 @@ def _remedy(case: Case, per_step: float) -> str:
         first = f"--spec-draft-n-max {FEW_PER_STEP} and " if fewer else ""
         return (
             f"Start llama-server with {first}--spec-draft-p-min 0.75, so that it drafts only what "
-            "it is sure of; else take another draft model, or leave --spec-type and --model-draft "
+            "it is sure of; or take another draft model, or leave --spec-type and --model-draft "
             "out for text like this."
         )
     if case.server.kind == "vllm":

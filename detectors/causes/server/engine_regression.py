@@ -2,15 +2,17 @@
 
 Signal:
 The GPU, the model's file, the KV cache's type, the length of the context and the number of requests
-at once are the same, another version of the engine served them, and this one gives clearly less:
-below 0.70 of what the other gave once, 0.75 of three times, 0.85 of five times and more.
+at once are the same, but another version of the engine served them, and this one gives clearly
+less: below 0.70 of what the other gave if that was measured once, 0.75 if three times, 0.85 if five
+times and more.
 
 Not to be confused with:
-- Anything else that changed when the engine was restarted: fewer layers on the GPU
-  (`partial-offload`), a longer context, another process. If one of these is found, it comes first.
-- `slow-kernel`: slow on any build.
-- `model-load`, `kernel-compile`: the first request after a start.
-- Drift within one version.
+- Something else may have changed when the engine was restarted: fewer layers on the GPU
+  (`partial-offload`), a longer context, another process. If slowtok finds one of these, it comes
+  first.
+- `slow-kernel`: the engine is slow in any build.
+- `model-load`, `kernel-compile`: only the first request after a start is slow.
+- A drift within one version is not this cause.
 
 Remedy:
 Use the other build and report it to the engine's makers, or try an even newer build.
@@ -49,8 +51,9 @@ def detect(case: Case) -> Finding | None:
         confidence=weigh("server", "inference"),
         lost_s=lost_s,
         summary=(
-            f"{rate_tps:.1f} tokens/s where the same setup gave {before_tps:.1f} with version "
-            f"{version} of the engine; it runs {case.server.version} now. That lost about {{lost}}."
+            f"Decode ran at {rate_tps:.1f} tokens/s where the same setup gave {before_tps:.1f} "
+            f"with version {version} of the engine; it runs {case.server.version} now. That lost "
+            f"about {{lost}}."
         ),
         remedy=(
             f"Go back to {version}, or try a newer version than {case.server.version}, and compare "

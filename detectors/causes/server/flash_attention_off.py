@@ -5,14 +5,14 @@ The engine was started without flash attention, the KV cache is a good part of w
 reads, and decode or prefill is slower than the bytes explain. At short contexts it costs nothing.
 
 Not to be confused with:
-- `long-context`: the rate falls as the bytes of the KV cache say, which is normal.
-- A CPU: there flash attention is often the slower way.
+- `long-context`: the rate falls only as much as the bytes of the KV cache explain, which is normal.
+- On a CPU, flash attention is often the slower way.
 - `slow-kernel`: flash attention is on, but the GPU has no kernel for the type of the KV cache.
 - vLLM and SGLang have no such switch.
 
 Remedy:
-Switch it on: llama-server `--flash-attn on` (or leave it out, newer builds decide themselves),
-Ollama OLLAMA_FLASH_ATTENTION=1.
+Switch flash attention on: start llama-server with `--flash-attn on` (or leave the option out,
+because newer builds decide themselves), or set OLLAMA_FLASH_ATTENTION=1 for Ollama.
 
 Sources:
 - halo-box/strix-llama.cpp#46 (27 tokens/s at no context; 16K tokens: 24.6 and 23.8 with, 20.1 and
@@ -105,7 +105,7 @@ def _finding(case: Case, phase: Phase, lost_s: float) -> Finding:
     rate_tps = decode_tps(case) if phase == "decode" else processed / (case.phases.prefill_s or 1)
     at = context if phase == "decode" else processed
     told = case.server.flash_attention == "off"
-    how = "switched off" if told else "off, as this build leaves it unless told"
+    how = "switched off" if told else "off, which is the default of this build"
     return Finding(
         phase=phase,
         confidence=weigh("server" if told else "gauge", "inference"),

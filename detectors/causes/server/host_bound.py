@@ -3,20 +3,22 @@
 Signal:
 During decode the GPU is idle for at least 15 % of the time, and that time is not spent on a bus or
 on weights in RAM: one thread of the server is busy all the while, the others rest, and the rate is
-below what GPU and model give. Grammars (JSON schemas, forced tool calls), many logprobs, samplers
-over the whole vocabulary, a tokenizer, a scheduler in Python; vLLM without CUDA graphs, too.
+below what GPU and model give. The reason may be a grammar (JSON schemas, forced tool calls), many
+logprobs, samplers over the whole vocabulary, a tokenizer, a scheduler in Python, or vLLM without
+CUDA graphs.
 
 Not to be confused with:
-- A thread that is busy because it waits for the GPU (CUDA spins): then the GPU is busy as well.
-- `partial-offload`: as many threads are busy as the engine has, on weights in RAM.
+- A thread may be busy because it waits for the GPU (CUDA spins); then the GPU is busy as well.
+- `partial-offload`: all of the engine's threads are busy, with weights in RAM.
 - `host-contention`, `cpu-quota`: the thread waits for a core.
 - `vram-spill`, `pcie-link`, `storage-paging`: the bus or the disk is busy.
-- `multi-gpu-split`: GPUs work in turns, or wait for each other.
-- Small models on large GPUs: launching kernels takes a good part of each token, which is expected.
+- `multi-gpu-split`: the GPUs work in turns, or wait for each other.
+- With a small model on a large GPU, launching kernels takes a good part of each token, which is
+  expected.
 
 Remedy:
-Without the grammar, or a simpler one; sampling on the GPU; vLLM without --enforce-eager; a faster
-core, the performance governor.
+Leave the grammar out or use a simpler one, or let the engine sample on the GPU. Start vLLM without
+--enforce-eager. A faster core and the performance governor help, too.
 
 Sources:
 - ggml-org/llama.cpp#7554 (RTX 3090, grammar: GPU 70 to 10 % busy, 85 ms of sampling per 10.6 ms).
@@ -176,7 +178,8 @@ def _remedy(case: Case, *, eager: bool) -> str:
     }.get(case.server.kind, "take a newer version of the engine")
     return (
         "If the request asks for JSON, a schema, a grammar, tools or logprobs, try it without, or "
-        f"with a simpler one; else {engine}; a faster CPU core (performance governor) helps, too."
+        f"with a simpler one; if not, {engine}. A faster CPU core (performance governor) helps, "
+        "too."
     )
 
 

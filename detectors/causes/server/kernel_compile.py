@@ -3,19 +3,19 @@
 Signal:
 The engine had served no request since its start, or none with a prompt of about this length, and
 its prompt took clearly longer than this setup gave before, or than it can take: by a second and
-more, and by half of the time. In that time the GPU did little, or a thread of the server was busy;
-where kernels are tuned the GPU is busy, too, and it takes a loss of three quarters. The next
-request of the same shape is fast again.
+more, and by half of the time. In that time the GPU did little, or a thread of the server was busy.
+Where kernels are tuned the GPU is busy, too, so slowtok then asks for a loss of three quarters. The
+next request of the same shape is fast again.
 
 Not to be confused with:
-- `model-load`: the weights were being read; that is over when the engine answers.
-- `slow-prefill`: also later requests of that shape are slow.
-- `queued`, `batch-shared`: others were there.
-- Caches and clocks that warm up, which takes less than a second.
+- `model-load`: the weights were being read, which is over when the engine answers.
+- `slow-prefill`: later requests of that shape are slow, too.
+- `queued`, `batch-shared`: other requests were there.
+- Caches and clocks that warm up take less than a second.
 
 Remedy:
-A request of each shape right after the start, or the engine's own warm-up; the cache of compiled
-code on a disk that stays.
+Send a request of each shape right after the start, or use the engine's own warm-up, and keep the
+cache of compiled code on a disk that stays.
 
 Sources:
 - vllm-project/vllm#39790 (1,537 ms, then 58), vllm-project/vllm#49903 (new shapes, too),
@@ -78,8 +78,9 @@ def detect(case: Case) -> Finding | None:
         confidence=weigh("inference", "inference", "gauge", *seen),
         lost_s=lost_s,
         summary=(
-            f"The prompt took {took_s:.1f} s where {tokens / expected_tps:.1f} s would be usual, "
-            f"{first}: the engine was compiling code or tuning kernels, which cost about {{lost}}."
+            f"The prompt took {took_s:.1f} s where {tokens / expected_tps:.1f} s would be usual. "
+            f"It was {first}, and the engine was compiling code or tuning kernels, which cost "
+            f"about {{lost}}."
         ),
         remedy=_remedy(case),
         evidence=(

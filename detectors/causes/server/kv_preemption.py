@@ -5,14 +5,14 @@ The engine's counter of preemptions moved while this request ran, its KV cache w
 full, and this stream stopped for half a second or more, at least once, before it continued.
 
 Not to be confused with:
-- A preemption of another request: this stream did not stop.
+- If the engine preempted another request, this stream did not stop.
 - `batch-shared`: the stream is slower all the time, or pauses while others' prompts are computed.
-- `queued`: the wait before the engine begins.
-- A KV cache that vLLM has reserved in full: reserved is not used.
+- `queued`: the wait is over before the engine begins.
+- vLLM reserves its KV cache in full, but what is reserved is not yet used.
 
 Remedy:
-Room for more KV cache (a larger share of the GPU, an 8-bit cache), or fewer or shorter requests at
-once.
+Make room for more KV cache (a larger share of the GPU, an 8-bit cache), or send fewer or shorter
+requests at once.
 
 Sources:
 - vllm-project/vllm#18115 (8 requests, KV cache 91 to 96 % full, then generation breaks down).

@@ -5,13 +5,13 @@ The KV cache that each token reads at this context adds at least 20 % to the byt
 The rate falls smoothly while an answer grows, and from turn to turn of a conversation.
 
 Not to be confused with:
-- `context-oversized`: memory reserved for a context that is not used.
+- `context-oversized`: memory is reserved for a context that is not used.
 - `flash-attention-off`: the rate falls more steeply than the bytes explain.
-- `vram-spill`: a step, not a slope.
+- `vram-spill`: the rate falls in one step, not along a slope.
 
 Remedy:
-None is needed. A shorter history, a quantised KV cache, or a model with fewer KV heads or with
-sliding-window attention makes long contexts cheaper.
+You need to do nothing. To make long contexts cheaper, shorten the history, quantise the KV cache,
+or use a model with fewer KV heads or with sliding-window attention.
 
 Sources:
 - Bytes per token = weights + KV cache of the context (roofline of memory-bound decode).
@@ -49,7 +49,7 @@ def detect(case: Case) -> Finding | None:
         informational=True,
         summary=(
             f"At {context} tokens of context each token reads {100 * added_ratio:.0f} % more than "
-            f"the weights, so {rate_tps:.1f} tokens/s here stand for about "
+            f"the weights, so {rate_tps:.1f} tokens/s here correspond to about "
             f"{rate_tps / (1 - share):.1f} at a short context; that part is normal."
         ),
         remedy=_remedy(case),

@@ -1,15 +1,16 @@
 """Most of the answer was the model's own thinking, at the rate that is normal.
 
 Signal:
-Half of the generated tokens and more, and at least 256, were reasoning: the engine counts them, or
-they came in fields of their own. It explains a normal request and makes none slow.
+At least half of the generated tokens, and at least 256, were reasoning: the engine counts them, or
+they came in fields of their own. This explains a normal request; it makes none slow.
 
 Not to be confused with:
-- A decode that is slow: each token took longer than it should.
-- A long answer.
+- In a slow decode, each token takes longer than it should.
+- A long answer spends most of its tokens on the answer itself.
 
 Remedy:
-Less reasoning where the task needs none: an effort, a budget, or a switch of the chat template.
+Ask for less reasoning where the task needs none: set an effort, a budget, or a switch of the chat
+template.
 
 Sources:
 - OpenAI API (`completion_tokens_details.reasoning_tokens`, `reasoning_effort`).

@@ -1,20 +1,21 @@
 """The request waited while the engine loaded the model.
 
 Signal:
-The engine reports a load time of a second or more, or the model was not in memory before the
-request (unloaded, or not started by llama-swap) and the time until prefill began is that long. Only
-the time to the first token suffers. Where the same model was loaded twice or more within ten
-minutes, the loads before tell why: another model came in between, another context length was asked
-for, the engine started again, or it had unloaded the model.
+The engine reports a load time of a second or more. Or the model was not in memory before the
+request (unloaded, or not started by llama-swap), and the time until prefill began is that long.
+Only the time to the first token suffers. Where the same model was loaded twice or more within ten
+minutes, the loads before tell why: another model came in between, a request asked for another
+context length, the engine started again, or it had unloaded the model.
 
 Not to be confused with:
-- `queued`: the model was there, other requests were in the way.
+- `queued`: the model was there, and other requests were in the way.
 - `prompt-cache-miss`, `slow-prefill`: the engine was already computing.
-- The tens of milliseconds that Ollama reports as load time when the model is loaded.
-- A slow first answer after a load: page cache, graph capture, clocks that rise. That is normal.
+- Ollama reports tens of milliseconds as load time when the model is already loaded.
+- A slow first answer after a load is normal: the page cache fills, graphs are captured, and clocks
+  rise.
 
 Remedy:
-Keep the model loaded, load it before it is needed, and let all clients ask for the same context
+Keep the model loaded, load it before you need it, and let all clients ask for the same context
 length: in Ollama another `num_ctx` loads the model again. Models that take turns need memory for
 all of them at once.
 
@@ -100,7 +101,7 @@ def _wait_s(case: Case) -> float:
 def _again(again: _Reload | None) -> str:
     if again is None:
         return ""
-    return f"; it was load {again.count} of it within 10 minutes, because {_because(again)}"
+    return f"; this was load {again.count} of it within 10 minutes, because {_because(again)}"
 
 
 def _evidence(case: Case, load_s: float, again: _Reload | None) -> tuple[Evidence, ...]:
@@ -169,7 +170,7 @@ def _because(reload: _Reload) -> str:
             f"{reload.before.context_tokens} before"
         ),
         "restarted": "the engine was started again",
-        "put-away": "the engine had put it away in between",
+        "put-away": "the engine had unloaded it in between",
     }[reload.why]
 
 
@@ -184,7 +185,7 @@ def _reload_remedy(case: Case, reload: _Reload) -> str | None:
         }.get(case.server.kind, "")
         return f"Let all clients ask for the same context length, {most} tokens{how}."
     if reload.why == "restarted":
-        return "See in the engine's own log why it started again (a crash, too little memory)."
+        return "Look in the engine's own log for why it started again (a crash, too little memory)."
     return None
 
 

@@ -1,18 +1,18 @@
 """Most of the request's time went into reading a long prompt, at the rate that is normal.
 
 Signal:
-4,096 prompt tokens and more were computed, they took half of the request and 5 s and more, and
-prefill was not slow. Where the roles are known, at least half of the prompt are instructions and
-tools, and the question is short. It explains a normal request and makes none slow.
+The engine computed 4,096 prompt tokens and more, they took half of the request and 5 s and more,
+and prefill was not slow. Where the roles are known, at least half of the prompt are instructions
+and tools, and the question is short. This explains a normal request; it makes none slow.
 
 Not to be confused with:
 - `slow-prefill`: each token took longer than it should.
 - `prompt-cache-miss` and similar causes: the engine had computed the prompt before.
-- A long document that the user wants the model to read: that is the request itself.
+- A long document that you want the model to read is the request itself.
 
 Remedy:
-Fewer tools (an MCP server brings dozens), shorter instructions, a smaller prompt for helper models.
-The next turns take it from the cache.
+Send fewer tools (an MCP server brings dozens) and shorter instructions, or a smaller prompt for
+helper models. The next turns take the prompt from the cache.
 
 Sources:
 - magnusoverli/opencode#77 (two minutes for "hello": 20,000 to 25,000 tokens of 41 tools and

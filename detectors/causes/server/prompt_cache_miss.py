@@ -1,26 +1,27 @@
 """Prefill computed again what the engine had computed for an earlier request.
 
 Signal:
-The prompt shares text with an earlier one behind the place where it first differs from it, so that
-all of it has to be computed again: the client changed something in front. How much it is, in tokens
-and in time, decides, whatever its share of the prompt. slowtok recognises what changed by its form:
-a header, a time, a number, an identifier, the tools or their order, messages left out or put in, a
-tool result that was cut down, a reminder that moved, reasoning that is no longer sent back, blanks.
-Or the prompt begins like an earlier one, the engine took less of that from its cache, and no cause
-with a name of its own explains why. Engines that do not report their cache (Ollama before 0.34) are
-judged by the time that they took. Images count by their size in tokens.
+The prompt has text in common with an earlier one behind the place where the two first differ, and
+all of that has to be computed again: the client changed something in front of it. How much it is,
+in tokens and in time, decides, whatever its share of the prompt. slowtok recognises what changed by
+its form: a header, a time, a number, an identifier, the tools or their order, messages left out or
+put in, a tool result that was cut down, a reminder that moved, reasoning that is no longer sent
+back, or blanks. Or the prompt begins like an earlier one, the engine took less of that from its
+cache, and no cause with a name of its own explains why. Engines that do not report their cache
+(Ollama before 0.34) are judged by the time that they took. Images count by their size in tokens.
 
 Not to be confused with:
 - `cache-not-rewindable`, `template-rewrite`, `cache-evicted`: the client changed nothing in front.
-- `slow-prefill`: the same tokens, each one slower.
-- `model-load`: after a load the cache is empty, which is named there.
-- A chat template or a cache block at the end of the prompt, which are never taken from the cache.
-- A new conversation with the same system prompt; a summary in place of the old turns.
+- `slow-prefill`: the engine computes the same tokens, but each one takes longer.
+- `model-load`: after a load the cache is empty, and slowtok names the load instead.
+- Engines never take a chat template or a cache block at the end of the prompt from the cache.
+- A new conversation with the same system prompt, or a summary in place of the old turns, is new
+  text.
 
 Remedy:
-Client: keep the beginning of the prompt the same from call to call; times, counters and session
-numbers belong at its end. Claude Code: CLAUDE_CODE_ATTRIBUTION_HEADER=0.
-Engine: prompt caching on, and a context that holds the whole prompt.
+In the client, keep the beginning of the prompt the same from call to call, and put times, counters
+and session numbers at its end. For Claude Code, set CLAUDE_CODE_ATTRIBUTION_HEADER=0. In the
+engine, keep prompt caching on, and set a context that holds the whole prompt.
 
 Sources:
 - llama-server README (`cache_n`, `--cache-prompt`), vLLM docs (automatic prefix caching).

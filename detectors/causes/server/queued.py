@@ -1,20 +1,21 @@
 """The request waited because every slot of the engine was taken by other requests.
 
 Signal:
-Time passed between sending the request and the start of its prefill, and no slot was free in it: by
-the engine's own slots or gauges, which show the requests of others, too; else because as many
-requests as it has slots were sent, or served, before this one (any, where their number is not
-known). Or the engine itself reports time in its queue.
+Time passed between sending the request and the start of its prefill, and no slot was free in that
+time. The engine's own slots or gauges show this, for the requests of others, too. Without them
+slowtok counts the requests that were sent, or served, before this one: there were as many as the
+engine has slots (or any, where the number of slots is not known). Or the engine itself reports time
+in its queue.
 
 Not to be confused with:
 - `model-load`: the engine woke up or loaded a model in that time.
 - `slow-prefill`, `prompt-cache-miss`: the engine worked on this prompt in that time.
-- `batch-shared`: a slot was free, and the engine read the prompts of others first.
-- A gauge of waiting requests that counts this very one.
+- `batch-shared`: a slot was free, but the engine read the prompts of others first.
+- A gauge of waiting requests may count this very request.
 
 Remedy:
-More slots, if the memory is there (each one takes its share of the context), fewer requests at
-once, or a second engine. Waiting is what a full engine does; it is not a fault.
+Set more slots, if the memory is there (each one takes its share of the context), send fewer
+requests at once, or run a second engine. Waiting is what a full engine does; it is not a fault.
 
 Sources:
 - llama-server README (`--parallel`, `/slots`), vLLM metrics (`vllm:request_queue_time_seconds`,

@@ -1,23 +1,27 @@
 """The GPU could do it faster: the engine has no good code for this GPU, or for this KV cache.
 
 Signal:
-The whole model is on the GPU, and decode or prefill is far below what it gives. Either an operator
-has no GPU code, so that several CPU threads are busy and the GPU waits: flash attention with a type
-of KV cache that llama.cpp's builds leave out, or with two types. Or the GPU is busy at its usual
-clocks while its memory rests or its power is far below its own best, and nothing else is there; an
-engine built before the GPU's generation was supported makes that likely.
+The whole model is on the GPU, and decode or prefill is far below what the GPU gives. Either an
+operator has no GPU code, so that several CPU threads are busy and the GPU waits: this happens to
+flash attention with a type of KV cache that llama.cpp's builds leave out, or with one type for keys
+and another for values. Or the GPU is busy at its usual clocks while its memory rests or its power
+is far below its own best, and nothing else explains it; an engine built before the GPU's generation
+was supported makes that likely.
 
 Not to be confused with:
-- `partial-offload`: weights or KV cache in RAM keep the CPU busy as well.
+- `partial-offload`: weights or a KV cache in RAM keep the CPU busy as well.
 - `host-bound`: the GPU idles while one thread is busy, or CUDA graphs are off.
-- `clocks-stuck`, `power-cap`: low clocks. `vram-spill`: the bus is busy.
-- `gpu-shared`, `batch-shared`: another process or request works there.
-- Stalls: slow code is slow at each token.
-- `flash-attention-off`: known from the command line, costs with the context.
-- A busy GPU with low power alone: healthy cards look like that, too, so that is never named.
+- `clocks-stuck`, `power-cap`: the clocks are low.
+- `vram-spill`: the bus is busy.
+- `gpu-shared`, `batch-shared`: another process or request works on the GPU.
+- A stall holds up single tokens, whereas slow code is slow at each token.
+- `flash-attention-off`: the command line shows it, and it costs more as the context grows.
+- A busy GPU with low power alone is not enough: healthy cards look like that, too, so slowtok never
+  names this cause for it.
 
 Remedy:
-A KV cache of f16, or of q8_0 or q4_0 for both; a newer build, made for this GPU.
+Use a KV cache of f16, or of q8_0 or q4_0 for both keys and values, or take a newer build, made for
+this GPU.
 
 Sources:
 - ggml-org/llama.cpp#28456, #28455, #27109 (default builds have kernels for f16, bf16, q8_0, q4_0;

@@ -2,19 +2,21 @@
 
 Signal:
 At least 256 prompt tokens were computed, over 2 s or more, at a rate per token below what the GPU
-should give for this model at this depth, or below half of what this setup gave before. It is sure
-where something that was set explains it: small micro-batches, or weights in RAM that the GPU has to
-fetch for each batch; likely where this setup did better before, or where the rate is not even half
-of the least that is expected; nearer to that it stays unexplained.
+should give for this model at this depth, or below half of what this setup gave before. The cause is
+sure where a setting explains it: small micro-batches, or weights in RAM that the GPU has to fetch
+for each batch. It is likely where this setup did better before, or where the rate is not even half
+of the least that is expected. Nearer to that, the loss stays unexplained.
 
 Not to be confused with:
-- `prompt-cache-miss`: too many tokens, each one at the usual rate.
-- `flash-attention-off`, `slow-kernel`, `power-cap`, `thermal-throttle`: causes of their own.
-- `queued`, `model-load`: the wait before prefill.
-- Short prompts: one pass over the weights. A neighbour's prefill at the same time.
+- `prompt-cache-miss`: the engine computes too many tokens, each one at the usual rate.
+- `flash-attention-off`, `slow-kernel`, `power-cap`, `thermal-throttle`: these are causes of their
+  own.
+- `queued`, `model-load`: the wait is before prefill.
+- A short prompt takes one pass over the weights, however short it is.
+- A neighbour's prefill at the same time takes a part of the speed.
 
 Remedy:
-Larger micro-batches (`--ubatch-size`), more layers on the GPU, a shorter prompt.
+Set larger micro-batches (`--ubatch-size`), put more layers on the GPU, or send a shorter prompt.
 
 Sources:
 - Each micro-batch reads the weights once; those in RAM come over PCIe (ggml-org/llama.cpp#6083).
@@ -113,7 +115,10 @@ def _fetched(case: Case) -> _Reason | None:
     passes = -(-(case.timeline.tokens.processed or 0) // size)
     copied_s = passes * held / link_bytes_per_s(case)
     return _Reason(
-        said=f"{held / 2**30:.1f} GiB of the weights are in RAM and are fetched for each {size}",
+        said=(
+            f"{held / 2**30:.1f} GiB of the weights are in RAM and are fetched for each {size} "
+            "tokens"
+        ),
         remedy=_more_at_once(case, size),
         least_s=copied_s,
         most_s=copied_s / LINK_RATIO,
@@ -137,7 +142,7 @@ def _more_at_once(case: Case, size: int) -> str:
 def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     rate_tps, took_s = case.phases.prefill_tps or 0.0, case.phases.prefill_s or 0.0
     usual_tps = rate_tps * took_s / max(took_s - excess_s, 0.01 * took_s)
-    why, lost_s = "nothing that is visible here says why", excess_s
+    why, lost_s = "nothing that slowtok can see says why", excess_s
     was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
     is_far = (band := case.envelope.prefill) is not None and rate_tps <= FAR_RATIO * band.low
     channels: list[Channel] = ["gauge"] * (was_better + is_far)

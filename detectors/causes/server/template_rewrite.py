@@ -1,23 +1,25 @@
-"""The client's messages only grew, and the engine's chat template rendered earlier turns anew.
+"""The client only added messages, but the engine's chat template rendered earlier turns anew.
 
 Signal:
-The messages begin with all messages of an earlier request, byte for byte, no other conversation
-took the engine's cache in between, and still the engine took less of them from it than the earlier
-prompt, by 64 tokens and more: what it read was another text. Templates do that which leave thoughts
-out of earlier turns, put the tools before the last question, or write the time. The engine's own
-template, where it shows it (llama-server in `/props`), tells which.
+The messages begin with all messages of an earlier request, byte for byte, and no other conversation
+took the engine's cache in between. Still the engine took at least 64 tokens less of them from its
+cache than the earlier prompt had, because what it read was another text. Templates do this that
+leave thoughts out of earlier turns, put the tools before the last question, or write the time.
+Where the engine shows its own template (llama-server in `/props`), slowtok says which of these it
+is.
 
 Not to be confused with:
-- `prompt-cache-miss`: the client changed earlier messages itself.
-- `cache-not-rewindable`: the model cannot go back, so that any change costs everything.
-- `cache-evicted`: other conversations took its place.
-- The last answer, which is computed again where its thoughts are not sent back: it was no part of
+- `prompt-cache-miss`: the client itself changed earlier messages.
+- `cache-not-rewindable`: the model cannot go back, so any change costs everything.
+- `cache-evicted`: other conversations took the place in the cache.
+- The last answer is computed again where its thoughts are not sent back, because it was no part of
   the earlier prompt.
 
 Remedy:
-A template that renders turns as they were (`--chat-template-file` with a corrected one; in Qwen3.5
-and later `preserve_thinking` among the template's arguments), and a client that sends the model's
-reasoning back. Mistral's: tools that stand before the history.
+Use a template that renders turns as they were: give a corrected one with `--chat-template-file`,
+or, in Qwen3.5 and later, set `preserve_thinking` among the template's arguments. Let the client
+send the model's reasoning back. For Mistral's models, use a template with the tools before the
+history.
 
 Sources:
 - QwenLM/Qwen3#1826 (16,000 tokens each turn; 90 times faster with a corrected template),
@@ -43,7 +45,7 @@ def detect(case: Case) -> Finding | None:
     need(cached_of(case), "prompt tokens taken from the cache")
     if loss.by_engine < MIN_LOST_TOKENS or why_lost(case) != "template":
         return None
-    why = f"the messages only grew at their end, but {_habit(case)}"
+    why = f"the client only added messages at the end, but {_habit(case)}"
     return finding(case, loss, loss.by_engine, why, _remedy(case))
 
 
@@ -57,7 +59,7 @@ def _habit(case: Case) -> str:
         return "the engine's chat template leaves the thoughts out of earlier turns"
     if "clock" in habits:
         return "the engine's chat template writes the date or time into the prompt"
-    return "the engine's chat template rendered earlier turns otherwise than before"
+    return "the engine's chat template rendered earlier turns differently from before"
 
 
 def _remedy(case: Case) -> str:

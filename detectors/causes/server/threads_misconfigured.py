@@ -1,20 +1,22 @@
 """The engine runs with too many CPU threads for its cores, or with far too few.
 
 Signal:
-Too many: more threads than cores (or than the quota allows), and the server's threads wait for
-each other on the run queue although other processes are quiet. Each token has many barriers, and
-one thread without a core stops all. Too few: fewer than half of the physical cores (performance
-cores, where there are others) at work while the memory bandwidth is not reached and other programs
-leave them free.
+Too many: the engine has more threads than cores (or than the quota allows), and they wait for each
+other on the run queue although other processes are quiet. Each token has many barriers, and one
+thread without a core stops all. Too few: fewer than half of the physical cores (performance cores,
+where there are others) are at work, while the memory bandwidth is not reached and other programs
+leave the cores free.
 
 Not to be confused with:
 - `host-contention`: other processes use the cores that the threads wait for.
-- `cpu-quota`: the kernel throttles; with more threads than the quota both are true.
-- Memory bandwidth reached: from three or four threads on more bring nothing, which is normal.
+- `cpu-quota`: the kernel throttles the server. With more threads than the quota, both are true.
+- Once the memory bandwidth is reached, from three or four threads on, more threads bring nothing,
+  which is normal.
 
 Remedy:
-As many threads as physical cores (performance cores on hybrid CPUs), or as whole cores in the
-quota. In llama-server an explicit `--threads 0` or `-1` means all logical cores: leave it out.
+Use as many threads as there are physical cores (performance cores on hybrid CPUs), or whole cores
+in the quota. In llama-server an explicit `--threads 0` or `-1` means all logical cores: leave it
+out.
 
 Sources:
 - ggml-org/llama.cpp#20020 (8 cores, 16 threads: 2.5 tokens/s where 9 are possible), #842, #767,

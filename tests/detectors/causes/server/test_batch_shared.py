@@ -63,7 +63,7 @@ FIRING = [
     pytest.param(
         firing(),
         6.232 * 0.5,
-        "its price and not a fault",
+        "normal and not a fault",
         id="measured: two streams on a CPU; 0.52 of decode was lost",
     ),
     pytest.param(

@@ -81,7 +81,7 @@ FIRING = [
         behind(Crowd(reading_s=13.5), batch_tokens=256),
         "queue",
         13.5,
-        "shorter waits give long prompts an engine of their own",
+        "shorter waits, give long prompts an engine of their own",
         id="batches are small already",
     ),
     pytest.param(

@@ -69,7 +69,7 @@ FIRING = [
         "OLLAMA_NUM_PARALLEL=2",
         id="Ollama's only slot, by the time that the prompt took",
     ),
-    pytest.param(PUT_AWAY, "had put the model away", "OLLAMA_KEEP_ALIVE", id="keep_alive"),
+    pytest.param(PUT_AWAY, "had unloaded the model", "OLLAMA_KEEP_ALIVE", id="keep_alive"),
     pytest.param(
         with_state(grown(cached=0, others_since=2)), "in its 2 slots", "--parallel 3", id="a state"
     ),

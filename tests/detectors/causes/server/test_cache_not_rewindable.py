@@ -60,7 +60,7 @@ FIRING = [
     ),
     pytest.param(
         with_state(grown(cached=0)),
-        "rendered otherwise than they were generated",
+        "rendered differently from how they were generated",
         "send the reasoning back",
         id="it only grew, and the template is not known to leave anything out",
     ),

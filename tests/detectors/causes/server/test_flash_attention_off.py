@@ -41,7 +41,7 @@ FIRING = [
         "decode",
         4.95,
         0.65,
-        "off, as this build leaves it unless told",
+        "off, which is the default of this build",
         id="a build that leaves it off",
     ),
     pytest.param(

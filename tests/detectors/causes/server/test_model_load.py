@@ -98,7 +98,7 @@ FIRING = [
     pytest.param(
         after((400.0, "mine", 4096), kind="llama-server"),
         4.0,
-        "because the engine had put it away in between. Start llama-server without",
+        "because the engine had unloaded it in between. Start llama-server without",
         id="it falls asleep too soon",
     ),
     pytest.param(

@@ -41,7 +41,9 @@ FIRING = [
         "as they were",
         id="clock",
     ),
-    pytest.param(grown(cached=1500), "otherwise than before", "reasoning_content", id="not known"),
+    pytest.param(
+        grown(cached=1500), "differently from before", "reasoning_content", id="not known"
+    ),
     pytest.param(
         replace(
             with_server(grown(cached=60), template_habits=("tools-last",)),
@@ -53,13 +55,13 @@ FIRING = [
     ),
     pytest.param(
         with_server(with_state(grown(cached=0)), kind="openai"),
-        "otherwise than before",
+        "differently from before",
         "preserve_thinking",
         id="Qwen3#1826: MLX, whose states cannot be rewound either",
     ),
     pytest.param(
         grown(cached=1500, others_since=1, others_common_chars=900),
-        "otherwise than before",
+        "differently from before",
         "template",
         id="more is left than the other conversation shares",
     ),
@@ -71,7 +73,7 @@ test_fires = fires(template_rewrite, "summary remedy", FIRING, phase="prefill")
 
 
 def test_says_that_the_client_changed_nothing() -> None:
-    assert "the messages only grew at their end" in found(template_rewrite, firing()).summary
+    assert "the client only added messages at the end" in found(template_rewrite, firing()).summary
 
 
 def test_a_place_that_did_not_change_is_no_evidence() -> None:
