@@ -119,6 +119,10 @@ def _internal_error(facts: Facts) -> tuple[str, ...]:
     )
 
 
+def _warning(facts: Facts) -> tuple[str, ...]:
+    return (f"warning   {facts['said']}",)
+
+
 def _export_failed(facts: Facts) -> tuple[str, ...]:
     kind = "metrics" if "metric" in facts["logger"] else "traces"
     return (
@@ -180,6 +184,7 @@ _WORDS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "engine-lost": _engine_lost,
     "engine-look-failed": _engine_look_failed,
     "internal-error": _internal_error,
+    "warning": _warning,
     "export-failed": _export_failed,
     "engine-is-slowtok": _engine_is_slowtok,
     "state-shared": _state_shared,

@@ -46,7 +46,7 @@ async def read_model_facts(
     try:
         kept_at = cache_dir / f"{await asyncio.to_thread(_key, path, loading)}.json"
     except OSError as error:
-        log.warning("model file cannot be read: %s", error)
+        log.warning("model file %s cannot be read: %s", path, error.strerror)
         return None
     kept = _load(kept_at)
     if kept is not None:
@@ -83,7 +83,7 @@ async def _run_reader(path: Path, loading: Loading, timeout_s: float) -> bytes |
         async with asyncio.timeout(timeout_s):
             output, errors = await process.communicate()
     except TimeoutError:
-        log.warning("reading %s took more than %g s", path, timeout_s)
+        log.warning("reading model file %s took more than %g s", path, timeout_s)
         return None
     finally:
         if process.returncode is None:
@@ -91,7 +91,7 @@ async def _run_reader(path: Path, loading: Loading, timeout_s: float) -> bytes |
             await process.wait()
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        log.warning("model file cannot be read: %s", lines[-1])
+        log.warning("model file %s cannot be read: %s", path, lines[-1])
         return None
     return output
 
@@ -116,7 +116,7 @@ def _keep(kept_at: Path, output: bytes) -> None:
     try:
         replace_file(kept_at, output)
     except OSError as error:
-        log.warning("model facts cannot be kept: %s", error)
+        log.warning("facts of model files cannot be kept in %s: %s", kept_at.parent, error.strerror)
 
 
 def find_folder(
