@@ -154,12 +154,21 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
 
     def emit_together(self, lines: list[str]) -> None:
         """Write lines at once where they fit into the file as it is, else each by itself."""
+        if self.stream is not None and not self._is_at_its_path(self.stream):
+            self.close()  # the next line opens it anew
         together = _logged("\n".join(lines))
         if not self.shouldRollover(together):
             self.emit(together)
             return
         for record in map(_logged, lines):
             self.emit(record)
+
+    def _is_at_its_path(self, stream: TextIOWrapper) -> bool:
+        """Return False once somebody has moved or removed the file: nobody would find its lines."""
+        try:
+            return os.path.samestat(os.fstat(stream.fileno()), Path(self.baseFilename).stat())
+        except FileNotFoundError:
+            return False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's
         raise  # noqa: PLE0704 - called from inside its `except`

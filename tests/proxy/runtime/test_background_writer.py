@@ -1,6 +1,7 @@
 """Writing in a thread: in order, private, counted, and never in anybody's way."""
 
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -51,6 +52,37 @@ def test_file_is_rotated_by_size_and_old_ones_go(tmp_path: Path) -> None:
     assert [file.name for file in kept] == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]
     assert all(file.stat().st_size <= 100 for file in kept)
     assert path.read_text()[:2] == "19"
+
+
+@POSIX
+@pytest.mark.parametrize("done", ["moved", "removed"])
+def test_file_that_somebody_moves_or_removes_is_begun_anew(tmp_path: Path, done: str) -> None:
+    path, elsewhere = tmp_path / "log.jsonl", tmp_path / "elsewhere"
+    writer = to_file(path, max_bytes=10**6, backups=1)
+    path.rename(elsewhere)
+    if done == "removed":
+        elsewhere.unlink()
+    writer.write("after")
+    writer.close()
+
+    assert path.read_text() == "after\n"
+    assert mode(path) == 0o600
+    assert done == "removed" or elsewhere.read_text() == ""
+
+
+@POSIX
+def test_lines_are_lost_only_as_long_as_the_folder_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "log.jsonl"
+    path.parent.mkdir()
+    file = background_writer._PrivateFile(path, maxBytes=10**6, backupCount=1, encoding="utf-8")
+    shutil.rmtree(path.parent)
+    with pytest.raises(FileNotFoundError):
+        file.emit_together(["lost"])
+    path.parent.mkdir()
+    file.emit_together(["kept"])
+    file.close()
+
+    assert path.read_text() == "kept\n"
 
 
 @POSIX
