@@ -1,5 +1,6 @@
 """The log: JSON lines, one for each finished request and one for whatever else happens."""
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +15,22 @@ from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.runtime.background_writer import LineWriter
 from slowtok.proxy.runtime.utc import utc_text
 
+BETWEEN = "\t\n\r"  # in JSON they stand between values, never in a text
+
 
 def to_json(value: Any, default: Callable[[Any], Any] = str) -> str:
     """Serialise one entry on one line; `default` is asked for what JSON does not know."""
-    return orjson.dumps(value, default=default).decode()
+    return escaped(orjson.dumps(value, default=default).decode())
+
+
+def escaped(text: str) -> str:
+    """Return JSON that means the same, without a character that could steer who shows it.
+
+    JSON itself escapes those of ASCII; names of models and engines may hold others.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in BETWEEN else json.dumps(c)[1:-1] for c in text)
 
 
 class Log:

@@ -42,6 +42,7 @@ from slowtok.proxy.cli.bench.stage import (
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.demo.children import DemoError
 from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.examine import examine
 from slowtok.proxy.inspection.look import take_look
@@ -233,7 +234,7 @@ def _finish(settings: Settings, asked: BenchOptions, outcome: BenchOutcome) -> i
             "next": [asdict(step) for step in outcome.steps],
             "again": command if kept else None,
         }
-        sys.stdout.write(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_text(whole) + "\n")
     else:
         _show(asked, outcome, command, kept)
     return code

@@ -3,11 +3,11 @@
 import asyncio
 import sys
 
-import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.render.doctor import page
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.running import Running, running_at, say_whose, with_state_of
 from slowtok.proxy.inspection.examine import as_json, examine
 from slowtok.proxy.inspection.look import take_look
@@ -31,8 +31,7 @@ def run_doctor(settings: Settings) -> int:
         seen = asyncio.run(take_look(settings, status.update, told))
     checks = examine(seen)
     if settings.json_lines:
-        text = orjson.dumps(as_json(seen, checks), option=orjson.OPT_INDENT_2).decode()
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json_text(as_json(seen, checks)) + "\n")
     else:
         Console(highlight=False).print(page(checks, is_anything=seen.is_anything))
     return DONE if seen.is_anything else NOTHING_INSPECTED

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import SHORT_ID_CHARS
 from slowtok.proxy.cli.render.explanation import explanation
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.running import (
     NoLog,
     NotThere,
@@ -46,7 +46,7 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
         hint = "; a short id is the end of one" if request_id else ""
         return complain(f"{what}{_looked_in(settings)}{hint}", FAILED)
     if settings.json_lines:
-        sys.stdout.write(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_text(record) + "\n")
         return DONE
     try:
         shown = explanation(record)

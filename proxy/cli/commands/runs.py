@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import orjson
 from rich.console import Console, RenderableType
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.render.runs import run_page, runs_page
 from slowtok.proxy.cli.running import NoLog, NotThere, log_to_search, names_a_log, read_page
 from slowtok.proxy.runs.ledger import NEWEST, Ledger, run_records
@@ -73,7 +73,7 @@ def _ledger(settings: Settings) -> Ledger:
 
 def _put(settings: Settings, told: Any, page: Callable[[Any, int], RenderableType]) -> int:
     if settings.json_lines:
-        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_text(told) + "\n")
         return DONE
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:

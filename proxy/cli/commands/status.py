@@ -2,11 +2,11 @@
 
 import sys
 
-import orjson
 from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.render.overview import overview
 from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
 
@@ -20,7 +20,7 @@ def run_status(settings: Settings) -> int:
     except NotThere as reason:
         return complain(str(reason), 1)
     if settings.json_lines:
-        sys.stdout.write(orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_text(status) + "\n")
     else:
         Console(highlight=False).print(overview(status))
     return 0

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import orjson
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -15,6 +14,7 @@ from rich.text import Text
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.render.top import MAX_RECENT, frame
 from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
 
@@ -37,8 +37,7 @@ def run_top(settings: Settings, *, once: bool, interval_s: float) -> int:
     try:
         first = _look(settings)
         if settings.json_lines:
-            sys.stdout.write(orjson.dumps(_as_json(*first), option=orjson.OPT_INDENT_2).decode())
-            sys.stdout.write("\n")
+            sys.stdout.write(json_text(_as_json(*first)) + "\n")
         elif once or not screen.is_terminal:
             screen.print(_shown(screen, *first))
         else:
