@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiohttp import EMPTY_PAYLOAD, HttpVersion, HttpVersion11, StreamReader, web
+from aiohttp import EMPTY_PAYLOAD, HttpVersion, HttpVersion10, HttpVersion11, StreamReader, web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -69,7 +69,7 @@ class ClientRequest:
                 self.path = URL(self.raw_path, encoded=True).path
         self.headers: CIMultiDictProxy[str] = message.headers
         # A version that nobody here speaks is refused in the words of one that all understand.
-        self.version: HttpVersion = min(message.version, HttpVersion11)
+        self.version: HttpVersion = max(HttpVersion10, min(message.version, HttpVersion11))
         self.content = content
         self.protocol = protocol
         self.writer = writer

@@ -169,14 +169,15 @@ async def test_what_is_no_plain_request_is_refused_politely(
 
 
 @pytest.mark.parametrize("target", [b"/target", b"/slowtok/health"])
+@pytest.mark.parametrize(("version", "ours"), [(b"2.0", "1.1"), (b"0.9", "1.0")])
 async def test_another_version_is_refused_in_ours(
-    target: bytes, proxy: Served, recorder: Recorder
+    target: bytes, version: bytes, ours: str, proxy: Served, recorder: Recorder
 ) -> None:
     client = await proxy.connect()
-    await client.send(b"GET %b HTTP/2.0\r\nHost: localhost\r\n\r\n" % target)
+    await client.send(b"GET %b HTTP/%b\r\nHost: localhost\r\n\r\n" % (target, version))
     head, _ = await client.reply()
 
-    assert head.first_line.startswith("HTTP/1.1 505 ")
+    assert head.first_line.startswith(f"HTTP/{ours} 505 ")
     assert await client.rest() == b""
     assert recorder.relayed == []
     await works_anew(proxy)
