@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 usage, 3 nothing could be inspected.
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -425,8 +426,17 @@ def _reading(
 def main() -> None:
     """Run the command line; without a command it serves."""
     _open_standard_streams()
-    # By that name also as `python -m slowtok.proxy`: completion is for the command `slowtok`.
-    _command_line()(args=sys.argv[1:], prog_name="slowtok")
+    try:
+        try:
+            # By that name also as `python -m slowtok.proxy`: completion is for `slowtok`.
+            _command_line()(args=sys.argv[1:], prog_name="slowtok")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        sys.exit(complain(f"standard output: {error.strerror}", 1))
 
 
 def _open_standard_streams() -> None:
@@ -443,6 +453,8 @@ def _open_standard_streams() -> None:
 
 
 STANDARD_ERROR = 2
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a full or broken disk says; a reader that has seen enough (EPIPE) ends a command quietly."""
 
 COMPLETION = {
     "install_completion": "Complete with Tab in this shell.",

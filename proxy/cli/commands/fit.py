@@ -16,10 +16,11 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answers
-from slowtok.proxy.cli.fit.asked import AskError, FitOptions, question
+from slowtok.proxy.cli.fit.asked import AskError, FitOptions, check_positive, question
 from slowtok.proxy.cli.fit.comparison import others, side_by_side, side_by_side_json
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.running import running_at, with_state_of
 from slowtok.proxy.inspection.look import NOT_LOOKED, POLL_S, READY_S
 from slowtok.proxy.sampling.host.ram import kept_bytes_per_s
@@ -38,6 +39,8 @@ def run_fit(
     if compared and claimed_tps is not None:
         return complain("--claim: judges one machine, so leave out --compare", USAGE)
     try:
+        if claimed_tps is not None:
+            check_positive("claim", claimed_tps)
         rest = [question(other, None) for other in others(asked, compared)]
         first = outlook(question(asked, _present(settings, asked)), claimed_tps)
         answers = [first, *(outlook(other, None) for other in rest)]
@@ -45,7 +48,7 @@ def run_fit(
         return complain(str(reason), USAGE)
     if settings.json_lines:
         told = side_by_side_json(answers) if compared else outlook_json(first)
-        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_text(told) + "\n")
     else:
         Console(highlight=False).print(side_by_side(answers) if compared else page(first))
     return DONE

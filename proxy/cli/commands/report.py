@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.report import html, text
 from slowtok.proxy.cli.report.choice import BadPeriod, Choice, Period, period_between
 from slowtok.proxy.cli.report.summary import summarise
@@ -53,16 +53,14 @@ def run_report(
             if not files:
                 return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
             report = make_report(files, period, choice)
-        return _put(report, "json" if settings.json_lines else form, output)
     except Foreign as error:
         return complain(str(error), FAILED)
     except BadPeriod as error:
         which = "until" if until and str(error).startswith(repr(until)) else "since"
         return complain(f"--{which} {error}", USAGE)
-    except BrokenPipeError:  # the reader has seen enough; the command line ends quietly
-        raise
     except OSError as error:
         return complain(f"{error.filename or path}: {error.strerror}", FAILED)
+    return _put(report, "json" if settings.json_lines else form, output)
 
 
 def make_report(files: Iterable[LogFile], period: Period, choice: Choice = ALL) -> dict[str, Any]:
@@ -109,7 +107,10 @@ def _put(report: dict[str, Any], form: Format, output: Path | None) -> int:
     if output is not None:
         if not output.absolute().parent.is_dir():
             return complain(f"--output {output}: no such folder", USAGE)
-        replace_file(output, (said + "\n").encode("utf-8", "replace"))
+        try:
+            replace_file(output, (said + "\n").encode("utf-8", "replace"))
+        except OSError as error:
+            return complain(f"--output {output}: {error.strerror}", FAILED)
         sys.stderr.write(f"slowtok: written to {plain(str(output))}\n")
     elif form == "text":
         Console(highlight=False).print(text.page(report))
@@ -120,7 +121,7 @@ def _put(report: dict[str, Any], form: Format, output: Path | None) -> int:
 
 def _formed(report: dict[str, Any], form: Format) -> str:
     if form == "json":
-        return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
+        return json_text(report)
     if form == "html":
         return html.page(report)
     console = Console(highlight=False, width=FILE_COLUMNS, file=io.StringIO(), color_system=None)

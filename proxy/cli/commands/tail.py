@@ -18,6 +18,7 @@ from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import is_telling, plain, request_line
 from slowtok.proxy.cli.report.choice import Choice
 from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
+from slowtok.proxy.outputs.log import escaped
 from slowtok.proxy.runtime.log_files import Foreign, Reading
 
 Shown = Callable[[Console, bytes, dict[str, Any] | None], str]
@@ -49,6 +50,8 @@ def run_tail(settings: Settings, choice: Choice = ALL, *, last: int, follow: boo
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except OSError as error:
+        if error.filename is None:  # it is standard output that cannot be written
+            raise
         return complain(f"{path}: {error.strerror}", FAILED)
     except Foreign as reason:
         return complain(str(reason), FAILED)
@@ -139,7 +142,7 @@ def _shown(
         if not choice.holds(entry):
             return ""
         if json:
-            return line.decode("utf-8", "replace")
+            return escaped(line.decode("utf-8", "replace"))
         if not is_telling(entry):
             return ""
         with console.capture() as captured:

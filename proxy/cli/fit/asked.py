@@ -5,6 +5,7 @@ The numbers are read as a row of published measurements is, by
 itself, and then its own words win.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -195,12 +196,23 @@ def _facts(
     return _on(facts, asked, present)
 
 
+def check_positive(name: str, value: float) -> None:
+    """Refuse what no size and no rate can be.
+
+    Raises:
+        AskError: zero, less, endless or no number.
+    """
+    if not 0 < value < math.inf:
+        must = "be a finite number" if value == math.inf else "be more than 0"
+        raise AskError(f"--{name.replace('_', '-')} {value:g}: must {must}")
+
+
 def _check(asked: FitOptions) -> None:
     for field in fields(asked):
         value = getattr(asked, field.name)
         may_be_less = field.name in {"gpu_layers", "cpu_moe_layers", "depth"}
-        if isinstance(value, int | float) and not may_be_less and value <= 0:
-            raise AskError(f"--{field.name.replace('_', '-')} {value:g}: must be more than 0")
+        if isinstance(value, int | float) and not may_be_less:
+            check_positive(field.name, value)
     if asked.experts is not None and not 0 < (asked.experts_used or 0) <= asked.experts:
         raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
     if asked.depth is not None and asked.depth < 0:

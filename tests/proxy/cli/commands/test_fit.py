@@ -94,6 +94,9 @@ def test_ram_bandwidth_that_is_no_number_is_one_line(command: str) -> None:
         ((*NUMBERS, "--compare", "RTX 1"), "--gpu RTX 1: not in the table"),
         ((*NUMBERS, "--compare", "RTX 4090,"), "--compare: expected the name of a GPU"),
         ((*NUMBERS, "--compare", "4090", "--claim", "9"), "--claim: judges one machine"),
+        ((*NUMBERS, "--claim", "0"), "--claim 0: must be more than 0"),
+        ((*NUMBERS, "--claim", "nan"), "--claim nan: must be more than 0"),
+        ((*NUMBERS, "--claim", "inf"), "--claim inf: must be a finite number"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments: tuple[str, ...], said: str) -> None:

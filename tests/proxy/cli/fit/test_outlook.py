@@ -1,5 +1,6 @@
 """What was asked, as an answer: numbers, names, files, folders, claims."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_the_same_card_with_another_memory() -> None:
         ({"gpu": "Laptop 4060", **LLAMA}, "did you mean NVIDIA GeForce RTX 4060 Laptop GPU?"),
         ({"gpu": "4090", **LLAMA, "layers": 0}, "--layers 0: must be more than 0"),
         ({"gpu": "4090", **LLAMA, "params": -8}, "--params -8: must be more than 0"),
+        ({"gpu": "4090", **LLAMA, "params": math.nan}, "--params nan: must be more than 0"),
+        ({"gpu": "4090", **LLAMA, "vram": math.inf}, "--vram inf: must be a finite number"),
         ({"gpu": "4090", **LLAMA, "kv_type": "q3"}, "--kv-type q3: not one of f32, f16"),
         ({"gpu": "4090", **LLAMA, "context": 100, "depth": 200}, "--depth 200: more than"),
         ({"gpu": "4090", **LLAMA, "depth": -2}, "--depth -2"),
