@@ -66,7 +66,8 @@ class ClientRequest:
         if message.path.startswith(URL_PREFIX):
             self.run_name, self.raw_path = split_run(message.path)
             if self.run_name is not None:
-                self.path = URL(self.raw_path, encoded=True).path
+                # Behind a host: alone, a path that begins with two slashes would name one.
+                self.path = URL(f"//host{self.raw_path}", encoded=True).path
         self.headers: CIMultiDictProxy[str] = message.headers
         # A version that nobody here speaks is refused in the words of one that all understand.
         self.version: HttpVersion = max(HttpVersion10, min(message.version, HttpVersion11))

@@ -230,7 +230,8 @@ class Book:
             root = roots[1] if clues.parent_session and by == "session" else name
             is_taken = root in self._runs  # the same name began a run that is long over
             run_id = self._hash(root, str(round(unix_s))) if is_taken else root
-            run = self._new(run_id, by, shown_name(said) if by in _NAMED else None, at_s)
+            shown = (shown_name(said) or None) if by in _NAMED else None
+            run = self._new(run_id, by, shown, at_s)
             self._alias(root, run)
         self._alias(name, run)
         if by == "session" and clues.agent:

@@ -86,6 +86,29 @@ async def test_a_run_with_a_name(
     assert found["requests"] == 1
 
 
+@pytest.mark.parametrize("target", ["//v1/chat/completions", "/v1//chat?x=/#y", "/v1%2Fchat"])
+async def test_a_run_in_the_url_leaves_the_rest_as_it_is(
+    proxy: Served, engine: Upstream, client: Client, target: str
+) -> None:
+    paths = []
+    for prefix in ("", "/run/night"):
+        arrived, request_id = await ask(client, engine, body(0), path=prefix + target)
+        assert arrived.head.first_line == f"POST {target.partition('#')[0]} HTTP/1.1"
+        paths.append((await proxy.record(request_id))["path"])
+
+    assert paths[0] == paths[1]
+
+
+async def test_a_name_of_which_nothing_can_be_shown_is_none(
+    proxy: Served, engine: Upstream, client: Client
+) -> None:
+    _, request_id = await ask(client, engine, body(0), path="/run/%01%02" + PATH)
+
+    run = (await proxy.record(request_id))["run"]
+    assert run["by"] == "url"
+    assert "name" not in run
+
+
 async def test_ids_of_clients_are_hashed(proxy: Served, engine: Upstream, client: Client) -> None:
     said = body(0) | {"prompt_cache_key": "tell-nobody", "metadata": {"session_id": "nor-this"}}
     _, request_id = await ask(client, engine, said, "X-Session-Id: a-secret", "User-Agent: agent/1")
