@@ -2,12 +2,13 @@
 
 Strategy of SSE: cut the bytes into lines, keep what is not a whole line yet, join the `data` lines
 of an event at the empty line that ends it. Comments, ids and event names are skipped: no dialect
-needs them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). A byte order mark, which no
-engine sends, would cost the first event. JSON lines are the framing of Ollama's native API.
+needs them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). JSON lines are the framing of
+Ollama's native API.
 
 An event that grows past `MAX_EVENT_BYTES` is dropped and counted, so that memory stays bounded.
 """
 
+BOM = b"\xef\xbb\xbf"  # a stream may begin with one; nothing else begins a line with it
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # heuristic; events with all logprobs are megabytes
 
 
@@ -107,6 +108,7 @@ def _data_of(event: bytes) -> bytes | None:
 
 def _value_of(line: bytes) -> bytes | None:
     """Return what a `data` line says; None for a comment or another field."""
+    line = line.removeprefix(BOM)
     if line.startswith(b"data:"):
         return line[6:] if line[5:6] == b" " else line[5:]
     return b"" if line == b"data" else None

@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 MAX_USAGE_EVENT_BYTES = 16_384  # a usage chunk is under 2 KiB; anything longer is not one
-_EVENT_END = re.compile(rb"\r?\n\r?\n")
+# Two line ends: LF, CRLF or CR, of which the last is none before it is seen that no LF follows.
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r(?=[^\n])){2}")
 _MAX_END_BYTES = 3  # of an end that may still be incomplete
 _CHOICE = (b'"choices":[{', b'"choices": [{')
 
@@ -87,17 +88,18 @@ class UsageRemover:
     def _end_of_passing_event(self, chunk: bytes) -> int | None:
         text = self._passed_tail + chunk
         match = _EVENT_END.search(text)
-        if match is None or match.end() <= len(self._passed_tail):
+        if match is None:
             self._passed_tail = text[-_MAX_END_BYTES:]
             return None
         self._passing = False
         return match.end() - len(self._passed_tail)
 
     def _is_ours(self, event: bytes) -> bool:
-        if not event.startswith(b"data:") or b'"usage"' not in event:
+        if b'"usage"' not in event:
             return False
+        lines = event.splitlines()  # others than `data`, such as ids and names, belong to its event
         try:
-            said = orjson.loads(event[5:])
+            said = orjson.loads(b"\n".join([line[5:] for line in lines if line[:5] == b"data:"]))
         except orjson.JSONDecodeError:
             return False
         usage = said.get("usage") if isinstance(said, dict) else None

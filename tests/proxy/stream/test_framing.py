@@ -43,6 +43,8 @@ STREAMS = [
     pytest.param(b"data: a\r\n\r\n", [b"a"], id="CRLF"),
     pytest.param(b"data: a\r\rdata: b\r\r", [b"a", b"b"], id="CR alone"),
     pytest.param(b"data: a\n\r\n", [b"a"], id="LF, then CRLF"),
+    pytest.param(b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [b"a", b"b"], id="a byte order mark"),
+    pytest.param(b"\xef\xbb\xbf: a\ndata: b\n\n", [b"b"], id="and a comment"),
     pytest.param(b"data: a\r\n\ndata: b\r\n\n", [b"a", b"b"], id="CRLF, then LF"),
     pytest.param(b"data: a\x0bb\x0cc\x1cd\n\n", [b"a\x0bb\x0cc\x1cd"], id="no other line ends"),
     pytest.param("data: åß水🎉\n\n".encode(), ["åß水🎉".encode()], id="several bytes a letter"),
@@ -107,10 +109,6 @@ def test_the_rest_is_an_event_when_the_stream_ends_without_its_empty_line() -> N
     assert read([b"data: a\n\ndata: b\r"], flush=True) == [b"a", b"b"]
     assert read([b"data: a\n\n"], flush=True) == [b"a"]
     assert read([b"data: a\n\n: ping"], flush=True) == [b"a"]
-
-
-def test_a_byte_order_mark_costs_the_first_event_only() -> None:
-    assert read([b"\xef\xbb\xbfdata: a\n\ndata: b\n\n"]) == [b"b"]
 
 
 TEN_MB = b"x" * 10_000_000

@@ -182,11 +182,14 @@ def test_only_the_chunk_is_missing(name: str, offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_USAGE)
+@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
 @settings(max_examples=30)
 @given(offsets=OFFSETS)
-def test_only_the_chunk_is_missing_with_crlf(name: str, offsets: list[int]) -> None:
+def test_only_the_chunk_is_missing_with_other_line_ends(
+    name: str, end: bytes, offsets: list[int]
+) -> None:
     body = body_of(name)
-    text, expected = (b.replace(b"\n", b"\r\n") for b in (body, without_usage_event(body)))
+    text, expected = (b.replace(b"\n", end) for b in (body, without_usage_event(body)))
 
     assert remove(recordings.cut(text, offsets)) == expected
 
@@ -222,7 +225,8 @@ def test_a_server_that_sends_usage_unasked_keeps_all_of_it() -> None:
         b'data: {"usage":{"prompt_tokens":9}}\n\n',
         b'data: {"choices":null,"usage":{"prompt_tokens":9}}\n\n',
         b'data: ["usage"]\n\n',
-        b'event: x\ndata: {"choices":[],"usage":{"prompt_tokens":9}}\n\n',
+        b'event: data: {"choices":[],"usage":{"prompt_tokens":9}}\n\n',
+        b'data: 1\ndata: {"choices":[],"usage":{"prompt_tokens":9}}\n\n',
         b': "usage"\n\n',
         b'data: {"error":{"message":"\\"usage\\""}}\n\n',
         b'{"choices":[],"usage":{"prompt_tokens":9}}\n\n',
@@ -230,6 +234,25 @@ def test_a_server_that_sends_usage_unasked_keeps_all_of_it() -> None:
 )
 def test_what_only_looks_like_it_passes(event: bytes) -> None:
     assert remove([event]) == event
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'event: message\nid: 7\ndata: {"choices":[],"usage":{"prompt_tokens":9}}\n\n',
+        b'data:{"choices":[],"usage":{"prompt_tokens":9}}\nretry: 9\n\n',
+        b': ping\ndata: {"choices":[],\ndata: "usage":{"prompt_tokens":9}}\n\n',
+    ],
+)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_other_fields_of_its_event_go_with_it(event: bytes, end: bytes) -> None:
+    parts = (b"id: 6\ndata: a\n\n", event, b"data: [DONE]\n\n")
+    before, usage, after = (part.replace(b"\n", end) for part in parts)
+    text = before + usage + after
+
+    assert remove([text]) == before + after
+    assert remove([before, usage, after]) == before + after
+    assert remove(recordings.cut(text, range(len(text)))) == before + after
 
 
 def test_the_chunk_at_the_end_of_a_stream_that_was_cut() -> None:
@@ -269,7 +292,7 @@ def test_a_large_event_is_not_held_back() -> None:
     assert passed == len(text)
 
 
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\n\r\n"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("before_end", [1, 2, 3, 4])
 def test_an_end_in_pieces_after_a_large_event(end: bytes, before_end: int) -> None:
     large = b"data: " + b"x" * 20_000 + end
