@@ -163,6 +163,8 @@ async def said(
 ) -> str:
     """Return what a command prints; none of the `names` is taken for an option.
 
+    Where it has found nothing to print, what it says of that; as JSON that is no line.
+
     Raises:
         ToolError: it failed; the text is its own.
     """
@@ -184,7 +186,8 @@ async def said(
         raise ToolError(f"slowtok {command} did not end within {LONGEST_S:.0f} s") from None
     if done.returncode:
         raise ToolError(_text(done.stderr) or f"slowtok {command} ended with {done.returncode}")
-    return _text(done.stdout)
+    printed = _text(done.stdout)
+    return printed if printed or as_json else _text(done.stderr)
 
 
 def _text(printed: bytes) -> str:

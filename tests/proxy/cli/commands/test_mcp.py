@@ -91,6 +91,15 @@ async def test_what_cannot_be_answered_says_why(tmp_path: Path) -> None:
     assert too_many.is_error
 
 
+async def test_that_no_request_is_meant_is_said(tmp_path: Path) -> None:
+    async with agent("--log", str(two_runs(tmp_path)), "--listen", NOBODY) as client:
+        said = await ask(client, "list_requests", model="nobodys")
+        as_json = await ask(client, "list_requests", model="nobodys", as_json=True)
+
+    assert said.startswith("no such request in ")
+    assert as_json == ""
+
+
 async def test_a_name_is_never_an_option(tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text('{"event":"request","id":"not-to-be-told","verdict":"normal"}\n')
