@@ -34,9 +34,10 @@ def explanation(record: Record) -> RenderableType:
     for finding in record.get("findings", ()):
         parts.extend(_finding(finding))
     if record.get("verdict") == "slow" and not named(record):
-        parts.append(
-            Text("\nNo known cause fits. Not a guess: look at what was not visible.", "bold")
-        )
+        said = "No known cause fits, although nothing was out of sight."
+        if record.get("not_visible"):
+            said = "No known cause fits. Not a guess: look at what was not visible."
+        parts.append(Text(f"\n{said}", "bold"))
     why = record.get("host", {}).get("why")
     is_whole = record.get("ended") not in WHAT_TO_CHECK
     if why is not None and is_whole and record.get("verdict") != "normal":

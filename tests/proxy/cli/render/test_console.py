@@ -117,9 +117,14 @@ def test_explanation_of_a_slow_request() -> None:
 
 
 def test_explanation_of_what_nobody_can_explain_is_no_guess() -> None:
-    said = text(record(case(ms_per_token=40)))
+    told = record(case(ms_per_token=40))
 
-    assert "No known cause fits. Not a guess: look at what was not visible." in said
+    guess = "No known cause fits. Not a guess: look at what was not visible."
+    unseen = [{"fact": "host samples", "how_to_enable": "by hand"}]
+    assert guess in text({**told, "not_visible": unseen})
+    seen = text({**told, "not_visible": []})
+    assert guess not in seen
+    assert "No known cause fits, although nothing was out of sight." in seen
 
 
 def test_explanation_says_what_could_not_be_seen_and_how_to_see_it() -> None:
