@@ -1,8 +1,9 @@
 """Small models with random weights, as GGUF files: what they say is noise, what they keep is real.
 
 The vocabulary and the chat template are the demo model's. `windowed` has Gemma 3's layers, most of
-them with a sliding window; `recurrent` has Mamba's, which keep a state and no keys. `dense` has
-Llama's, of any size, with a vocabulary of its own: nothing has to be fetched for it.
+them with a sliding window; `recurrent` has Mamba's, which keep a state and no keys; `mixture` has
+Qwen3's with experts, of which each token reads some. `dense` has Llama's, of any size, with a
+vocabulary of its own: nothing has to be fetched for it.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from slowtok.proxy.cli.demo.model import fetch_model
 WIDTH, LAYERS, CONTEXT = 128, 6, 32_768
 HEADS, HEAD_WIDTH = 4, 32
 WINDOW_TOKENS = 256
+EXPERTS, EXPERTS_USED, EXPERT_WIDTH = 64, 4, 512
 INNER, STATE, RANK, KERNEL = 2 * WIDTH, 16, 8, 4
 
 
@@ -65,6 +67,33 @@ def recurrent(path: Path) -> Path:
         tensors[f"{name}.ssm_a"] = (INNER, STATE)
         tensors[f"{name}.ssm_d"] = (INNER,)
         tensors[f"{name}.ssm_out"] = (WIDTH, INNER)
+    _written(writer, tensors, vocabulary)
+    return path
+
+
+def mixture(path: Path) -> Path:
+    """Write a model whose tokens read `EXPERTS_USED` of `EXPERTS` experts in each layer."""
+    writer, vocabulary = _begun(path, "qwen3moe")
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_key_length(HEAD_WIDTH)
+    writer.add_value_length(HEAD_WIDTH)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(EXPERTS_USED)
+    writer.add_expert_feed_forward_length(EXPERT_WIDTH)
+    tensors: dict[str, tuple[int, ...]] = {}
+    for layer in range(LAYERS):
+        name = f"blk.{layer}"
+        tensors[f"{name}.attn_norm"] = tensors[f"{name}.ffn_norm"] = (WIDTH,)
+        tensors[f"{name}.attn_q_norm"] = tensors[f"{name}.attn_k_norm"] = (HEAD_WIDTH,)
+        for part in ("attn_q", "attn_k", "attn_v"):
+            tensors[f"{name}.{part}"] = (HEADS * HEAD_WIDTH, WIDTH)
+        tensors[f"{name}.attn_output"] = (WIDTH, HEADS * HEAD_WIDTH)
+        tensors[f"{name}.ffn_gate_inp"] = (EXPERTS, WIDTH)
+        tensors[f"{name}.ffn_gate_exps"] = (EXPERTS, EXPERT_WIDTH, WIDTH)
+        tensors[f"{name}.ffn_up_exps"] = (EXPERTS, EXPERT_WIDTH, WIDTH)
+        tensors[f"{name}.ffn_down_exps"] = (EXPERTS, WIDTH, EXPERT_WIDTH)
     _written(writer, tensors, vocabulary)
     return path
 

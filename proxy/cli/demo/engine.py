@@ -18,6 +18,7 @@ PROGRAM = "python -m slowtok.proxy.cli.demo.engine"
 LISTENING = "listening on "
 """What the one line on stdout begins with; the engine's base URL follows."""
 
+EXPERTS = r"ffn_(up|down|gate|gate_up)_(ch|)exps"  # as llama.cpp's own options name them
 QUIET_VERBOSITY = 1  # errors alone; llama-server's default is 3
 
 
@@ -64,6 +65,14 @@ def _start(options: argparse.Namespace) -> _Listening:
         params.n_ctx_checkpoints = options.ctx_checkpoints
     if options.cache_ram is not None:
         params.cache_ram_mib = options.cache_ram
+    params.n_cache_reuse = options.cache_reuse
+    if options.slot_save_path is not None:
+        params.slot_save_path = str(Path(options.slot_save_path)) + os.sep
+    if options.no_mmap:
+        params.load_mode = xllamacpp.llama_load_mode.LLAMA_LOAD_MODE_NONE
+    kept = [f"blk\\.{layer}\\.{EXPERTS}=CPU" for layer in range(options.n_cpu_moe)]
+    kept += [f"{EXPERTS}=CPU"] * options.cpu_moe + options.override_tensor
+    params.tensor_buft_overrides = ",".join(kept)
     kinds = xllamacpp.common_speculative_type
     if options.model_draft is not None:
         params.speculative.draft.mparams.path = options.model_draft
@@ -93,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--swa-full", action="store_true", help="keep all of a sliding window's KV cache")
     add("-ctxcp", "--ctx-checkpoints", type=int, help="states of a sequence to go back to")
     add("-cram", "--cache-ram", type=int, help="MiB for prompts that have no slot; 0: none")
+    add("--cache-reuse", type=int, default=0, help="tokens in a row that are worth moving; 0: none")
+    add("--slot-save-path", help="a folder for slots that are saved")
+    add("--no-mmap", action="store_true", help="read the weights, do not map the file")
+    add("-ncmoe", "--n-cpu-moe", type=int, default=0, help="layers whose experts stay in RAM")
+    add("-cmoe", "--cpu-moe", action="store_true", help="all experts stay in RAM")
+    add("-ot", "--override-tensor", action="append", default=[], help="PATTERN=BUFFER,...")
     add("-md", "--model-draft", help="a GGUF file of a model that drafts")
     add(
         "--spec-type", choices=("none", "ngram-simple"), default="none", help="drafts from the text"

@@ -7,6 +7,7 @@ Options come from its command line, its environment and its own defaults.
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +98,8 @@ BARE = {
     "--cpu-moe": ("cpu_moe_layers", str(ALL_LAYERS)),
 }
 OVERRIDES = frozenset({"-ot", "--override-tensor"})  # may stand several times
-EXPERTS_ON_CPU = re.compile(r"exps.*=CPU")
+EXPERT_MATRICES = ("gate", "up", "down")
+EVERY_LAYER = range(100)  # no mixture of experts has as many
 ON, OFF = frozenset({"on", "enabled", "true", "1"}), frozenset({"off", "disabled", "false", "0"})
 AUTO = frozenset({"auto", "-1"})
 FLASH_ATTENTION = ("on", ON | OFF | AUTO)  # before build 6325 the option stood alone
@@ -319,13 +321,25 @@ def _layers(text: str | None) -> int | None:
 
 
 def _cpu_moe_layers(asked: int | None, overrides: Sequence[str]) -> int | None:
-    """Return the layers whose experts stay in RAM, also where a pattern names all of them.
+    """Return the layers whose experts stay in RAM, also where patterns put all of them there.
 
-    A pattern with numbers in it means some layers; how many is not known from here.
+    Patterns that put some layers there, or some matrices of each, leave it unknown how much it is.
     """
-    moved = [o for text in overrides for o in text.split(",") if EXPERTS_ON_CPU.search(o)]
-    everywhere = any(re.search(r"\d", override) is None for override in moved)
-    return ALL_LAYERS if everywhere else asked
+    said = [each for text in overrides for each in text.split(",") if "=" in each]
+    places = [each.partition("=") for each in said]
+    names = (f"blk.{layer}.ffn_{part}_exps" for layer in EVERY_LAYER for part in EXPERT_MATRICES)
+    if all(_place(f"{name}.weight", places) == "CPU" for name in names):
+        return ALL_LAYERS
+    return asked
+
+
+def _place(tensor: str, places: Sequence[tuple[str, str, str]]) -> str | None:
+    """Return where a tensor goes: what the first pattern says that is found in its name."""
+    for pattern, _, buffer in places:
+        with contextlib.suppress(re.error):
+            if re.search(pattern, tensor):
+                return buffer
+    return None
 
 
 def _context_shared(said: Mapping[str, str]) -> bool | None:

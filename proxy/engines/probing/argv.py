@@ -59,11 +59,15 @@ def dashed(word: str) -> str:
 
 
 def values(argv: Sequence[str], spellings: Collection[str]) -> list[str]:
-    """Return every value of an option that may stand several times."""
-    rest = arguments(argv)
-    found = [after for word, after in pairwise(rest) if word in spellings]
-    halves = (word.partition("=") for word in rest)
-    return found + [value for name, equals, value in halves if equals and name in spellings]
+    """Return every value of an option that may stand several times, in their order."""
+    found: list[str] = []
+    for word, after in pairwise([*arguments(argv), ""]):
+        name, equals, value = word.partition("=")
+        if word in spellings and after:
+            found.append(after)
+        elif equals and name in spellings:
+            found.append(value)
+    return found
 
 
 def number(text: str | None) -> int | None:

@@ -297,10 +297,15 @@ def test_everything_else() -> None:
         ("-ot token_embd.weight=CPU", {}, None),
         ("-ot exps=CUDA1", {}, None),
         ("-ot blk.(1|2).ffn_.*_exps.=CPU", {}, None),  # some layers: how many is not known
+        ("-ot ffn_(up|down)_exps=CPU", {}, None),  # some matrices of each
+        ("-ot blk.(1|2).ffn_.*_exps=CUDA0 -ot exps=CPU", {}, None),  # the first one counts
+        ("-ot *exps=CPU", {}, None),  # no pattern
+        ("-ot blk.[0-9]+.ffn_(gate|up|down)_exps=CPU", {}, ALL_LAYERS),
+        ("-ot ffn_up_exps=CPU,ffn_(gate|down)=CPU", {}, ALL_LAYERS),
         ("--cpu-moe", {}, ALL_LAYERS),
         ("-ncmoe 12", {}, 12),
         ("-ot exps=CPU", {}, ALL_LAYERS),
-        ("-ot a=CUDA0 --override-tensor=.ffn_.*_exps.=CPU -ot b=CUDA0", {}, ALL_LAYERS),
+        ("-ot attn=CUDA0 --override-tensor=.ffn_.*_exps.=CPU -ot b=CUDA0", {}, ALL_LAYERS),
         ("-ot token_embd.weight=CPU,exps=CPU", {}, ALL_LAYERS),
         ("", {"LLAMA_ARG_CPU_MOE": "1"}, ALL_LAYERS),
         ("", {"LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}, ALL_LAYERS),
