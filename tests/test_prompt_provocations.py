@@ -29,6 +29,7 @@ def text_of(count: int, of: str) -> str:
     return " ".join(f"{of} {i}: be kind to dragon number {i}." for i in range(count))
 
 
+SHORT = ("system", "Be short and kind to all of them.")
 RULES = ("system", text_of(90, "Rule"))
 GROWN = (("user", "Name a colour."), ("assistant", "Red."), ("user", "And another one."))
 
@@ -71,6 +72,69 @@ def test_conversations_that_the_engine_keeps_beside_its_slots(
     assert answer.record["tokens"]["cached"] > 700
 
 
+@pytest.mark.parametrize(
+    ("options", "is_lost"), [([], True), (["--cache-reuse", "32"], False)], ids=["plain", "reuse"]
+)
+def test_a_message_left_out_in_the_middle(
+    options: list[str], is_lost: bool, tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    """An engine that moves what it knows has all that stands behind it."""
+    left_out, last = ("user", text_of(9, "File")), ("user", text_of(90, "Last"))
+    with setup(tmp_path, ram_bytes_per_s, more=["--cache-ram", "0", *options]) as (_, proxy):
+        proxy.ask(turns(SHORT, left_out, last))
+        answer = proxy.ask(turns(SHORT, last))
+
+    tokens = answer.record["tokens"]
+    if is_lost:
+        assert answer.causes[:1] == ["prompt-cache-miss"], judged(answer)
+        assert "--cache-reuse 256" in answer.record["findings"][0]["remedy"]
+    else:
+        assert tokens["recomputed"] < 64
+        assert tokens["cached"] > 0.95 * tokens["prompt"]
+        assert "prompt-cache-miss" in answer.record["cleared"], judged(answer)
+
+
+def test_what_was_put_in_is_computed_and_all_behind_it(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    """An engine that moves what it knows looks for the prompt in its cache, in this order."""
+    last = ("user", text_of(90, "Last"))
+    with setup(tmp_path, ram_bytes_per_s, more=["--cache-reuse", "32"]) as (_, proxy):
+        proxy.ask(turns(SHORT, last))
+        answer = proxy.ask(turns(SHORT, ("user", "One more word."), last))
+
+    assert answer.causes[:1] == ["prompt-cache-miss"], judged(answer)
+    assert answer.record["tokens"]["recomputed"] > 1000
+    assert "--cache-reuse" not in answer.record["findings"][0]["remedy"]
+
+
+def test_a_slot_that_was_saved_and_restored(tmp_path: Path, ram_bytes_per_s: float) -> None:
+    options = ["--cache-ram", "0", "--slot-save-path", str(tmp_path)]
+    with setup(tmp_path, ram_bytes_per_s, more=options) as (engine, proxy):
+
+        def act(base_url: str, action: str) -> None:
+            url = f"{base_url}/slots/0?action={action}"
+            httpx.post(url, json={"filename": "slot.bin"}, timeout=60).raise_for_status()
+
+        proxy.ask(turns(RULES, GROWN[0]))
+        act(proxy.url, "save")
+        answers = []
+        for base_url in (engine.url, proxy.url):  # beside the proxy it sees nothing of it
+            proxy.ask(turns(("system", text_of(90, "Law")), GROWN[0]))
+            act(base_url, "restore")
+            answers.append(proxy.ask(turns(RULES, *GROWN)))
+        act(engine.url, "erase")
+        erased = proxy.ask(turns(RULES, *GROWN))
+
+    for answer in answers:
+        tokens = answer.record["tokens"]
+        assert tokens["recomputed"] < 64
+        assert tokens["cached"] > 0.9 * tokens["prompt"]
+        assert not {"prompt-cache-miss", "cache-evicted"} & {*answer.causes}, judged(answer)
+    assert erased.record["tokens"]["cached"] == 0
+    assert erased.causes[:1] == ["prompt-cache-miss"], judged(erased)
+
+
 REWRITES = """
 {%- for message in messages %}
 {{- '<|im_start|>' + message['role'] + '\n' }}
@@ -89,10 +153,8 @@ def test_a_template_that_renders_earlier_turns_anew(tmp_path: Path, ram_bytes_pe
         _,
         proxy,
     ):
-        proxy.ask(turns(("system", "Be short and kind to all of them."), question))
-        answer = proxy.ask(
-            turns(("system", "Be short and kind to all of them."), question, *GROWN[1:])
-        )
+        proxy.ask(turns(SHORT, question))
+        answer = proxy.ask(turns(SHORT, question, *GROWN[1:]))
 
     assert answer.record.get("phase") == "prefill", judged(answer)
     assert answer.causes[0] == "template-rewrite"

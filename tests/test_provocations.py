@@ -20,7 +20,7 @@ import pytest
 from fakes.cgroups import cpu_quota, memory_group
 from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
-from fakes.random_model import windowed
+from fakes.random_model import mixture, windowed
 from fakes.running import (
     DECODE_TOKENS,
     STORY,
@@ -324,6 +324,25 @@ def test_a_proxy_in_between_that_buffers(tmp_path: Path, ram_bytes_per_s: float)
     informing = [f["cause"] for f in answer.record["findings"] if f.get("informational")]
     assert informing == ["slow-network"], judged(answer)
     assert answer.record.get("phase") != "delivery", "the end came no later"
+
+
+@pytest.mark.parametrize("options", [["-ncmoe", "3"], ["--cpu-moe"], ["-ot", "exps=CPU"]])
+def test_experts_that_were_told_to_stay_in_ram_where_all_is_there(
+    options: list[str], tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    model = mixture(tmp_path / "random.gguf")
+    with setup(tmp_path, ram_bytes_per_s, model=model, gpu_layers=None, more=options) as (_, proxy):
+        answer = proxy.ask(chat(tokens=300, stream=True))
+        (engine,) = proxy.get("/slowtok/status")["engines"]
+
+    assert answer.record["verdict"] == "normal", judged(answer)
+    assert answer.causes == []
+    asked = {"-ncmoe": 3, "--cpu-moe": 999, "-ot": 999}
+    assert engine.get("cpu_moe_layers") == asked[options[0]]
+    (facts,) = engine["models"]
+    assert facts["active_parameters"] < 0.15 * facts["parameters"]
+    read_mib = facts["read_bytes"] / 2**20
+    assert f"weights {read_mib:.1f} MiB" in answer.record["expected"]["basis"]
 
 
 @pytest.mark.long

@@ -241,8 +241,12 @@ class Engine:
         return tuple(dict.fromkeys((self.port, *behind)))
 
     def awaits_load(self, model: str | None) -> bool | None:
-        """Return True if a request for `model` has to wait for its load; None if not known."""
-        if self.kind != "llama-swap" or self.probe.loaded is None or not self.serves(model):
+        """Return True if a request for `model` has to wait for its load; None if not known.
+
+        llama-server lists what it has loaded where it is a router. Ollama reports the load itself.
+        """
+        is_silent = self.kind in {"llama-swap", "llama-server"}
+        if not is_silent or self.probe.loaded is None or not self.serves(model):
             return None
         loaded = loaded_model(self.probe, model)
         return loaded is None or bool(loaded.sleeping)

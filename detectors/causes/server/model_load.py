@@ -2,10 +2,10 @@
 
 Signal:
 The engine reports a load time of a second or more. Or the model was not in memory before the
-request (unloaded, or not started by llama-swap), and the time until prefill began is that long.
-Only the time to the first token suffers. Where the same model was loaded twice or more within ten
-minutes, the loads before tell why: another model came in between, a request asked for another
-context length, the engine started again, or it had unloaded the model.
+request (unloaded, or not started by llama-swap or llama-server's router), and the time until
+prefill began is that long. Only the time to the first token suffers. Where the same model was
+loaded twice or more within ten minutes, the loads before tell why: another model came in between, a
+request asked for another context length, the engine started again, or it had unloaded the model.
 
 Not to be confused with:
 - `queued`: the model was there, and other requests were in the way.
@@ -120,6 +120,12 @@ def _evidence(case: Case, load_s: float, again: _Reload | None) -> tuple[Evidenc
 
 
 def _remedy(case: Case) -> str:
+    if case.server.kind == "llama-server" and case.server.loaded_models is not None:
+        return (
+            "Load the model ahead of its first request (POST /models/load), and start the router "
+            "with room for all models that take turns (--models-max) and without "
+            "--sleep-idle-seconds."
+        )
     return {
         "llama-swap": (
             "In llama-swap's configuration give the model a longer ttl (0 keeps it), load it ahead "

@@ -21,10 +21,12 @@ Not to be confused with:
 Remedy:
 In the client, keep the beginning of the prompt the same from call to call, and put times, counters
 and session numbers at its end. For Claude Code, set CLAUDE_CODE_ATTRIBUTION_HEADER=0. In the
-engine, keep prompt caching on, and set a context that holds the whole prompt.
+engine, keep prompt caching on, and set a context that holds the whole prompt. With
+`--cache-reuse 256` llama-server also keeps what stands behind messages that a client left out.
 
 Sources:
-- llama-server README (`cache_n`, `--cache-prompt`), vLLM docs (automatic prefix caching).
+- llama-server README (`cache_n`, `--cache-prompt`) and its server-context.cpp (`--cache-reuse`),
+  vLLM docs (automatic prefix caching).
 - musistudio/claude-code-router#1220, tale-project/tale#3400 (74-93 s per turn, differs at character
   79), jundot/omlx#2881 (8-12 minutes per turn), ikawrakow/ik_llama.cpp#1436 (20 s per tool call).
 - Mintplex-Labs/anything-llm#6398 and earendil-works/pi#1873 (time in the system prompt),
@@ -38,12 +40,13 @@ from slowtok.detectors.analysis.prompt_loss import (
     MIN_LOST_TOKENS,
     MIN_PREFIX_RATIO,
     PromptLoss,
+    cannot_rewind,
     finding,
     kept_ratio,
     prompt_loss,
     why_lost,
 )
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.case import Case, PromptPrefix
 from slowtok.detectors.case.finding import Finding, Traits, need
 
 TITLE = "Prompt cache not used"
@@ -89,7 +92,21 @@ def _changed_by_client(case: Case, loss: PromptLoss, lost: float) -> Finding | N
     prompt = case.prompt
     if prompt is None:
         return None
-    return finding(case, loss, lost, what_changed(prompt), client_remedy(prompt))
+    remedy = client_remedy(prompt)
+    if _can_move(case, prompt):
+        remedy += f" {_MOVE}"
+    return finding(case, loss, lost, what_changed(prompt), remedy)
+
+
+def _can_move(case: Case, prompt: PromptPrefix) -> bool:
+    """Return True if llama-server could keep what stands behind messages that were left out.
+
+    It looks in its cache for what stands where the prompt differs: nothing that was put in or
+    changed there is found. It does not for images and for states that cannot be rewound.
+    """
+    if prompt.difference_kind != "trimmed" or prompt.image_chars:
+        return False
+    return case.server.kind == "llama-server" and not cannot_rewind(case)
 
 
 def _lost_by_engine(case: Case, loss: PromptLoss) -> Finding:
@@ -107,6 +124,10 @@ def _lost_by_engine(case: Case, loss: PromptLoss) -> Finding:
     return finding(case, loss, loss.by_engine, said, _KEEP.get(kind, _ON))
 
 
+_MOVE = (
+    "Or start llama-server with --cache-reuse 256: it then keeps what stands behind messages that "
+    "were left out (which it read with them before it, so that answers may differ a little)."
+)
 _ON = "Keep the engine's prompt cache on, with a slot for each conversation; update it."
 _TURN_ON = {
     "llama-server": "Start llama-server without --no-cache-prompt.",

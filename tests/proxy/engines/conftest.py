@@ -49,6 +49,11 @@ def llama_server_reply() -> Recorded:
 
 
 @pytest.fixture
+def llama_router_reply() -> Recorded:
+    return Recorded("llama-router-2026.10")
+
+
+@pytest.fixture
 def vllm_reply() -> Recorded:
     return Recorded("vllm-0.32")
 

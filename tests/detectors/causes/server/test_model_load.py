@@ -102,6 +102,12 @@ FIRING = [
         id="it falls asleep too soon",
     ),
     pytest.param(
+        with_server(firing(), kind="llama-server", loaded_models=("other",)),
+        4.0,
+        "Load the model ahead of its first request (POST /models/load), and start the router",
+        id="llama-server's router had not loaded it",
+    ),
+    pytest.param(
         with_server(with_phases(firing(), load_s=None), through="llama-swap"),
         4.0,
         "In llama-swap's configuration give the model a longer ttl",

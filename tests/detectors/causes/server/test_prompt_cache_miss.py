@@ -309,6 +309,22 @@ def test_what_the_engine_says_counts_for_more() -> None:
     assert found(prompt_cache_miss, untold(prefill_s=4.0, expected_tps=700.0)).confidence == 0.65
 
 
+@pytest.mark.parametrize(
+    ("case", "is_offered"),
+    [
+        (changed("trimmed"), True),
+        (changed("inserted"), False),  # it looks for what stands there, and finds nothing
+        (changed("trimmed", image_chars=100), False),
+        (with_server(changed("trimmed"), kind="vllm"), False),
+        (replace(changed("trimmed"), model=ModelFacts(state_bytes=1e6)), False),
+    ],
+)
+def test_llama_server_can_move_what_stands_behind_messages_that_were_left_out(
+    case: Case, is_offered: bool
+) -> None:
+    assert ("--cache-reuse 256" in found(prompt_cache_miss, case).remedy) == is_offered
+
+
 def test_the_remedy_says_what_a_turn_would_gain() -> None:
     found = diagnose(firing()).findings["prompt-cache-miss"]
 

@@ -15,7 +15,8 @@ from slowtok.proxy.engines.drivers.llama_server import (
     read_probe,
     with_defaults,
 )
-from slowtok.proxy.engines.probing.facts import ALL_LAYERS, Flags, Loaded, Probe
+from slowtok.proxy.engines.engine import Engine
+from slowtok.proxy.engines.probing.facts import ALL_LAYERS, Flags, Identity, Loaded, Probe
 from slowtok.proxy.engines.probing.reply import ProbeReply
 
 Recorded = Callable[[str], ProbeReply]
@@ -66,7 +67,37 @@ def test_the_recorded_replies(llama_server_reply: Recorded) -> None:
     )
 
 
-# A router: written after llama.cpp's tools/server/server-models.cpp (2026-06), not recorded.
+def test_the_recorded_replies_of_a_router(llama_router_reply: Recorded) -> None:
+    models = llama_router_reply("models")
+    seen = read_probe(
+        llama_router_reply("props"), models, {"small": llama_router_reply("props-of-small")}
+    )
+
+    assert (seen.version, seen.models) == ("b11549-unknown", ("other", "small"))
+    (small,) = seen.loaded or ()
+    argv = " ".join(small.argv)
+    assert argv.startswith("/usr/bin/llama-server --host 127.0.0.1 ")
+    assert argv.endswith("--model /models/small.gguf --n-gpu-layers 0 --parallel 1 --threads 1")
+    assert replace(small, argv=()) == Loaded(
+        name="small",
+        path="/models/small.gguf",
+        context_tokens=2048,
+        slots=1,
+        speculative=False,
+        sleeping=False,
+        template_habits=(),
+        model=ModelFacts(
+            path="/models/small.gguf",
+            quantisation="Q4_1",
+            parameters=134515008,
+            file_bytes=96576768,
+        ),
+    )
+    # One that is not loaded is not, and asking for it loads nothing.
+    assert llama_router_reply("props-of-other").status == 400
+
+
+# A router with every state, aliases and sleeping models, after server-models.cpp (2026-06).
 
 ARGV = ["/bin/llama-server", "-m", "/m/a.gguf", "-c", "8192", "-np", "2", "--port", "40001"]
 ENTRIES: list[dict[str, object]] = [
@@ -116,6 +147,22 @@ def test_a_router_tells_which_models_are_loaded_and_how() -> None:
     # Without the model's own /props the list still says most of it.
     (first, _) = read_probe(says(ROUTER), models).loaded or ()
     assert first == replace(LOADED_A, slots=None, speculative=None)
+
+
+def test_a_router_loads_what_it_has_not_loaded_and_a_plain_server_nothing(
+    llama_router_reply: Recorded, llama_server_reply: Recorded
+) -> None:
+    kind = Identity(kind="llama-server")
+    router = Engine(name="e", url="http://127.0.0.1:8080", given=True, identity=kind)
+    router.probe = read_probe(llama_router_reply("props"), llama_router_reply("models"))
+    router.note_list("/v1/models", llama_router_reply("models").json)
+    waits = {name: router.awaits_load(name) for name in ("small", "other", "what", None)}
+    assert waits == {"small": False, "other": True, "what": None, None: None}
+
+    plain = Engine(name="e", url="http://127.0.0.1:8080", given=True, identity=kind)
+    plain.probe = read_probe(llama_server_reply("props"), llama_server_reply("models"))
+    plain.note_list("/v1/models", llama_server_reply("models").json)
+    assert plain.awaits_load(plain.probe.models[0]) is None
 
 
 async def test_a_router_is_never_asked_in_a_way_that_loads_or_wakes(aiohttp_server: Any) -> None:
