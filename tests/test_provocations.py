@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from fakes.cgroups import cpu_quota, memory_group
 from fakes.engine import RunningEngine, real_engine
 from fakes.load import busy_processes
-from fakes.random_model import mixture, windowed
+from fakes.random_model import dense, mixture, windowed
 from fakes.running import (
     DECODE_TOKENS,
     STORY,
@@ -38,6 +39,7 @@ from slowtok.proxy.cli.demo.model import fetch_model
 pytestmark = [pytest.mark.engine, pytest.mark.engine_speed]
 
 WEIGHTS_THAT_FIT_BYTES = 60 * 1024 * 1024  # of 92 MiB
+GIB = 2**30
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -278,6 +280,32 @@ def test_weights_that_do_not_stay_in_memory(tmp_path: Path, ram_bytes_per_s: flo
 
     assert answer.record.get("phase") == "decode", judged(answer)
     assert answer.causes[0] == "storage-paging"
+
+
+@pytest.mark.long
+def test_weights_of_several_gigabytes_in_ram_and_from_the_disk(
+    tmp_path: Path, ram_bytes_per_s: float
+) -> None:
+    """Nine layers of random weights, 4.5 GiB: the RAM decides, and under a limit the disk."""
+    if shutil.disk_usage(tmp_path).free < 10 * GIB or psutil.virtual_memory().available < 8 * GIB:
+        pytest.skip("no room for a model of 4.5 GiB")
+    model = dense(tmp_path / "random.gguf", width=4096, layers=9)
+    try:
+        with (
+            memory_group() as group,
+            setup(tmp_path, ram_bytes_per_s, model=model, within=group.within) as (engine, proxy),
+        ):
+            in_ram = proxy.ask(chat(tokens=30, stream=True))
+            group.limit(anonymous_bytes(engine.pid) + 3 * GIB)
+            from_disk = proxy.ask(chat(tokens=6, stream=True))
+    finally:
+        model.unlink()
+
+    assert in_ram.record["verdict"] == "normal", judged(in_ram)
+    assert in_ram.record["expected"]["basis"].startswith("roofline, weights 4.53 GiB")
+    assert from_disk.record.get("phase") == "decode", judged(from_disk)
+    assert from_disk.causes[0] == "storage-paging"
+    assert "raise the memory limit" in from_disk.record["findings"][0]["remedy"]
 
 
 @pytest.mark.long

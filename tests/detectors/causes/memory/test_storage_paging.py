@@ -9,6 +9,17 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.memory import storage_paging
 
 
+def large_model() -> Case:
+    """Measured: 4.5 GiB of weights under a limit of 3; the kernel read 8 MiB ahead of a fault."""
+    slow = with_host(
+        firing(), server_major_faults_per_s=0.0, server_read_bytes_per_s=780e6, available_bytes=18e9
+    )
+    faults = (replace(sample, server_major_faults_per_s=9.0) for sample in slow.host[::2])
+    host = list(slow.host)
+    host[::2] = faults
+    return replace(slow, host=tuple(host), model=replace(slow.model, file_bytes=4_867_931_008))
+
+
 def paging_in(first: int, last: int) -> Case:
     """Paging in some of the samples only."""
     quiet = with_host(firing(), server_major_faults_per_s=0.0, server_read_bytes_per_s=0.0)
@@ -44,7 +55,7 @@ FIRING = [
         id="measured: a tighter limit; 0.96 of decode was lost",
     ),
     pytest.param(
-        with_envelope(firing(), expected_tps=None),
+        with_host(with_envelope(firing(), expected_tps=None), available_bytes=50e6),
         47.84 * 0.353,
         "free RAM",
         id="no expectation: the time that the kernel counted as stalled",
@@ -66,6 +77,12 @@ FIRING = [
         47.84 * 0.938,
         "714 MB/s",
         id="free memory not told",
+    ),
+    pytest.param(
+        large_model(),
+        47.84 * 0.938,
+        "16.8 GiB of RAM are free and the model file has 4.5: raise the memory limit",
+        id="half of the samples have no fault",
     ),
 ]
 MISSING = [
