@@ -23,6 +23,7 @@ from slowtok.proxy.sampling.protocol import ProcessFacts
 
 MODELS = "/v1/models"  # where every engine lists its models
 
+MOST_USED = 64  # models whose order of use is remembered
 RELOAD_S = 0.25
 """A load that an engine reports and that takes longer changes what it holds: Ollama reports tens of
 milliseconds for a model that is there (ollama/ollama#12443). Heuristic: the figure."""
@@ -54,12 +55,13 @@ class Engine:
 
     `local` says whether its address is this machine's: `is_here` whether the engine is.
     `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
-    answering; None while it answers, and until it did. `asked_model` is the model that the
-    last request was for. `loading` is how it loads the weights of `models`. `listed` are its last
-    lists of models as it sent them, by path. `wanted` asks for a whole look now. `scraper` is None
-    until it is needed. `looked_at` is what ran when it was last looked at, `is_looked_at` says
-    that it is being looked at now, and the end of each look is shown by `look_over`. `fingerprints`
-    has the last one in its replies, by the model that was asked for.
+    answering; None while it answers, and until it did. `asked_model` is the model that the last
+    request was for, `used` has those of all requests, each once, the last one first. `loading` is
+    how it loads the weights of `models`. `listed` are its last lists of models as it sent them, by
+    path. `wanted` asks for a whole look now. `scraper` is None until it is needed. `looked_at` is
+    what ran when it was last looked at, `is_looked_at` says that it is being looked at now, and the
+    end of each look is shown by `look_over`. `fingerprints` has the last one in its replies, by the
+    model that was asked for.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Engine:
     activity: ActivityLog = field(default_factory=ActivityLog)
     scraper: Scraper | None = None
     asked_model: str | None = None
+    used: tuple[str | None, ...] = ()
     found_at_s: float | None = None
     last_kind: Kind = "unknown"
     lost_unix_s: float | None = None
@@ -248,8 +251,17 @@ class Engine:
         is_silent = self.kind in {"llama-swap", "llama-server"}
         if not is_silent or self.probe.loaded is None or not self.serves(model):
             return None
+        most = self.probe.most_loaded
+        if most and len(self.used) >= most and (self.wanted.is_set() or self.is_looked_at):
+            return model not in self.used[:most]  # the list of what is loaded is an old one
         loaded = loaded_model(self.probe, model)
         return loaded is None or bool(loaded.sleeping)
+
+    def note_asked(self, model: str | None) -> None:
+        """Note that a request for `model` is about to be sent to it."""
+        self.asked_model = model
+        others = (each for each in self.used if each != model)
+        self.used = (model, *others)[:MOST_USED]
 
     @property
     def sleeping(self) -> bool | None:

@@ -214,7 +214,7 @@ class Engines:
         engine = self.find(name)
         if engine is None:
             return
-        engine.asked_model = model
+        engine.note_asked(model)
         if engine.kind in KINDS and not engine.probe.sleeping:
             if engine.scraper is None:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)

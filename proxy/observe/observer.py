@@ -134,8 +134,8 @@ class Observer:
         self._note("sent", exchange)
         if exchange.api is not None:
             self._runs.sent(exchange)
-            self._engines.note_begin(exchange.engine_name, exchange.model)
             exchange.awaits_load = self._engines.awaits_load(exchange.engine_name, exchange.model)
+            self._engines.note_begin(exchange.engine_name, exchange.model)
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""

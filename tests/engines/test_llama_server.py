@@ -37,9 +37,18 @@ class Router:
     pid: int
     proxy: RunningProxy
 
-    def loaded(self) -> list[str]:
+    def states(self) -> dict[str, str]:
         listed = httpx.get(f"{self.url}/v1/models", timeout=10).json()["data"]
-        return [entry["id"] for entry in listed if entry["status"]["value"] == "loaded"]
+        return {entry["id"]: entry["status"]["value"] for entry in listed}
+
+    def until_loaded(self, models: list[str]) -> None:
+        """Wait until these models are loaded, and the others are not."""
+        wanted = {name: "loaded" if name in models else "unloaded" for name in ("small", "other")}
+        for _ in range(100):
+            if self.states() == wanted:
+                return
+            threading.Event().wait(0.1)
+        raise AssertionError(self.states())
 
     def until_known(self, model: str) -> dict[str, Any]:
         """Wait until the proxy has seen that this model alone is loaded, and return the engine."""
@@ -98,19 +107,33 @@ def test_two_models_that_push_each_other_out(router: Router) -> None:
     assert "--models-max 2" in finding["remedy"]
 
 
+def test_models_that_take_turns_faster_than_slowtok_looks(router: Router) -> None:
+    router.ask("small")
+    asked = ("other", "small", "other", "other", "small", "small")
+    ids = []
+    for name in asked:  # its record is not waited for
+        url, body = f"{router.proxy.url}/v1/chat/completions", {**chat(tokens=4), "model": name}
+        ids.append(httpx.post(url, json=body, timeout=60).headers["slowtok-id"])
+
+    timings = [router.proxy.record(request_id)["timing"] for request_id in ids]
+    waited = [timing.get("load_ms", 0) > 50 for timing in timings]
+    assert waited == [True, True, True, False, True, False]
+
+
 def test_nothing_that_slowtok_asks_loads_a_model(router: Router) -> None:
     listed = httpx.get(f"{router.proxy.url}/v1/models", timeout=10).json()
     router.proxy.get("/slowtok/status")
 
     assert {entry["id"] for entry in listed["data"]} == {"small", "other"}
-    assert router.loaded() == []
+    assert router.states() == {"small": "unloaded", "other": "unloaded"}
 
 
 def test_a_model_that_was_loaded_and_unloaded_by_hand(router: Router) -> None:
     router.ask("small")
-    for action in ("unload", "load"):
+    for action, then in (("unload", []), ("load", ["small"])):
         url = f"{router.proxy.url}/models/{action}"
         assert httpx.post(url, json={"model": "small"}, timeout=60).json() == {"success": True}
+        router.until_loaded(then)
 
     answer = router.ask("small")
 

@@ -149,6 +149,7 @@ def read_probe(
             models=names,
             loading=loading,
             loaded=tuple(_loaded(entries, of_model or {})) if entries else None,
+            most_loaded=about.get("max_instances") or None,  # 0: as many as are asked for
         )
     settings = _dict(about.get("default_generation_settings"))
     meta = _dict(entries[0].get("meta")) if len(entries) == 1 else {}

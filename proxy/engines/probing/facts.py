@@ -102,8 +102,9 @@ class Probe:
     """What an engine says of itself over HTTP. `context_tokens` is for one request.
 
     `models` are the names that requests may use. `loaded` are those in memory, of an engine that
-    loads models when they are asked for; None of any other. `flags` are the options that it says
-    it was started with, `weights` is what these do to the weights when it loads them.
+    loads models when they are asked for; None of any other. It holds `most_loaded` at once, those
+    that were used last; None where it does not tell. `flags` are the options that it says it was
+    started with, `weights` is what these do to the weights when it loads them.
     """
 
     version: str | None = None
@@ -118,6 +119,7 @@ class Probe:
     sleeping: bool | None = None
     loading: bool = False
     loaded: tuple[Loaded, ...] | None = None
+    most_loaded: int | None = None
     flags: Flags | None = None
     weights: Loading | None = None
     kv_cache_tokens: int | None = None

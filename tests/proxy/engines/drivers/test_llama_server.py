@@ -131,7 +131,9 @@ def says(value: object) -> ProbeReply:
 
 def test_a_router_that_holds_nothing() -> None:
     unloaded = says({"data": ENTRIES[1:2]})
-    assert read_probe(says(ROUTER), unloaded) == Probe(version="b11434-x", models=("b",), loaded=())
+    assert read_probe(says(ROUTER), unloaded) == Probe(
+        version="b11434-x", models=("b",), loaded=(), most_loaded=4
+    )
 
 
 def test_a_router_without_its_list_is_not_said_to_hold_nothing() -> None:
@@ -158,6 +160,12 @@ def test_a_router_loads_what_it_has_not_loaded_and_a_plain_server_nothing(
     router.note_list("/v1/models", llama_router_reply("models").json)
     waits = {name: router.awaits_load(name) for name in ("small", "other", "what", None)}
     assert waits == {"small": False, "other": True, "what": None, None: None}
+
+    for name in ("small", "other"):  # nobody has looked since
+        router.note_asked(name)
+    router.wanted.set()
+    waits = {name: router.awaits_load(name) for name in ("small", "other")}
+    assert waits == {"small": True, "other": False}
 
     plain = Engine(name="e", url="http://127.0.0.1:8080", given=True, identity=kind)
     plain.probe = read_probe(llama_server_reply("props"), llama_server_reply("models"))
