@@ -47,7 +47,7 @@ from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.edge import Edge, make_edge, make_relay
 from slowtok.proxy.server.listener import ConnectionLimiter
-from slowtok.proxy.server.self_test import can_tap
+from slowtok.proxy.server.self_test import fast_path_works
 from slowtok.proxy.server.server import Server
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.web.api import ApiPages, OwnCost
@@ -108,7 +108,7 @@ class Proxy:
             UnusableLibraryError: it cannot serve with the libraries that are installed.
         """
         settings = self.settings
-        may_tap = await can_tap(self.log_event)
+        use_fast_path = await fast_path_works(self.log_event)
         self.session = make_session(settings.connect_timeout_s, settings.max_head_bytes)
         self.engines = Engines(
             self.session,
@@ -131,7 +131,11 @@ class Proxy:
             disabled=settings.disable,
         )
         self.relay = make_relay(
-            relay_settings(settings), self.session, self.engines, self.observer, may_tap=may_tap
+            relay_settings(settings),
+            self.session,
+            self.engines,
+            self.observer,
+            use_fast_path=use_fast_path,
         )
         self.ram = RamBandwidth(
             settings.state_path,

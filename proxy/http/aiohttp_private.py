@@ -94,7 +94,7 @@ USED = (
     Used(name="aiohttp.http.StreamWriter.transport"),
     Used(name="aiohttp.http.StreamWriter.write", positional=2),
     Used(name="aiohttp.http.StreamWriter.write_eof", positional=1),
-    # The tap, by which a stream goes past aiohttp's writer and reader.
+    # The fast path, on which a stream goes past aiohttp's writer and reader.
     Used(name="aiohttp.StreamReader.read_nowait", positional=1, is_for_speed=True),
     Used(name="aiohttp.web.RequestHandler.writing_paused", is_for_speed=True),
 )

@@ -25,7 +25,7 @@ from slowtok.proxy.http.run_clues import clues_of
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.memory_budget import MemoryBudget
-from slowtok.proxy.relay.ports import EngineDirectory, EngineRef, RequestObserver, SafeObserver
+from slowtok.proxy.relay.interfaces import EngineDirectory, EngineRef, RequestObserver, SafeObserver
 from slowtok.proxy.relay.request_body import read_request
 from slowtok.proxy.relay.rewritten import Reshaped, as_document, assemble, break_off
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
@@ -57,7 +57,7 @@ class Relay:
         annotate: str,
         split_nonstreamed: str,
         records_traces: bool = False,
-        may_tap: bool = True,
+        use_fast_path: bool = True,
     ) -> None:
         self.held = held
         self._session = session
@@ -69,7 +69,7 @@ class Relay:
         self._annotate = annotate
         self._split_nonstreamed = split_nonstreamed
         self._records_traces = records_traces
-        self._may_tap = may_tap
+        self._may_tap = use_fast_path
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
 
@@ -293,7 +293,7 @@ class Relay:
                 reshaped,
                 backlog,
                 room,
-                may_tap=self._may_tap,
+                use_fast_path=self._may_tap,
             )
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())

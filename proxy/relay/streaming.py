@@ -1,4 +1,4 @@
-"""The chunks of a stream on their way to the client: by a tap where one can be, else one by one."""
+"""The chunks of a stream on their way to the client: by the fast path where it can be, else one by one."""
 
 import asyncio
 import time
@@ -25,15 +25,15 @@ async def pass_chunks(
     backlog: BacklogWatch,
     room: BacklogRoom,
     *,
-    may_tap: bool,
+    use_fast_path: bool,
 ) -> float | None:
     """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
-    tap = None
-    if may_tap:
-        tap = _tap(request, reply, response, exchange, reshaped, backlog, room)
+    fast_path = None
+    if use_fast_path:
+        fast_path = _fast_path(request, reply, response, exchange, reshaped, backlog, room)
     while True:
-        if tap is not None:
-            await tap.flow()
+        if fast_path is not None:
+            await fast_path.flow()
         await room.wait()
         try:
             chunk = await reply.content.readany()
@@ -51,7 +51,7 @@ async def pass_chunks(
         backlog.note()
 
 
-def _tap(
+def _fast_path(
     request: ClientRequest,
     reply: EngineReply,
     response: ClientReply,

@@ -16,7 +16,7 @@ from slowtok.proxy.http.connection import ClientServer
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.relay.memory_budget import MemoryBudget
-from slowtok.proxy.relay.ports import EngineDirectory, RequestObserver
+from slowtok.proxy.relay.interfaces import EngineDirectory, RequestObserver
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.relay.rewritten import break_off
 from slowtok.proxy.relay.settings import RelaySettings
@@ -79,9 +79,9 @@ def make_relay(
     engines: EngineDirectory,
     observer: RequestObserver,
     *,
-    may_tap: bool = True,
+    use_fast_path: bool = True,
 ) -> Relay:
-    """Return the relay as it is set; `may_tap` as `self_test.can_tap` found."""
+    """Return the relay as it is set; `use_fast_path` as `self_test.fast_path_works` found."""
     return Relay(
         session,
         engines,
@@ -93,7 +93,7 @@ def make_relay(
         annotate=settings.annotate,
         split_nonstreamed=settings.split_nonstreamed,
         records_traces=settings.records_traces,
-        may_tap=may_tap,
+        use_fast_path=use_fast_path,
     )
 
 

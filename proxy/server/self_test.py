@@ -38,8 +38,8 @@ class UnusableLibraryError(Exception):
     """slowtok cannot serve with the libraries that are installed; its text says why."""
 
 
-async def can_tap(log_event: Callable[..., None]) -> bool:
-    """Return True if streams may take the fast way, by a tap; else `log_event` gets why, once.
+async def fast_path_works(log_event: Callable[..., None]) -> bool:
+    """Return True if streams may take the fast path; else `log_event` gets why, once.
 
     Raises:
         UnusableLibraryError: what is installed cannot be used at all.
@@ -47,10 +47,10 @@ async def can_tap(log_event: Callable[..., None]) -> bool:
     gone = list(missing())
     if needed := [used.name for used in gone if not used.is_for_speed]:
         raise _unusable(f"has no {' and no '.join(needed)} that can be used as slowtok does")
-    why = f"has no {gone[0].name}" if gone else await _fault(may_tap=True)
+    why = f"has no {gone[0].name}" if gone else await _fault(use_fast_path=True)
     if why is None:
         return True
-    if (broken := await _fault(may_tap=False)) is not None:
+    if (broken := await _fault(use_fast_path=False)) is not None:
         raise _unusable(broken)
     log_event("fast-path-off", library=f"aiohttp {aiohttp.__version__}", why=why)
     return False
@@ -63,7 +63,7 @@ def _unusable(why: str) -> UnusableLibraryError:
     )
 
 
-async def _fault(*, may_tap: bool) -> str | None:
+async def _fault(*, use_fast_path: bool) -> str | None:
     """Relay a stream; return what was wrong with it, None where it is whole."""
     broke: list[str] = []
 
@@ -75,7 +75,7 @@ async def _fault(*, may_tap: bool) -> str | None:
     loop.set_exception_handler(note)
     try:
         async with asyncio.timeout(LIMIT_S):
-            is_right = await _stream_is_right(broke, may_tap=may_tap)
+            is_right = await _stream_is_right(broke, use_fast_path=use_fast_path)
     except Exception as error:  # noqa: BLE001 - whatever another version may do
         return f"breaks a stream ({broke[0] if broke else type(error).__name__})"
     finally:
@@ -83,7 +83,7 @@ async def _fault(*, may_tap: bool) -> str | None:
     return None if is_right and not broke else "changes the bytes of a stream"
 
 
-async def _stream_is_right(broke: list[str], *, may_tap: bool) -> bool:
+async def _stream_is_right(broke: list[str], *, use_fast_path: bool) -> bool:
     """Relay a stream read by read; say whether each reaches the client as it should."""
     said: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -100,7 +100,7 @@ async def _stream_is_right(broke: list[str], *, may_tap: bool) -> bool:
 
         async def serve(request: ClientRequest) -> ClientReply:
             try:
-                return await _serve(session, url, request, may_tap=may_tap)
+                return await _serve(session, url, request, use_fast_path=use_fast_path)
             except Exception as error:
                 broke.append(str(error)[:80])
                 raise ConnectionError from error
@@ -136,7 +136,7 @@ async def _payload(client: asyncio.StreamReader, size_bytes: int) -> bytes:
 
 
 async def _serve(
-    session: aiohttp.ClientSession, url: str, request: ClientRequest, *, may_tap: bool
+    session: aiohttp.ClientSession, url: str, request: ClientRequest, *, use_fast_path: bool
 ) -> ClientReply:
     """Relay one stream as `Relay` does, while nobody looks."""
     reply = await send(session, url, "GET", "/", CIMultiDict(), None)
@@ -157,7 +157,7 @@ async def _serve(
             None,
             BacklogWatch(lambda: 0),
             BacklogRoom(transport, MemoryBudget(0), exchange),
-            may_tap=may_tap,
+            use_fast_path=use_fast_path,
         )
         await response.write_eof()
     return response

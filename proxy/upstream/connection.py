@@ -150,7 +150,7 @@ class EngineConnection(asyncio.Protocol):
         slice_, self.unread = self.unread[:SLICE_BYTES], self.unread[SLICE_BYTES:]
         transport = self.transport
         if slice_ and transport is not None:
-            taker = cast("_Taker", transport.get_protocol())  # a tap, or this connection itself
+            taker = cast("_Taker", transport.get_protocol())  # the fast path, or this connection
             taker.take(slice_)
         if self.unread:
             self._ask_for_turn()

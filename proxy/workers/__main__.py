@@ -36,7 +36,7 @@ from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.drain import Stop, drain, under_way
 from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
 from slowtok.proxy.server.listener import BACKLOG, ConnectionLimiter, most_connections
-from slowtok.proxy.server.self_test import can_tap
+from slowtok.proxy.server.self_test import fast_path_works
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.remote import RemoteEngines, RemoteObserver
@@ -98,8 +98,12 @@ class Worker:
             )
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
-            may_tap = await can_tap(lambda *_, **__: None)  # the observing process has told of it
-            relay = make_relay(settings, session, self._engines, self._observer, may_tap=may_tap)
+            use_fast_path = await fast_path_works(
+                lambda *_, **__: None
+            )  # the observing process has told of it
+            relay = make_relay(
+                settings, session, self._engines, self._observer, use_fast_path=use_fast_path
+            )
             edge = make_edge(
                 AccessPolicy(settings, lambda: self._door),
                 relay.handle,

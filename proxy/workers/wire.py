@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from slowtok.proxy.outputs.running import RECENT_S
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.ports import EngineRef
+from slowtok.proxy.relay.interfaces import EngineRef
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter

@@ -133,7 +133,7 @@ class EngineLine:
 
 
 class TappedLine(EngineLine):
-    """The same with a tap on it, and a client that takes all."""
+    """The same with the fast path on it, and a client that takes all."""
 
     def __init__(
         self, *, chunked: bool = True, reshape: Callable[[bytes], bytes] | None = None
@@ -152,7 +152,7 @@ class TappedLine(EngineLine):
 
     @property
     def is_flowing(self) -> bool:
-        """Whether the tap stands between the engine and its connection."""
+        """Whether the fast path stands between the engine and its connection."""
         return self._wire.protocol is not self.connection
 
     async def begin(self, head: bytes = chunked_head(SSE)) -> None:
@@ -175,6 +175,6 @@ class TappedLine(EngineLine):
         await self.flow()
 
     async def flow(self) -> None:
-        """Open the tap, as the relay's loop does."""
+        """Take the fast path, as the relay's loop does."""
         self._flowing = asyncio.create_task(self._tap.flow())
         await asyncio.sleep(0)

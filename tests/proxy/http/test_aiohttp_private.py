@@ -16,7 +16,7 @@ from fakes.proxy import serving
 from fakes.upstream import Upstream
 from slowtok.proxy.http.aiohttp_private import USED, Used, missing
 from slowtok.proxy.server import self_test
-from slowtok.proxy.server.self_test import UnusableLibraryError, can_tap
+from slowtok.proxy.server.self_test import UnusableLibraryError, fast_path_works
 
 ROOT = Path(__file__).resolve().parents[3]
 RELAY = sorted(str(path) for path in (ROOT / "tests/proxy/relay").glob("test_relay*.py"))
@@ -144,7 +144,7 @@ def test_each_call_that_no_longer_works_is_noticed(
 async def test_streams_are_fast_here_and_nothing_is_said() -> None:
     told: Told = []
 
-    assert await can_tap(lambda event, **facts: told.append((event, facts)))
+    assert await fast_path_works(lambda event, **facts: told.append((event, facts)))
     assert told == []
 
 
@@ -155,7 +155,7 @@ async def test_what_is_only_fast_is_left_with_one_line(
     told: Told = []
     rename(used, monkeypatch)
 
-    assert not await can_tap(lambda event, **facts: told.append((event, facts)))
+    assert not await fast_path_works(lambda event, **facts: told.append((event, facts)))
     version = f"aiohttp {aiohttp.__version__}"
     facts = {"library": version, "why": f"has no {used.name}"}
     assert told == [("fast-path-off", facts)]
@@ -174,7 +174,7 @@ async def test_so_is_what_behaves_differently(what: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(aiohttp.StreamReader, "read_nowait", read_nowait)
     told: Told = []
 
-    assert not await can_tap(lambda event, **facts: told.append((event, facts)))
+    assert not await fast_path_works(lambda event, **facts: told.append((event, facts)))
     [(event, facts)] = told
     assert event == "fast-path-off"
     assert (
@@ -193,7 +193,7 @@ async def test_what_cannot_be_left_is_said_in_one_sentence(
     monkeypatch.delattr(web.RequestHandler, "_messages")
 
     with pytest.raises(UnusableLibraryError) as caught:
-        await can_tap(lambda *_, **__: None)
+        await fast_path_works(lambda *_, **__: None)
 
     assert "has no aiohttp.web.RequestHandler._messages" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -210,7 +210,7 @@ async def test_so_is_a_library_that_breaks_streams_either_way(
     monkeypatch.setattr(self_test, "missing", lambda: iter(()))
 
     with pytest.raises(UnusableLibraryError, match="breaks a stream"):
-        await can_tap(lambda *_, **__: None)
+        await fast_path_works(lambda *_, **__: None)
 
 
 def test_command_says_so_and_ends(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Between two tokens no task is woken, and what a tap borrows it gives back."""
+"""Between two tokens no task is woken, and what the fast path borrows it gives back."""
 
 import aiohttp
 import pytest

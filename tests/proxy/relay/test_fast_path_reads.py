@@ -1,4 +1,4 @@
-"""A tap gives the client the body that the parser would have, whatever a read brings."""
+"""The fast path gives the client the body that the parser would have, whatever a read brings."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ def bodies(wire: bytes) -> Iterable[bytes]:
         line, _, rest = wire.partition(b"\r\n")
         size = int(line, 16)
         assert line.lower() == b"%x" % size
-        assert size, "the tap ends no reply"
+        assert size, "the fast path ends no reply"
         assert rest[size : size + 2] == b"\r\n"
         yield rest[:size]
         wire = rest[size + 2 :]
@@ -46,7 +46,7 @@ def untapped(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
 
 
 def tapped(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
-    """What a tap gave the client, and how the reply ended; the meter saw the same."""
+    """What the fast path gave the client, and how the reply ended; the meter saw the same."""
 
     async def run() -> tuple[bytes, str]:
         line = TappedLine()
