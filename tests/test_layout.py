@@ -62,7 +62,7 @@ WRONG_WAYS = (  # imports that no contract of import-linter may let by, from eac
     ("proxy.workers.wire", "proxy.app"),
     ("proxy.workers.remote", "proxy.web.api"),
     ("proxy.server.edge", "proxy.workers.wire"),
-    ("proxy.observe.crowds", "proxy.server.edge"),
+    ("proxy.observe.concurrency", "proxy.server.edge"),
     ("proxy.observe.neighbours", "proxy.inspection.seen"),
     ("proxy.outputs.sink", "proxy.observe.observer"),
     ("proxy.relay.exchange", "proxy.outputs.record"),

@@ -43,18 +43,18 @@ def wait_of(case: Case) -> Wait | None:
     waited_s = case.phases.queue_s
     if waited_s is None or waited_s < MIN_TURN_WAIT_S or case.server.slept:
         return None
-    crowd, slots = case.neighbours.waiting, case.server.slots
-    own = max(case.neighbours.in_flight_at_send, crowd.served_first)
-    if crowd.full_ratio is not None:
-        is_full: bool | None = crowd.full_ratio >= MOSTLY
+    at_engine, slots = case.neighbours.waiting, case.server.slots
+    own = max(case.neighbours.in_flight_at_send, at_engine.served_first)
+    if at_engine.full_ratio is not None:
+        is_full: bool | None = at_engine.full_ratio >= MOSTLY
     else:
         is_full = True if own >= (1 if slots is None else max(slots, 1)) else None
     return Wait(
         waited_s=waited_s,
-        others=max(own, round(crowd.others_mean or 0.0)),
+        others=max(own, round(at_engine.others_mean or 0.0)),
         is_full=is_full,
-        reading_s=max(crowd.reading_s, (crowd.others_reading_ratio or 0.0) * waited_s),
-        seen=crowd.looks > 0 or crowd.others_reading_ratio is not None,
+        reading_s=max(at_engine.reading_s, (at_engine.others_reading_ratio or 0.0) * waited_s),
+        seen=at_engine.looks > 0 or at_engine.others_reading_ratio is not None,
     )
 
 

@@ -219,7 +219,7 @@ class Abandoned:
 
 
 @value(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class Concurrency:
     """Others at the engine while a request waited for its prompt to be read, or while it was read.
 
     Of those that came through the proxy: `served_first` is how many of them, at most at one moment,
@@ -253,8 +253,8 @@ class Neighbours:
     decode_mean: float = 0.0
     decode_max: int = 0
     counted: bool = False
-    waiting: Crowd = Crowd()
-    prefill: Crowd = Crowd()
+    waiting: Concurrency = Concurrency()
+    prefill: Concurrency = Concurrency()
     abandoned: Abandoned | None = None
 
 

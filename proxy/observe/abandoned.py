@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slowtok.detectors.case.case import Abandoned, Phases
 from slowtok.proxy.engines.counters.slots import BusySlots
-from slowtok.proxy.observe.crowds import Look, Occupancy
+from slowtok.proxy.observe.concurrency import Look, Occupancy
 from slowtok.proxy.relay.exchange import Exchange, SlotProgress
 
 KEEP = 64

@@ -27,7 +27,7 @@ from slowtok.proxy.engines.registry import Engine, Engines
 from slowtok.proxy.history.baselines import NO_BASELINE, Baselines
 from slowtok.proxy.history.history import NO_HISTORY, EngineHistory
 from slowtok.proxy.observe.abandoned import AbandonedLog
-from slowtok.proxy.observe.crowds import (
+from slowtok.proxy.observe.concurrency import (
     Look,
     Occupancy,
     of_gauges,
@@ -120,7 +120,7 @@ class CaseBuilder:
             looks = _looks(exchange, engine, phases)
         neighbours = count_neighbours(at_send, phases, met)
         if met or looks:
-            neighbours = _with_crowds(neighbours, exchange, phases, met, looks, server.slots)
+            neighbours = _with_concurrency(neighbours, exchange, phases, met, looks, server.slots)
         tasks = partial(_tasks, exchange, engine)
         begun = _begun_after(phases, exchange, bounds)
         if abandoned := self._abandoned.of(exchange, begun, met, looks, tasks):
@@ -223,7 +223,7 @@ def _tasks(exchange: Exchange, engine: Engine | None, since_s: float) -> Sequenc
     return () if engine is None or end_s is None else engine.slots.window(since_s, end_s)
 
 
-def _with_crowds(
+def _with_concurrency(
     guessed: Neighbours,
     exchange: Exchange,
     phases: Phases,
@@ -244,8 +244,8 @@ def _with_crowds(
     if begun_s is None or first_s is None:
         return found
     during = [look for look in looks if begun_s <= look.at_s <= first_s]
-    crowd = while_read((begun_s, first_s), met, during, slots=slots, mine=mine)
-    return replace(found, prefill=crowd)
+    at_engine = while_read((begun_s, first_s), met, during, slots=slots, mine=mine)
+    return replace(found, prefill=at_engine)
 
 
 def _queue_bounds(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slowtok.detectors.case.case import Neighbours, Phases
-from slowtok.proxy.observe.crowds import Look, Occupancy
+from slowtok.proxy.observe.concurrency import Look, Occupancy
 from slowtok.proxy.relay.exchange import Exchange
 
 KEEP_ENDED = 256

@@ -22,7 +22,7 @@ from slowtok.proxy.history.baselines import Baselines
 from slowtok.proxy.history.history import EngineHistory
 from slowtok.proxy.observe.abandoned import AbandonedLog
 from slowtok.proxy.observe.case_builder import CaseBuilder
-from slowtok.proxy.observe.crowds import Occupancy
+from slowtok.proxy.observe.concurrency import Occupancy
 from slowtok.proxy.observe.neighbours import OccupancyLog
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PromptEstimates, Prompts
@@ -170,10 +170,10 @@ class Observer:
         else:
             self._sampler.set_active(False)
 
-    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+    def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
         note = partial(self.note_fingerprint, exchange)
-        self._pending.add(exchange.request_id, said, size_bytes, note)
+        self._pending.add(exchange.request_id, payload, size_bytes, note)
 
     def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
         """Compare a prompt, of which there is the fingerprint, with earlier ones.
@@ -373,7 +373,7 @@ class Observer:
         exchange.parts = parts_of(fingerprint)
         exchange.prefix = self._prompts.compare(served_by, fingerprint, exchange.accepted_at_s)
         exchange.repeat = self._prompts.repeat(served_by, fingerprint, exchange.accepted_at_s)
-        exchange.guess = self._guesses.guess(served_by, exchange)
+        exchange.prompt_estimate = self._guesses.estimate(served_by, exchange)
 
 
 def _was_read(case: Case) -> bool:

@@ -29,9 +29,9 @@ class PendingPrompts:
         self._queue = WorkQueue(failures, "prompt fingerprint", after_s=AFTER_S)
         self._pending: dict[str, Callable[[], None]] = {}
 
-    def add(self, request_id: str, said: Mapping[str, Any], size_bytes: int, note: Note) -> None:
+    def add(self, request_id: str, payload: Mapping[str, Any], size_bytes: int, note: Note) -> None:
         """Have `note` called with the fingerprint of what a body says, in the event loop."""
-        read = partial(fingerprint_prompt, said)
+        read = partial(fingerprint_prompt, payload)
         begin = self._read_in_thread if size_bytes > LARGE_BYTES else self._note
         self._pending[request_id] = partial(begin, note, read)
         self._queue.add(partial(self.take, request_id))

@@ -148,7 +148,7 @@ class PromptEstimates:
         if case.phases.prefill_tps and (tokens.processed or 0) >= MIN_TOKENS:
             self._tps[served_by] = case.phases.prefill_tps
 
-    def guess(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
+    def estimate(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
         """Return what is to be expected of a prompt; None before a request of its model ended."""
         sizes = self._sizes.get(served_by)
         if not sizes or exchange.prompt is None:

@@ -128,13 +128,19 @@ def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
     if exchange.sent_at_s is None or exchange.last_byte_at_s is not None or _has_token(exchange):
         return {}
     if isinstance(told, SlotProgress):
-        return _by_slot(told, exchange.guess, now_s)
-    if exchange.guess is None or not exchange.stream:  # the end of such a prefill is not seen
+        return _by_slot(told, exchange.prompt_estimate, now_s)
+    if (
+        exchange.prompt_estimate is None or not exchange.stream
+    ):  # the end of such a prefill is not seen
         return {}
-    eta_s = None if isinstance(told, Queued) else _estimate_s(exchange.guess, exchange.sent_at_s)
+    eta_s = (
+        None
+        if isinstance(told, Queued)
+        else _estimate_s(exchange.prompt_estimate, exchange.sent_at_s)
+    )
     return {
-        "about_tokens": exchange.guess.tokens,
-        "tps": exchange.guess.tps,
+        "about_tokens": exchange.prompt_estimate.tokens,
+        "tps": exchange.prompt_estimate.tps,
         "eta_s": None if eta_s is None else max(eta_s - now_s, 0.0),
         "source": "estimate",
     }

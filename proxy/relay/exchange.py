@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
 from slowtok.proxy.engines.counters.slots import WorkingSlot
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.runs.book import Place
+from slowtok.proxy.runs.book import RunPosition
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.call import PromptFingerprint
@@ -87,7 +87,7 @@ class Exchange:
     slept: bool | None = None  # the engine had put its model away when the request went to it
     awaits_load: bool | None = None  # the same of a model that another program starts for it
     clues: Clues | None = None  # what it says of its run and its client
-    run: Place | None = None
+    run: RunPosition | None = None
     prompt: PromptFingerprint | None = None
     asked_for_usage: bool = False
     annotate: Mode | None = None  # put the record into the stream
@@ -109,7 +109,7 @@ class Exchange:
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
     slot: SlotProgress | Queued | None = None  # by the engine's word, while it is at work
-    guess: PromptEstimate | None = None
+    prompt_estimate: PromptEstimate | None = None
     loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
 
     def observe(self, chunk: bytes, at_s: float) -> None:

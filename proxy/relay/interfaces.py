@@ -82,7 +82,7 @@ class RequestObserver(Protocol):
         """A request is about to go to its engine."""
         ...
 
-    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+    def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
         """Compare the prompt with earlier ones, later and never in the stream's way."""
         ...
 
@@ -135,10 +135,10 @@ class SafeObserver:
         except Exception:  # noqa: BLE001
             self._count("sent")
 
-    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+    def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
         """Its prompt is this one."""
         try:
-            self._observer.note_prompt(exchange, said, size_bytes)
+            self._observer.note_prompt(exchange, payload, size_bytes)
         except Exception:  # noqa: BLE001
             self._count("prompt fingerprint")
 

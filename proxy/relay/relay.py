@@ -24,8 +24,8 @@ from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.http.run_clues import clues_of
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.interfaces import EngineDirectory, EngineRef, RequestObserver, SafeObserver
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.request_body import read_request
 from slowtok.proxy.relay.rewritten import Reshaped, as_document, assemble, break_off
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
@@ -69,7 +69,7 @@ class Relay:
         self._annotate = annotate
         self._split_nonstreamed = split_nonstreamed
         self._records_traces = records_traces
-        self._may_tap = use_fast_path
+        self._use_fast_path = use_fast_path
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
 
@@ -153,7 +153,7 @@ class Relay:
         self._observer.sent(exchange)
         if call is not None and not call.api.prefill_only:
             self._observer.note_prompt(
-                exchange, call.said, len(body) if isinstance(body, bytes) else 0
+                exchange, call.payload, len(body) if isinstance(body, bytes) else 0
             )
         del call  # what was read of a body may be many times as large as the body
         ask = partial(send, self._session, engine.url, request.method, request.target, outgoing)
@@ -179,7 +179,7 @@ class Relay:
         if exchange.api is None:
             return
         try:
-            said = call.said if call else None
+            said = call.payload if call else None
             exchange.clues = clues_of(request.headers.items(), request.run_name, said)
         except Exception:  # noqa: BLE001 - see above
             exchange.observer_errors += 1
@@ -204,7 +204,7 @@ class Relay:
             return self._ask_for_stream(call, exchange, outgoing, body)
         if not call.api.takes_stream_options or engine.kind == "llama-server":
             return body  # llama-server's timings carry every count, and asking would move them
-        asked = ask_for_usage(body, call.said)
+        asked = ask_for_usage(body, call.payload)
         if asked is None:
             return body
         exchange.asked_for_usage = True
@@ -217,7 +217,7 @@ class Relay:
         """Ask for a stream in place of a whole reply, where the setting says so."""
         if self._split_nonstreamed != "stream" or call.api.make_parts is None:
             return body
-        asked = ask_for_stream(call.said, stream_options=call.api.takes_stream_options)
+        asked = ask_for_stream(call.payload, stream_options=call.api.takes_stream_options)
         if asked is None:
             return body
         exchange.assembling = True
@@ -293,7 +293,7 @@ class Relay:
                 reshaped,
                 backlog,
                 room,
-                use_fast_path=self._may_tap,
+                use_fast_path=self._use_fast_path,
             )
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())

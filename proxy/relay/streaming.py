@@ -1,4 +1,4 @@
-"""The chunks of a stream on their way to the client: by the fast path where it can be, else one by one."""
+"""Passes the chunks of a stream to the client: on the fast path where it can, else one by one."""
 
 import asyncio
 import time

@@ -34,7 +34,7 @@ _NAMED: frozenset[By] = frozenset({"header", "url"})
 KEY_FILE = "runs.key"
 
 
-class Place(NamedTuple):
+class RunPosition(NamedTuple):
     """Where a request belongs: its run, what named that, and its turn there.
 
     `parent` is the turn that it goes on from, or that started its agent; `how` says what its prompt
@@ -85,11 +85,11 @@ class _Open:
     link: EarlierRequest | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RunPosition:
         """Return it as others see it."""
         parent = None if self.parent is None else self.parent.number
         how = None if self.found is None else self.found.how
-        return Place(self.run.id, self.by, self.turn.number, parent, how, self.run.name)
+        return RunPosition(self.run.id, self.by, self.turn.number, parent, how, self.run.name)
 
 
 class Book:
@@ -105,8 +105,10 @@ class Book:
         self._traces: BoundedMap[str, int] = BoundedMap(KEEP_ALIASES)  # requests of each trace
         self._chain = Chain()
 
-    def place(self, request: str, clues: Clues | None, at_s: float, unix_s: float) -> Place | None:
-        """Place a request by what it says itself; None where only its prompt can tell.
+    def place(
+        self, request: str, clues: Clues | None, at_s: float, unix_s: float
+    ) -> RunPosition | None:
+        """RunPosition a request by what it says itself; None where only its prompt can tell.
 
         A trace waits for the prompt, too: some clients begin a new one with each request.
         """
@@ -124,8 +126,8 @@ class Book:
         prompt: Messages | None,
         at_s: float,
         unix_s: float,
-    ) -> Place:
-        """Place a request whose prompt is known, or that has none that could tell.
+    ) -> RunPosition:
+        """RunPosition a request whose prompt is known, or that has none that could tell.
 
         One that was placed already learns which turn it goes on from.
         """

@@ -182,9 +182,9 @@ class Loop:
         return self._budget.pace.gpu_s if self._active and len(self._gpus) > 0 else IDLE_S
 
     def _tell_facts(self) -> None:
-        news = self._machine.news()
-        if news is not None:
-            self._said.append(news)
+        changes = self._machine.changes()
+        if changes is not None:
+            self._said.append(changes)
 
     def _sample_host(self, *, slow_tier: bool) -> None:
         others_s = self._budget.pace.others_s if self._active else None
@@ -198,9 +198,9 @@ class Loop:
         else:
             lines = self._gpus.sample_idle(servers)
         self._machine.doubt(lines)
-        news = self._gpus.news()
-        if news is not None:  # there may be GPUs now that there were not, or the other way round
-            lines = [news, *lines]
+        changes = self._gpus.changes()
+        if changes is not None:  # there may be GPUs now that there were not, or the other way round
+            lines = [changes, *lines]
             now_s = time.monotonic()
             self._gpu.restart(self._gpu_period_s(), now_s + self._budget.pace.gpu_s)
             self._accounted = (
@@ -287,7 +287,7 @@ def main() -> None:
     emit = make_emit(sys.stdout.buffer)
     try:
         machine, process_name = make_machine(int(sys.argv[1]) if sys.argv[1:] else os.getppid())
-        facts = machine.news() or {}
+        facts = machine.changes() or {}
         emit([facts])
         gpus = open_gpus(process_name, private_pids=facts.get("private_pids"))
         gc.freeze()  # what is there now stays: not to be looked through again and again

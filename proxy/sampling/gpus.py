@@ -26,7 +26,7 @@ class GpuReader(Protocol):
     def __len__(self) -> int:
         """Return how many GPUs there are now."""
 
-    def news(self) -> Values | None:
+    def changes(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
 
     def sample(
@@ -45,15 +45,15 @@ class NoGpus:
     """In place of a reader that this installation cannot have."""
 
     def __init__(self, reason: str) -> None:
-        self._news: Values | None = {"kind": "gpus", "gpus": None, "reason": reason}
+        self._changes: Values | None = {"kind": "gpus", "gpus": None, "reason": reason}
 
     def __len__(self) -> int:
         return 0
 
-    def news(self) -> Values | None:
+    def changes(self) -> Values | None:
         """Return the reason, once."""
-        news, self._news = self._news, None
-        return news
+        changes, self._changes = self._changes, None
+        return changes
 
     def sample(
         self, *, slow_tier: bool, servers: set[int] | None, extras: Extras = ALL
@@ -99,7 +99,7 @@ class AllGpus:
     def __len__(self) -> int:
         return sum(len(maker.reader) for maker in self._makers)
 
-    def news(self) -> Values | None:
+    def changes(self) -> Values | None:
         """Return the line about all GPUs, if it changed."""
         if not self._heard:
             return None
@@ -157,7 +157,7 @@ class AllGpus:
             self._errors[number] = fault
             if found is None:
                 continue
-            self._hear(number, maker.reader.news())
+            self._hear(number, maker.reader.changes())
             if self._said[number] is None:
                 break
             for line in found:
@@ -165,14 +165,14 @@ class AllGpus:
             lines += found
         return lines
 
-    def _hear(self, number: int, news: Values | None) -> None:
-        if news is None:
+    def _hear(self, number: int, changes: Values | None) -> None:
+        if changes is None:
             return
         self._heard = True
-        gpus = news.get("gpus")
+        gpus = changes.get("gpus")
         if gpus is not None:
             gpus = [gpu | {"index": self._index(number, gpu["index"])} for gpu in gpus]
-        self._said[number] = {**news, "gpus": gpus}
+        self._said[number] = {**changes, "gpus": gpus}
 
     def _index(self, number: int, own: int) -> int:
         known = self._indices.get((number, own))

@@ -78,7 +78,7 @@ class PatientGpus:
     def __len__(self) -> int:
         return self._count
 
-    def news(self) -> Values | None:
+    def changes(self) -> Values | None:
         """Return the line about the GPUs and why there are none, if it changed."""
         state = self._state
         if self._is_hung():

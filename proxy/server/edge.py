@@ -15,8 +15,8 @@ from slowtok.proxy.http.aiohttp_private import Runner, is_no_http
 from slowtok.proxy.http.connection import ClientServer
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply, error_response
-from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.interfaces import EngineDirectory, RequestObserver
+from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.relay.rewritten import break_off
 from slowtok.proxy.relay.settings import RelaySettings

@@ -68,40 +68,40 @@ class PromptFingerprint(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One generation request; `said` is its body and goes no further than the relay."""
+    """One generation request; `payload` is its body and goes no further than the relay."""
 
     api: Api
     model: str | None
     stream: bool
-    said: Mapping[str, Any]
+    payload: Mapping[str, Any]
 
 
 def read_call(api: Api, body: bytes) -> Call | None:
     """Read a request body; None where it is not the JSON object that the API asks for."""
     try:
-        said = orjson.loads(body)
+        payload = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(payload, dict):
         return None
-    stream = said.get("stream")
+    stream = payload.get("stream")
     if not isinstance(stream, bool):
         stream = api.streams_by_default
-    return Call(api, text_of(said.get("model")), stream, said)
+    return Call(api, text_of(payload.get("model")), stream, payload)
 
 
-def fingerprint_prompt(said: Mapping[str, Any]) -> PromptFingerprint | None:
+def fingerprint_prompt(payload: Mapping[str, Any]) -> PromptFingerprint | None:
     """Take the fingerprint of a request's prompt; None where it has none that we understand.
 
-    `said` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
+    `payload` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
     """
     for name in _KEPT_BY_ENGINE:
-        if said.get(name):
+        if payload.get(name):
             return None
     spans: list[Span] = []
     texts: list[str] = []
     begin = 0
-    for message in messages_of(said):
+    for message in messages_of(payload):
         spans.append(_span(message, begin))
         texts.append(message.text)
         begin += len(message.text)
@@ -112,7 +112,7 @@ def fingerprint_prompt(said: Mapping[str, Any]) -> PromptFingerprint | None:
     for piece in _PIECE.findall(whole):
         which = hash(piece)
         pieces[which] = pieces.get(which, 0) + len(piece)
-    tools = tuple([hash(tool) for tool in tools_of(said)])
+    tools = tuple([hash(tool) for tool in tools_of(payload)])
     return PromptFingerprint(
         len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools
     )
@@ -288,9 +288,9 @@ def max_tokens_of(call: Call) -> int | None:
     Of several limits the largest is taken: engines differ in which one counts. Several answers at
     once share no limit, and limits below 1 mean none.
     """
-    if call.said.get("n") not in (None, 1):
+    if call.payload.get("n") not in (None, 1):
         return None
-    options = call.said.get("options")
-    places = (call.said, options if isinstance(options, dict) else {})
+    options = call.payload.get("options")
+    places = (call.payload, options if isinstance(options, dict) else {})
     given = [place.get(name) for place in places for name in call.api.limits]
     return max((limit for limit in given if type(limit) is int and limit > 0), default=None)

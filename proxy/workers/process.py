@@ -263,8 +263,8 @@ class WorkerProcess:
 
 def _tell_news(channel: Channel, session: WorkerSession) -> None:
     """Tell what is new of the engines."""
-    if (news := session.news()) is not None:
-        channel.tell("directory", news)
+    if (changes := session.changes()) is not None:
+        channel.tell("directory", changes)
 
 
 def begin_to_relay(listener: socket.socket) -> First:

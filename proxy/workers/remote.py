@@ -64,11 +64,11 @@ class RemoteObserver:
         else:
             self._channel.tell("sent", packed(exchange))
 
-    def note_prompt(self, exchange: Exchange, said: Mapping[str, Any], size_bytes: int) -> None:
+    def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
         """Take the prompt's fingerprint here: the prompt itself never leaves this process."""
         if self._knows(exchange):
             note = partial(self._channel.tell, "fingerprinted", exchange.request_id)
-            self._prompts.add(exchange.request_id, said, size_bytes, note)
+            self._prompts.add(exchange.request_id, payload, size_bytes, note)
 
     def arrived(self, exchange: Exchange) -> None:
         """The last byte of a reply has come from its engine."""

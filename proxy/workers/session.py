@@ -73,7 +73,7 @@ class WorkerSession:
                 self._observer.failures["end"] += 1
         return len(lost)
 
-    def news(self) -> RemoteDirectory | None:
+    def changes(self) -> RemoteDirectory | None:
         """Return what the worker shall know of the engines; None where it was told already."""
         every = self._engines.all
         is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()

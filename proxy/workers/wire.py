@@ -30,7 +30,7 @@ _KEPT_APART = (
     "parts",
     "repeat",
     "slot",
-    "guess",
+    "prompt_estimate",
     "held_bytes",
     "awaits_load",
 )

@@ -162,7 +162,7 @@ class TappedLine(EngineLine):
             request_id="1", method="POST", path="/", started_unix_s=0.0, accepted_at_s=0.0
         )
         exchange.meter = cast("Any", self._seen)
-        self._tap = FastPath(
+        self._fast_path = FastPath(
             self.reply(),
             self.client,
             self.flow_control,
@@ -176,5 +176,5 @@ class TappedLine(EngineLine):
 
     async def flow(self) -> None:
         """Take the fast path, as the relay's loop does."""
-        self._flowing = asyncio.create_task(self._tap.flow())
+        self._flowing = asyncio.create_task(self._fast_path.flow())
         await asyncio.sleep(0)

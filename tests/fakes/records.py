@@ -8,7 +8,7 @@ from slowtok.detectors.case.case import Case, PromptPrefix, Range, Tokens
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.runs.book import Place
+from slowtok.proxy.runs.book import RunPosition
 
 GIB = 2**30
 
@@ -109,7 +109,9 @@ def full_record() -> dict[str, Any]:
 
 def of_its_run() -> dict[str, Any]:
     """What the record of a client's third request says of its run, see proxy/observe/runs.py."""
-    place = Place(id="0123456789abcdef", by="url", turn=3, parent=2, how="continued", name="night")
+    place = RunPosition(
+        id="0123456789abcdef", by="url", turn=3, parent=2, how="continued", name="night"
+    )
     return {
         "run": {**place._asdict(), "reads": {"tool": 1.0}},
         "since_previous_ms": 250.0,

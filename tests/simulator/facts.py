@@ -188,7 +188,7 @@ def _abandoned(world: World) -> Abandoned | None:
 
 def _crowd(world: World) -> dict[str, Any]:
     """Return who was there while the request waited, where the contract has a place for it."""
-    waits, kind = world.waits, getattr(contract_of_cases, "Crowd", None)
+    waits, kind = world.waits, getattr(contract_of_cases, "Concurrency", None)
     if kind is None or not waits.queue_s or not waits.in_flight:
         return {}
     seen, gauges = world.others.via_proxy, _has_gauges(world)

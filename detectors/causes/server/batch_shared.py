@@ -215,8 +215,8 @@ def _shared(case: Case) -> Finding | None:
     low_tps, alone_tps = _alone(case)
     if rate_tps is None or took_s is None or rate_tps >= low_tps:
         return None
-    crowd = case.neighbours.prefill
-    beside_s = max(crowd.reading_s, (crowd.others_reading_ratio or 0.0) * took_s)
+    at_engine = case.neighbours.prefill
+    beside_s = max(at_engine.reading_s, (at_engine.others_reading_ratio or 0.0) * took_s)
     lost_s = min(took_s * (1 - rate_tps / alone_tps), beside_s)
     if lost_s < MIN_TURN_WAIT_S:
         return None
@@ -251,10 +251,10 @@ def _alone(case: Case) -> tuple[float, float]:
 
 
 def _whose(case: Case, *, begun: bool = False) -> str:
-    crowd = case.neighbours.prefill if begun else case.neighbours.waiting
-    if crowd.reading_id is None:
+    at_engine = case.neighbours.prefill if begun else case.neighbours.waiting
+    if at_engine.reading_id is None:
         return "the prompt of a request that did not come through this proxy"
-    return f"the prompt of request {crowd.reading_id}"
+    return f"the prompt of request {at_engine.reading_id}"
 
 
 def _prompts_remedy(case: Case) -> str:

@@ -70,14 +70,14 @@ def detect(case: Case) -> Finding | None:
 
 def _may_have_waited(case: Case) -> bool:
     """Return True if a wait can have gone unseen: its length is not known, and it may be felt."""
-    phases, crowd = case.phases, case.neighbours.waiting
+    phases, at_engine = case.phases, case.neighbours.waiting
     if phases.queue_s is not None or case.server.slept:
         return False
     if phases.ttft_s is not None and phases.ttft_s < MIN_TURN_WAIT_S:
         return False
     if case.activity is not None and case.activity.alone:
         return False
-    return crowd.full_ratio is None or crowd.full_ratio > 0
+    return at_engine.full_ratio is None or at_engine.full_ratio > 0
 
 
 def _told_s(case: Case) -> float:

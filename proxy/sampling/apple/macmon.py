@@ -140,7 +140,7 @@ class Macmon:
     def __len__(self) -> int:
         return 0 if self._facts is None else 1
 
-    def news(self) -> Values | None:
+    def changes(self) -> Values | None:
         """Return the line about the GPU and why there is none, if it changed."""
         if self._facts is None and self._reason is None:
             return None  # still looking

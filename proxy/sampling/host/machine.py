@@ -38,7 +38,7 @@ class PortPart(Protocol):
     def read(self, *, slow_tier: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         """Return the line about the process if it differs from the last one returned."""
 
 
@@ -82,7 +82,7 @@ class Machine:
         for process in (p for line in lines for p in line.get("processes") or ()):
             process["is_server"] = process["is_server"] or None
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         """Return the line about the host, if a condition has changed."""
         line = {**self._facts, **self._read_conditions()}
         if line == self._told:
@@ -100,7 +100,7 @@ class Machine:
             self._others.begin()
 
     def sample(self, *, slow_tier: bool, others_s: float | None = None) -> list[Line]:
-        """Return news of processes, then one host line for each watched port.
+        """Return changes of processes, then one host line for each watched port.
 
         Without a port there is one line for the machine alone. The first call has no span and
         gives no host line. `others_s` is how often to look who else uses the CPU; None is never.
@@ -108,7 +108,7 @@ class Machine:
         host = self._host.read(slow_tier=slow_tier)
         at_s = time.monotonic()
         servers = {number: port.read(slow_tier=slow_tier) for number, port in self._ports.items()}
-        lines = [news for port in self._ports.values() if (news := port.news())]
+        lines = [changes for port in self._ports.values() if (changes := port.changes())]
         before_at_s, self._last_at_s = self._last_at_s, at_s
         if before_at_s is None or at_s - before_at_s < SHORTEST_SPAN_S:
             return lines

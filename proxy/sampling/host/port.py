@@ -63,7 +63,7 @@ class PortReader:
             return {}
         return fields | self._cgroup.read(slow_tier=slow_tier)
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         """Return the line about the process if it differs from the last one returned."""
         state = (self._found, tuple(sorted(self.pids)))
         if self._found is None or state == self._told:

@@ -113,7 +113,7 @@ class PortablePort:
         rate = self._cpu.setdefault(process.pid, CounterRate())
         return rate.per_s(times.user + times.system, time.monotonic()), threads
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         """Return the line about the process if it differs from the last one returned."""
         state = (self._reason, self.pids)
         if state == self._told or (self._root is None and self._reason is None):

@@ -161,7 +161,7 @@ class NvidiaDevices:
             gpu.refresh_absent()
         facts = [part.facts for gpu in self._watched for part in gpu.parts]
         if facts and list(map(id, facts)) != list(map(id, self.facts or ())):
-            self.facts = facts  # another list only if there is news in it
+            self.facts = facts  # another list only where something changed
 
     def _miss(self) -> None:
         missing = self._indices.missing({gpu.device.index for gpu in self._watched})

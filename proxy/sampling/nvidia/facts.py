@@ -101,8 +101,10 @@ def read_again(device: Device, facts: Values) -> Values:
         if device.absent.get(call) == UNKNOWN:
             del device.absent[call]
     found = read_facts(device, facts["driver"]) if failed else _limit_facts(device)
-    news = {n: value for n, value in found.items() if value is not None and value != facts.get(n)}
-    return facts | news if news else facts
+    changes = {
+        n: value for n, value in found.items() if value is not None and value != facts.get(n)
+    }
+    return facts | changes if changes else facts
 
 
 def read_slice_facts(device: Device, uuid: str, gpu: Values) -> Values:

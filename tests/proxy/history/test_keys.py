@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import healthy, with_envelope, with_server, with_tokens
-from slowtok.detectors.case.case import Crowd, Neighbours
+from slowtok.detectors.case.case import Concurrency, Neighbours
 from slowtok.detectors.case.engine import EngineActivity
 from slowtok.proxy.history.keys import decode_setup, is_alone, model_of, prefill_setup
 
@@ -78,9 +78,11 @@ def test_alone_is_also_by_the_engines_own_gauges(
 @pytest.mark.parametrize(
     "neighbours",
     [
-        pytest.param(Neighbours(waiting=Crowd(others_mean=3.0)), id="hidden ones while it waited"),
-        pytest.param(Neighbours(waiting=Crowd(served_first=3)), id="came in the same moment"),
-        pytest.param(Neighbours(prefill=Crowd(others_mean=3.0)), id="hidden ones beside it"),
+        pytest.param(
+            Neighbours(waiting=Concurrency(others_mean=3.0)), id="hidden ones while it waited"
+        ),
+        pytest.param(Neighbours(waiting=Concurrency(served_first=3)), id="came in the same moment"),
+        pytest.param(Neighbours(prefill=Concurrency(others_mean=3.0)), id="hidden ones beside it"),
     ],
 )
 def test_a_prefill_beside_others_is_not_alone(neighbours: Neighbours) -> None:

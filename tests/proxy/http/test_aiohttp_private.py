@@ -235,10 +235,10 @@ async def test_relay_hears_of_it(
     engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, engine.url) as proxy:
-        assert proxy.proxy.relay._may_tap
+        assert proxy.proxy.relay._use_fast_path
     monkeypatch.delattr(aiohttp.StreamReader, "read_nowait")
     async with serving(tmp_path, engine.url) as proxy:
-        assert not proxy.proxy.relay._may_tap
+        assert not proxy.proxy.relay._use_fast_path
 
 
 def test_relay_does_all_the_same_without_the_fast_path() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slowtok.detectors.case.case import Neighbours, Phases
-from slowtok.proxy.observe.crowds import Look, Occupancy
+from slowtok.proxy.observe.concurrency import Look, Occupancy
 from slowtok.proxy.observe.neighbours import (
     OccupancyLog,
     count_neighbours,

@@ -31,25 +31,25 @@ def learned(*seen: tuple[int, int], prefill_tps: float | None = 500.0) -> Prompt
 def test_it_is_learned_of_each_model() -> None:
     guesses = learned((4000, 1000), (2000, 500))
 
-    assert guesses.guess("e m", request(8000)) == PromptEstimate(
+    assert guesses.estimate("e m", request(8000)) == PromptEstimate(
         tokens=2000, new_tokens=2000, tps=500.0
     )
-    assert guesses.guess("e another", request(8000)) is None
-    assert PromptEstimates().guess("e m", request(8000)) is None
+    assert guesses.estimate("e another", request(8000)) is None
+    assert PromptEstimates().estimate("e m", request(8000)) is None
 
 
 def test_short_prompts_are_mostly_template_and_teach_nothing() -> None:
-    assert learned((10, 40)).guess("e m", request(8000)) is None
+    assert learned((10, 40)).estimate("e m", request(8000)) is None
 
 
 def test_without_a_rate_there_is_none() -> None:
-    found = learned((4000, 1000), prefill_tps=None).guess("e m", request(400))
+    found = learned((4000, 1000), prefill_tps=None).estimate("e m", request(400))
 
     assert found == PromptEstimate(tokens=100, new_tokens=100, tps=None)
 
 
 def test_what_an_earlier_prompt_began_with_may_be_cached() -> None:
-    found = learned((4000, 1000)).guess("e m", request(4000, same_chars=3000))
+    found = learned((4000, 1000)).estimate("e m", request(4000, same_chars=3000))
 
     assert found == PromptEstimate(tokens=1000, new_tokens=250, tps=500.0)
 
@@ -59,7 +59,7 @@ def test_a_request_without_a_prompt_has_no_length(odd: dict[str, str]) -> None:
     one = request(1)
     one.prompt = fingerprint_prompt(odd)
 
-    assert learned((4000, 1000)).guess("e m", one) is None
+    assert learned((4000, 1000)).estimate("e m", one) is None
 
 
 def test_memory_is_bounded() -> None:
@@ -68,8 +68,8 @@ def test_memory_is_bounded() -> None:
     for n in range(100):
         guesses.learn(f"e {n}", request(4000), case)
 
-    assert guesses.guess("e m", request(4000)) is None
-    assert guesses.guess("e 99", request(4000)) is not None
+    assert guesses.estimate("e m", request(4000)) is None
+    assert guesses.estimate("e 99", request(4000)) is not None
     assert max(len(guesses._sizes), len(guesses._tps)) == KEEP_MODELS
 
 

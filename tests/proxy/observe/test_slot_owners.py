@@ -110,7 +110,7 @@ def test_a_whole_reply_waits_where_all_slots_are_known_to_be_others() -> None:
 
 
 def reading(*computed_at: tuple[int, float], guess: PromptEstimate | None = None) -> Exchange:
-    owners, one = SlotOwners(), request("a", 0.0, guess=guess)
+    owners, one = SlotOwners(), request("a", 0.0, prompt_estimate=guess)
     for computed, at_s in computed_at:
         owners.note(look(slot(1, computed, cached=1000)), [one], at_s)
     return one
@@ -155,7 +155,7 @@ def test_before_its_first_step_the_rate_is_that_of_earlier_requests() -> None:
 
 def test_an_engine_without_slots_leaves_an_estimate() -> None:
     guess = PromptEstimate(tokens=5000, new_tokens=2000, tps=1000.0)
-    one = request("a", 0.0, guess=guess)
+    one = request("a", 0.0, prompt_estimate=guess)
     found = running_entry(one, 0.5)
 
     assert found["phase"] == "waiting"

@@ -28,7 +28,7 @@ def bodies(wire: bytes) -> Iterable[bytes]:
         wire = rest[size + 2 :]
 
 
-def untapped(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
+def by_the_loop(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
     """What the parser alone makes of a reply, and how it ends if the engine hangs up then."""
 
     async def run() -> tuple[bytes, str]:
@@ -45,7 +45,7 @@ def untapped(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
     return asyncio.run(run())
 
 
-def tapped(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
+def by_the_fast_path(reads: Sequence[bytes], head: bytes = HEAD) -> tuple[bytes, str]:
     """What the fast path gave the client, and how the reply ended; the meter saw the same."""
 
     async def run() -> tuple[bytes, str]:
@@ -97,8 +97,8 @@ def test_reads_that_go_past_the_parser(reads: list[bytes], past: int) -> None:
         return count
 
     assert asyncio.run(run()) == past
-    assert tapped(reads) == untapped(reads)
-    assert tapped(reads)[1] == "cut off"
+    assert by_the_fast_path(reads) == by_the_loop(reads)
+    assert by_the_fast_path(reads)[1] == "cut off"
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_what_is_odd_is_the_parsers(odd: bytes) -> None:
         [A, A, odd + A, A],
         [A, *cut(odd, range(20)), A],
     ):
-        assert tapped(reads) == untapped(reads)
+        assert by_the_fast_path(reads) == by_the_loop(reads)
 
 
 def test_two_chunks_split_at_every_place() -> None:
     wire = A + A + B + A + LAST_CHUNK
     for place in range(len(wire)):
-        assert tapped(cut(wire, [place])) == (b"hellohello1\r\n5\r\nhello", "complete")
-        assert tapped(cut(wire, [place, place + 1])) == tapped([wire])
+        assert by_the_fast_path(cut(wire, [place])) == (b"hellohello1\r\n5\r\nhello", "complete")
+        assert by_the_fast_path(cut(wire, [place, place + 1])) == by_the_fast_path([wire])
 
 
 payloads = st.one_of(
@@ -151,7 +151,7 @@ def test_any_chunks_in_any_reads(pieces: list[bytes], where: list[int], together
     reads = cut(wire, where)
     head = HEAD + reads.pop(0) if together else HEAD
 
-    assert tapped(reads, head) == (b"".join(pieces), "complete")
+    assert by_the_fast_path(reads, head) == (b"".join(pieces), "complete")
 
 
 @given(st.lists(payloads, min_size=1, max_size=6), places, st.data())
@@ -166,7 +166,7 @@ def test_what_is_malformed_in_any_reads(
     )
     reads = cut(bytes(wire), where)
 
-    assert tapped(reads) == untapped(reads)
+    assert by_the_fast_path(reads) == by_the_loop(reads)
 
 
 @given(st.binary(min_size=1), places, st.booleans())
@@ -177,7 +177,7 @@ def test_a_body_without_chunks_is_never_taken_for_one(
     length = b"Content-Length: %d\r\n" % len(body) if told else b""
     head = b"HTTP/1.1 200 OK\r\n%b\r\n" % length
 
-    assert tapped(cut(body, where), head)[0] == body
+    assert by_the_fast_path(cut(body, where), head)[0] == body
 
 
 async def test_the_engines_chunks_stay_as_they_are() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from fakes.conversations import body
 from fakes.run_records import BEGAN_UNIX_S, run_record
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, Place
+from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, RunPosition
 from slowtok.proxy.runs.chain import Messages, messages_of
 from slowtok.proxy.stream.call import fingerprint_prompt
 
@@ -22,7 +22,7 @@ class Client:
 
     def ask(
         self, said: dict[str, Any] | None, clues: Clues | None = None, *, response: str = ""
-    ) -> Place:
+    ) -> RunPosition:
         name = self.begin(said, clues)
         place = self.book.place_by_prompt(name, clues, prompt(said), self.now_s, self.now_s)
         self.now_s += 1.0

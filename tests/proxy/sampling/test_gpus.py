@@ -24,7 +24,7 @@ class Reader:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         gpus = [{"index": number, "of": id(self)} for number in self.numbers]
         line = {"kind": "gpus", "gpus": gpus, "reason": self.reason}
         if self.silent or line == self._told:
@@ -57,16 +57,16 @@ def sampled(gpus: AllGpus) -> list[tuple[int, int]]:
 
 def told(gpus: AllGpus) -> Line:
     gpus.sample_idle(set())
-    news = gpus.news()
-    assert news is not None
-    return news
+    changes = gpus.changes()
+    assert changes is not None
+    return changes
 
 
 def test_nothing_said_is_no_news() -> None:
     gpus = AllGpus([Maker(Reader(silent=True))])
 
     assert gpus.sample(slow_tier=True, servers=set()) == []
-    assert gpus.news() is None
+    assert gpus.changes() is None
     assert len(gpus) == 0
 
 
@@ -75,10 +75,10 @@ def test_numbers_are_unique_and_the_first_makers_are_its_own() -> None:
     gpus = AllGpus([Maker(nvidia), Maker(amd)])
 
     assert sampled(gpus) == [(0, id(nvidia)), (1, id(nvidia)), (2, id(amd)), (3, id(amd))]
-    news = told(gpus)
-    assert [gpu["index"] for gpu in news["gpus"]] == [0, 1, 2, 3]
-    assert news["reason"] is None
-    assert gpus.news() is None
+    changes = told(gpus)
+    assert [gpu["index"] for gpu in changes["gpus"]] == [0, 1, 2, 3]
+    assert changes["reason"] is None
+    assert gpus.changes() is None
     assert len(gpus) == 4
 
 
@@ -102,17 +102,17 @@ def test_a_number_stays_whatever_comes_and_goes() -> None:
 
 
 def test_a_missing_library_is_told_where_there_is_no_gpu() -> None:
-    news = told(AllGpus([Maker(NoGpus("NVML library not found"), expected=False)]))
+    changes = told(AllGpus([Maker(NoGpus("NVML library not found"), expected=False)]))
 
-    assert news == {"kind": "gpus", "gpus": None, "reason": "NVML library not found"}
+    assert changes == {"kind": "gpus", "gpus": None, "reason": "NVML library not found"}
 
 
 def test_a_missing_library_is_no_matter_where_another_makers_gpu_is() -> None:
     amd = Reader(0)
-    news = told(AllGpus([Maker(NoGpus("NVML library not found"), expected=False), Maker(amd)]))
+    changes = told(AllGpus([Maker(NoGpus("NVML library not found"), expected=False), Maker(amd)]))
 
-    assert [gpu["index"] for gpu in news["gpus"]] == [0]
-    assert news["reason"] is None
+    assert [gpu["index"] for gpu in changes["gpus"]] == [0]
+    assert changes["reason"] is None
 
 
 def test_a_missing_library_matters_where_the_card_is() -> None:
@@ -134,16 +134,16 @@ def test_one_makers_failure_is_its_own_and_ends_with_it() -> None:
     nvidia.error = ValueError("no")
 
     assert sampled(gpus) == [(1, id(amd))]
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] == "ValueError: no"
-    assert len(news["gpus"]) == 2
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] == "ValueError: no"
+    assert len(changes["gpus"]) == 2
     assert gpus.counts()["gpu_errors"] == 3  # one of each reader's own
     nvidia.error = None
     sampled(gpus)
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] is None
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] is None
 
 
 def test_counts_are_summed() -> None:

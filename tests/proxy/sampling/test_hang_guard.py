@@ -56,15 +56,15 @@ def devices() -> Iterator[Devices]:
 
 def test_answers_are_passed_on(devices: Devices) -> None:
     gpus = PatientGpus(devices, "hung", patience_s=10)
-    assert (len(gpus), gpus.news()) == (0, None)
+    assert (len(gpus), gpus.changes()) == (0, None)
 
     assert gpus.sample(slow_tier=True, servers={7}) == [
         {"index": 0, "slow_tier": True, "servers": {7}}
     ]
     assert gpus.sample_idle(None) == [{"index": 0, "slow_tier": False, "servers": None}]
     assert len(gpus) == 1
-    assert gpus.news() == {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
-    assert gpus.news() is None
+    assert gpus.changes() == {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
+    assert gpus.changes() is None
     assert gpus.counts() == {"gpu_errors": 3, "gpu_hung": 0}
 
 
@@ -85,11 +85,11 @@ def test_a_reading_that_hangs_is_not_waited_for_and_comes_later(
     devices.free.clear()
     assert gpus.sample(slow_tier=True, servers=set()) == []
     assert gpus.sample(slow_tier=False, servers=set()) == []
-    assert gpus.news() is None
+    assert gpus.changes() is None
     monkeypatch.setattr(hang_guard, "HUNG_S", 0.0)
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] == "hung"
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] == "hung"
     assert gpus.counts()["gpu_hung"] == 1
 
     devices.free.set()

@@ -20,7 +20,7 @@ class Gpu:
     def __len__(self) -> int:
         return 1
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         return {"kind": "gpus", "gpus": [{"index": 0}], "reason": None}
 
     def sample(
@@ -42,7 +42,7 @@ class Host:
     def read(self, *, slow_tier: bool) -> dict[str, float | int | None]:
         return {}
 
-    def news(self) -> Line | None:
+    def changes(self) -> Line | None:
         return None
 
 
@@ -57,7 +57,7 @@ class Stage:
 
     def begin(self) -> None:
         machine = Machine(Host(), lambda _: Host(), read_conditions=lambda: dict(self.conditions))
-        machine.news()
+        machine.changes()
         self.loop = Loop(machine, AllGpus([Maker(Gpu())]), self._lines.extend)
 
     def run(self, until_s: float, cpu_ratio: float = 0.0) -> None:

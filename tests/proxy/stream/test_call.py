@@ -77,7 +77,7 @@ def test_a_field_of_another_kind_counts_as_absent(
     assert call is not None
     assert native is not None
     assert (call.model, call.stream, native.stream) == (model, stream, ollama_stream)
-    assert call.said == orjson.loads(body)
+    assert call.payload == orjson.loads(body)
 
 
 def words(count: int, word: str = "word") -> str:

@@ -30,7 +30,7 @@ class Listening:
     def handlers(self) -> dict[str, Any]:
         return {"heartbeat": self._heartbeat}
 
-    def news(self) -> None:
+    def changes(self) -> None:
         return None
 
     def abandon(self) -> int:

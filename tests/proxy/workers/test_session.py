@@ -92,13 +92,13 @@ async def test_fingerprint_that_comes_at_once_is_compared_with_streams_that_just
 
 async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:
     session, tell = session_of(proxy)
-    known = session.news()
+    known = session.changes()
     assert known is not None
     assert known.only is not None
-    assert session.news() is None
+    assert session.changes() is None
 
     tell["lose"](known.only.name)
     await proxy.proxy.engines.choose(None)  # it is back before the worker was told
     await asyncio.sleep(0)
 
-    assert session.news() == known
+    assert session.changes() == known

@@ -328,7 +328,7 @@ def test_llama_server_can_move_what_stands_behind_messages_that_were_left_out(
 def test_the_remedy_says_what_a_turn_would_gain() -> None:
     found = diagnose(firing()).findings["prompt-cache-miss"]
 
-    assert "Each turn like this one would be about 3.9 s faster." in found.remedy
+    assert "Each such turn would be about 3.9 s faster." in found.remedy
 
 
 def test_a_place_is_an_offset_and_never_text() -> None:

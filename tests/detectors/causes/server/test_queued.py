@@ -5,29 +5,29 @@ import pytest
 from fakes.cases import batch_shared, model_load, with_phases, with_server, with_timeline
 from fakes.cases import queued as firing
 from fakes.cause_tests import fires, found, lacks, quiet
-from slowtok.detectors.case.case import Case, Crowd, EngineTimings, Neighbours
+from slowtok.detectors.case.case import Case, Concurrency, EngineTimings, Neighbours
 from slowtok.detectors.case.engine import EngineActivity
 from slowtok.detectors.causes.server import queued
 
 
-def waited(crowd: Crowd, in_flight_at_send: int = 0) -> Case:
+def waited(at_engine: Concurrency, in_flight_at_send: int = 0) -> Case:
     """A wait of 2.5 s that the engine was looked at in."""
-    neighbours = Neighbours(in_flight_at_send=in_flight_at_send, waiting=crowd)
+    neighbours = Neighbours(in_flight_at_send=in_flight_at_send, waiting=at_engine)
     return replace(firing(), neighbours=neighbours)
 
 
 QUIET = [
     pytest.param(
-        waited(Crowd(looks=3, full_ratio=0.0), in_flight_at_send=3),
+        waited(Concurrency(looks=3, full_ratio=0.0), in_flight_at_send=3),
         id="others were there, and the engine showed a free slot",
     ),
-    pytest.param(waited(Crowd(looks=3, full_ratio=0.0)), id="a wait with nobody to wait for"),
+    pytest.param(waited(Concurrency(looks=3, full_ratio=0.0)), id="a wait with nobody to wait for"),
     pytest.param(
-        waited(Crowd(looks=4, full_ratio=0.0, others_reading_ratio=1.0)),
+        waited(Concurrency(looks=4, full_ratio=0.0, others_reading_ratio=1.0)),
         id="a slot was free, and another's prompt was read: batch-shared",
     ),
     pytest.param(
-        with_phases(waited(Crowd(looks=2, full_ratio=0.0)), queue_s=None),
+        with_phases(waited(Concurrency(looks=2, full_ratio=0.0)), queue_s=None),
         id="its wait is not known, and there was room all the time",
     ),
     pytest.param(
@@ -68,19 +68,19 @@ FIRING = [
     ),
     pytest.param(with_server(firing(), kind="ollama"), 2.5, "OLLAMA_NUM_PARALLEL=4", id="Ollama"),
     pytest.param(
-        waited(Crowd(looks=4, full_ratio=1.0, others_mean=2.0)),
+        waited(Concurrency(looks=4, full_ratio=1.0, others_mean=2.0)),
         2.5,
         "did not come through this proxy",
         id="the engine showed no free slot, others are out of sight",
     ),
     pytest.param(
-        waited(Crowd(served_first=2), in_flight_at_send=0),
+        waited(Concurrency(served_first=2), in_flight_at_send=0),
         2.5,
         "because 2 other requests came first and it works on 2 at once",
         id="those that came in the same moment were served first",
     ),
     pytest.param(
-        with_server(waited(Crowd(looks=5, full_ratio=1.0, others_mean=3.0)), kind="sglang"),
+        with_server(waited(Concurrency(looks=5, full_ratio=1.0, others_mean=3.0)), kind="sglang"),
         2.5,
         "--max-running-requests",
         id="SGLang's queue",

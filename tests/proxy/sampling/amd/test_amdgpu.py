@@ -55,11 +55,11 @@ def test_the_reader_gives_what_the_cards_do(tree: Tree) -> None:
     lines: list[dict[str, Any]] = []
     while not lines:  # the thread may be slow to start
         lines = gpus.sample(slow_tier=True, servers=set())
-    news = gpus.news()
+    changes = gpus.changes()
 
     assert one(lines)["busy_ratio"] == 0.97
-    assert news is not None
-    assert one(news["gpus"])["max_sm_clock_mhz"] == 2482
+    assert changes is not None
+    assert one(changes["gpus"])["max_sm_clock_mhz"] == 2482
     assert gpus.counts() == {"gpu_errors": 0, "gpu_samples_stalled": 0, "gpu_hung": 0}
 
 

@@ -113,11 +113,11 @@ def until(find: Callable[[], Any], within_s: float = 15.0) -> Any:
 def looked(gpus: Macmon) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         assert gpus.sample_idle(set()) == []
-        return gpus.news()
+        return gpus.changes()
 
-    news = until(look)
-    assert isinstance(news, dict)
-    return news
+    changes = until(look)
+    assert isinstance(changes, dict)
+    return changes
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_another_program_is_told_and_ended(install: Callable[[str], Macmon], code: str) -> None:
     gpus = install(code)
-    news = looked(gpus)
+    changes = looked(gpus)
 
-    assert news == {"kind": "gpus", "gpus": None, "reason": macmon.ANOTHER}
+    assert changes == {"kind": "gpus", "gpus": None, "reason": macmon.ANOTHER}
     assert len(gpus) == 0
     assert gpus.sample(slow_tier=True, servers=set()) == []
     assert gpus._run is None
@@ -203,16 +203,16 @@ def test_one_that_prints_nothing_is_given_up(
     install: Callable[[str], Macmon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(macmon, "FIRST_LINE_S", 0.05)
-    news = looked(install("import time\ntime.sleep(600)\n"))
+    changes = looked(install("import time\ntime.sleep(600)\n"))
 
-    assert news["reason"] == macmon.ANOTHER
+    assert changes["reason"] == macmon.ANOTHER
 
 
 def test_it_runs_only_while_requests_do(install: Callable[[str], Macmon]) -> None:
     gpus = install(good())
-    news = looked(gpus)
-    assert news["reason"] is None
-    assert [facts["name"] for facts in news["gpus"]] == ["Apple M3 Max (40-core)"]
+    changes = looked(gpus)
+    assert changes["reason"] is None
+    assert [facts["name"] for facts in changes["gpus"]] == ["Apple M3 Max (40-core)"]
     assert gpus._run is None
 
     samples = until(lambda: gpus.sample(slow_tier=False, servers=set()))
@@ -248,11 +248,11 @@ def test_one_that_ends_is_told_and_started_again_later(
 
     def followed() -> Any:
         gpus.sample(slow_tier=False, servers=set())
-        return gpus.news()
+        return gpus.changes()
 
-    news = until(followed)
-    assert news["reason"] == macmon.STOPPED
-    assert news["gpus"]
+    changes = until(followed)
+    assert changes["reason"] == macmon.STOPPED
+    assert changes["gpus"]
     assert gpus.sample(slow_tier=False, servers=set()) == []
     monkeypatch.setattr(gpus, "_start_at_s", 0.0)
 

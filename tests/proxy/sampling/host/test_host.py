@@ -296,11 +296,11 @@ def test_facts_are_told_again_when_a_condition_changes() -> None:
     machine = Machine(
         NoHost(), NoHost, facts={"ram_bytes": 1024}, read_conditions=lambda: dict(conditions)
     )
-    told = [machine.news(), machine.news()]
+    told = [machine.changes(), machine.changes()]
     conditions["on_battery"] = True
 
     assert told == [{"kind": "host_facts", "ram_bytes": 1024, "on_battery": False}, None]
-    assert machine.news() == {"kind": "host_facts", "ram_bytes": 1024, "on_battery": True}
+    assert machine.changes() == {"kind": "host_facts", "ram_bytes": 1024, "on_battery": True}
 
 
 class NoHost:
@@ -315,5 +315,5 @@ class NoHost:
     def read(self, *, slow_tier: bool) -> dict[str, float | int | None]:
         return {"available_bytes": int(slow_tier)}
 
-    def news(self) -> None:
+    def changes(self) -> None:
         return None

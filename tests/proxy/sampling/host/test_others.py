@@ -148,7 +148,7 @@ class Busy:
     def read(self, *, slow_tier: bool) -> Fields:
         return dict(self._fields)
 
-    def news(self) -> None:
+    def changes(self) -> None:
         return None
 
 

@@ -26,8 +26,8 @@ def test_a_port_without_a_listener_says_so() -> None:
     reader = PortablePort(port)
 
     assert reader.read(slow_tier=True) == {}
-    assert reader.news() == {"kind": "process", "port": port, "unmapped": "no listener"}
-    assert reader.news() is None
+    assert reader.changes() == {"kind": "process", "port": port, "unmapped": "no listener"}
+    assert reader.changes() is None
 
 
 def test_a_busy_server_is_followed_until_it_ends(busy_server: Server) -> None:

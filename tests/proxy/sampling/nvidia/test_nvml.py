@@ -37,7 +37,7 @@ devices.WSL_LIBRARY = Path({path!r})
 gpus = devices.open_gpus(lambda _: None)
 gpus._patience_s = 10.0
 line, = gpus.sample(slow_tier=True, servers=set())
-print(line["busy_ratio"], line["processes"], gpus.news()["gpus"][0]["absent"]["processes"])
+print(line["busy_ratio"], line["processes"], gpus.changes()["gpus"][0]["absent"]["processes"])
 """
 
 
@@ -73,26 +73,26 @@ def until(true: Callable[[], Any], timeout_s: float = 10.0) -> None:
 
 def test_news_is_told_once(script: Script) -> None:
     gpus = opened()
-    assert gpus.news() is None  # nothing is known yet
+    assert gpus.changes() is None  # nothing is known yet
     sample(gpus)
 
-    news = gpus.news()
-    assert news is not None
-    assert [facts["uuid"] for facts in news["gpus"]] == [RTX_4090["UUID"]]
-    assert gpus.news() is None
+    changes = gpus.changes()
+    assert changes is not None
+    assert [facts["uuid"] for facts in changes["gpus"]] == [RTX_4090["UUID"]]
+    assert gpus.changes() is None
     assert len(gpus) == 1
 
 
 def test_a_lost_gpu_is_news(script: Script) -> None:
     gpus = opened()
     sample(gpus)
-    gpus.news()
+    gpus.changes()
     script.set(gpu0="!15")
 
     assert sample(gpus) == []
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] == "GPU 0: GPU is lost"
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] == "GPU 0: GPU is lost"
     assert len(gpus) == 0
 
 
@@ -160,21 +160,21 @@ def test_a_call_that_does_not_return_is_news(
 ) -> None:
     gpus = opened(patience_s=0.05)
     answered(gpus)
-    gpus.news()
+    gpus.changes()
     script.gpu(0, {"UtilizationRates": "~400 97 61"})
     sample(gpus)
-    assert gpus.news() is None  # it may only be a little slow
+    assert gpus.changes() is None  # it may only be a little slow
     monkeypatch.setattr(hang_guard, "HUNG_S", 0.0)
 
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] == "a call into the NVIDIA driver does not return"
-    assert len(news["gpus"]) == 1
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] == "a call into the NVIDIA driver does not return"
+    assert len(changes["gpus"]) == 1
     script.gpu(0, {"UtilizationRates": "97 61"})
     answered(gpus)
-    news = gpus.news()
-    assert news is not None
-    assert news["reason"] is None
+    changes = gpus.changes()
+    assert changes is not None
+    assert changes["reason"] is None
 
 
 def test_a_fault_between_samples_reaches_the_loop_and_ends_nothing(

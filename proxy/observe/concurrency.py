@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from slowtok.detectors.case.case import Crowd
+from slowtok.detectors.case.case import Concurrency
 from slowtok.proxy.engines.counters.activity import BEGIN_SLACK_S, Scrape
 from slowtok.proxy.engines.counters.slots import BusySlots
 
@@ -86,7 +86,7 @@ def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
 
 def while_waiting(
     window: Window, met: Sequence[Occupancy], looks: Sequence[Look], slots: int | None
-) -> Crowd:
+) -> Concurrency:
     """Return who was at the engine from a request's sending until its prompt was begun.
 
     Args:
@@ -99,7 +99,7 @@ def while_waiting(
     others = [count for look in looks if (count := _others_while_waiting(look)) is not None]
     reading = [read for look in looks if (read := _reads_another(look, slots)) is not None]
     reading_s, reading_id = _read_meanwhile(window, met)
-    return Crowd(
+    return Concurrency(
         served_first=_served_first(window, met),
         reading_s=reading_s,
         reading_id=reading_id,
@@ -112,7 +112,7 @@ def while_waiting(
 
 def while_read(
     window: Window, met: Sequence[Occupancy], looks: Sequence[Look], *, slots: int | None, mine: int
-) -> Crowd:
+) -> Concurrency:
     """Return whose prompts were read beside a request's own; `mine` are the slots it took itself.
 
     Of the proxy's requests only where the engine has a slot for each: else they may have waited.
@@ -124,7 +124,7 @@ def while_read(
     reading_s, reading_id = 0.0, None
     if slots is not None and there + mine <= slots:
         reading_s, reading_id = _read_meanwhile(window, met)
-    return Crowd(
+    return Concurrency(
         reading_s=reading_s,
         reading_id=reading_id,
         others_mean=statistics.fmean(others) if others else None,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from slowtok.detectors.case.case import Crowd
+from slowtok.detectors.case.case import Concurrency
 from slowtok.proxy.engines.counters.activity import Scrape
 from slowtok.proxy.engines.counters.metrics import Counters
 from slowtok.proxy.engines.counters.slots import BusySlots
-from slowtok.proxy.observe.crowds import (
+from slowtok.proxy.observe.concurrency import (
     Look,
     Occupancy,
     of_gauges,
@@ -80,9 +80,9 @@ def test_room_at_the_engine(looks: list[Look], count: int | None, ratio: float |
 def test_others_by_the_engines_word(
     looks: list[Look], count: int, others: float, reading: float
 ) -> None:
-    crowd = while_waiting(WAIT, [], looks, count)
+    at_engine = while_waiting(WAIT, [], looks, count)
 
-    assert (crowd.others_mean, crowd.others_reading_ratio) == (others, reading)
+    assert (at_engine.others_mean, at_engine.others_reading_ratio) == (others, reading)
 
 
 @pytest.mark.parametrize(
@@ -108,27 +108,27 @@ def test_whose_prompt_was_read_longest() -> None:
         Occupancy(12.5, 13.5, 20.0, "short"),
         Occupancy(1.0, 2.0, 30.0, ""),
     ]
-    crowd = while_waiting(WAIT, met, [], 4)
+    at_engine = while_waiting(WAIT, met, [], 4)
 
-    assert (crowd.reading_s, crowd.reading_id) == (3.5, "long")
+    assert (at_engine.reading_s, at_engine.reading_id) == (3.5, "long")
 
 
 def test_prompts_read_together() -> None:
     met = [Occupancy(9.0, 12.0, 20.0, "other")]
     looks = [Look(11.0, 2, reading=2, unstarted=0), Look(13.0, 2, reading=1, unstarted=0)]
-    crowd = while_read(WAIT, met, looks, slots=4, mine=1)
+    at_engine = while_read(WAIT, met, looks, slots=4, mine=1)
 
-    assert crowd == Crowd(
+    assert at_engine == Concurrency(
         reading_s=2.0, reading_id="other", others_mean=1.0, others_reading_ratio=0.5
     )
 
 
 def test_one_without_a_slot_may_only_wait_while_another_is_read() -> None:
-    assert while_read(WAIT, [Occupancy(9.0, 12.0, 20.0, "x")], [], slots=1, mine=1) == Crowd()
+    assert while_read(WAIT, [Occupancy(9.0, 12.0, 20.0, "x")], [], slots=1, mine=1) == Concurrency()
 
 
 def test_nobody() -> None:
-    assert while_waiting(WAIT, [], [], 4) == Crowd()
+    assert while_waiting(WAIT, [], [], 4) == Concurrency()
 
 
 @pytest.mark.parametrize(
