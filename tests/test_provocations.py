@@ -367,7 +367,7 @@ def test_experts_that_were_told_to_stay_in_ram_where_all_is_there(
     asked = {"-ncmoe": 3, "--cpu-moe": 999, "-ot": 999}
     assert engine.get("cpu_moe_layers") == asked[options[0]]
     (facts,) = engine["models"]
-    assert facts["active_parameters"] < 0.35 * facts["parameters"]  # its embedding is most of what is read
+    assert facts["active_parameters"] < 0.35 * facts["parameters"]  # mostly its embedding
     read_mib = facts["read_bytes"] / 2**20
     assert f"weights {read_mib:.1f} MiB" in answer.record["expected"]["basis"]
 
