@@ -289,7 +289,7 @@ def test_weights_of_several_gigabytes_in_ram_and_from_the_disk(
     """Nine layers of random weights, 4.5 GiB: the RAM decides, and under a limit the disk."""
     if shutil.disk_usage(tmp_path).free < 10 * GIB or psutil.virtual_memory().available < 8 * GIB:
         pytest.skip("no room for a model of 4.5 GiB")
-    model = dense(tmp_path / "random.gguf", width=4096, layers=9)
+    model = uncached(dense(tmp_path / "random.gguf", width=4096, layers=9))
     try:
         with (
             memory_group() as group,
@@ -412,10 +412,15 @@ def uncached_copy(model: Path, directory: Path) -> Path:
     """Copy a model to a file of its own that nobody else keeps in the page cache."""
     copy = directory / "own.gguf"
     shutil.copyfile(model, copy)
-    with copy.open("rb") as file:
+    return uncached(copy)
+
+
+def uncached(path: Path) -> Path:
+    """Take a file out of the page cache, so that its pages belong to who reads it next."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return copy
+    return path
 
 
 def anonymous_bytes(pid: int) -> int:
