@@ -192,7 +192,8 @@ def how_of(prompt: Messages, link: EarlierRequest) -> How | None:
             return _repeated(prompt, link) if same_head and len(prompt.said) == count else None
         if same_head:
             return "branched" if link.continued else "continued"
-        return "changed" if len(prompt.head) == len(old.head) or old.own else None
+        alike = len(prompt.head) == len(old.head) or old.own
+        return "changed" if alike or link.failed else None  # refused its tools, it goes without
     if longer and same_head and _differs_once(prompt, old):
         return "changed"
     return "compacted" if _shares_own(prompt, old) else None

@@ -133,6 +133,25 @@ def test_the_same_again_after_a_failure() -> None:
     assert found(body(0), link(body(0), failed=True)) == ("a", "repeated")
 
 
+def refused_its_tools() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A request with tools, and the next one, which has them in text, as CrewAI sends them."""
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    said = {"role": "user", "content": "Tools cannot be called here: write Action: and its input."}
+    return body(0) | {"tools": tools}, {"messages": [*body(0)["messages"], said]}
+
+
+def test_without_tools_after_they_were_refused() -> None:
+    before, after = refused_its_tools()
+
+    assert found(after, link(before, failed=True)) == ("a", "changed")
+
+
+def test_without_tools_after_a_reply() -> None:
+    before, after = refused_its_tools()
+
+    assert found(after, link(before)) is None
+
+
 def test_an_answer_asked_for_again() -> None:
     assert found(body(2), link(body(2))) == ("a", "repeated")
 
