@@ -10,10 +10,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo run serve test pictures fuzz clients check docs accuracy reports gpu-check bench fit lock clean
+.PHONY: help install demo run serve test pictures fuzz clients frameworks check docs accuracy reports gpu-check bench fit lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 install: .venv/run.stamp ## .venv with the command .venv/bin/slowtok
 
@@ -40,6 +40,8 @@ fuzz: .venv/dev.stamp ## bytes of any kind against the relay and its readers, mi
 	FUZZ=$(or $(FUZZ),1200) $(BIN)/python -m pytest tests/security/test_fuzz_relay.py tests/security/test_fuzz_edge.py tests/security/test_fuzz_readers.py $(ARGS)
 
 clients: .venv/clients.stamp .venv/node.stamp ## the client libraries of tests/clients; make test skips what is not there
+
+frameworks: .venv/crewai.stamp .venv/llama-index.stamp ## CrewAI and LlamaIndex for tests/clients, each in an environment of its own (1 GB)
 
 check: .venv/dev.stamp ## lint, format, types, directions of imports, spelling, known vulnerabilities where a database can be reached
 	$(BIN)/ruff check
@@ -76,6 +78,8 @@ lock: .venv/dev.stamp ## requirements/*.lock from pyproject.toml; ARGS=--upgrade
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/run.lock
 	$(COMPILE) pyproject.toml --extra otel --extra postgresql --extra redis -c requirements/dev.lock -o requirements/image.lock
 	$(COMPILE) --group build -c requirements/dev.lock -o requirements/build.lock
+	$(COMPILE) --group crewai -o requirements/crewai.lock
+	$(COMPILE) --group llama-index -o requirements/llama-index.lock
 
 clean: ## remove .venv and whatever else is not source
 	rm -rf .venv .dev build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -95,6 +99,13 @@ clean: ## remove .venv and whatever else is not source
 	@mkdir -p .venv/node && cp tests/clients/node/package*.json tests/clients/node/.npmrc .venv/node
 	@if command -v npm >/dev/null && npm ci --prefix .venv/node --no-audit --no-fund --loglevel=error; then touch $@; \
 	else rm -rf .venv/node/node_modules; echo "no npm, or no package from it: the tests of Node's client will be skipped"; fi
+
+# Frameworks whose dependencies clash with the others' have an environment each, as node has a folder.
+.venv/crewai.stamp .venv/llama-index.stamp: .venv/%.stamp: requirements/%.lock | $(BIN)/python
+	@echo "Installing requirements/$*.lock into .venv/$* ..."
+	@$(BIN)/python -m venv --clear --without-pip .venv/$*
+	@$(PIP) --python .venv/$* install --require-hashes -r requirements/$*.lock
+	@touch $@
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "slowtok needs Python 3.11 or newer: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }

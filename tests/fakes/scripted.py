@@ -16,6 +16,9 @@ from aiohttp import web
 
 STEPS = 10
 TOOL, CITY, DONE = "weather", "Rome", "It stays warm on all ten days."
+RESULT = "warm in"  # how each answer of the tool begins
+HANDOFF, TO = "handoff", "forecaster"  # LlamaIndex's first agent hands over to the second
+NO_TOOLS = "no-tools"  # a model that is refused tools, in Ollama's words
 FINAL_TOOL = "final_answer"  # by which smolagents' agents end
 MAX_TOKENS = 6  # of each answer: the script needs none of them
 _CHAT, _MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -58,6 +61,9 @@ class _Script:
     async def answer(self, request: web.Request) -> web.Response:
         body, is_chat = await request.read(), request.path in (_CHAT, _MESSAGES)
         asked: dict[str, Any] = json.loads(body) if is_chat else {}
+        if asked.get("model") == NO_TOOLS and asked.get("tools"):
+            refused = f"registry.ollama.ai/library/{NO_TOOLS} does not support tools"
+            return web.json_response({"error": {"message": refused}}, status=400)
         if is_chat:
             most = {"max_tokens": MAX_TOKENS, "max_completion_tokens": MAX_TOKENS}
             plain = {k: v for k, v in asked.items() if k not in ("tool_choice", *most)}
@@ -74,24 +80,25 @@ class _Script:
             return web.Response(body=got.content, status=got.status_code, headers=kept)
         told = got.json() | (_message(asked) if request.path == _MESSAGES else _choices(asked))
         if asked.get("stream"):
-            return web.Response(body=_as_stream(told), content_type="text/event-stream")
+            counted = bool((asked.get("stream_options") or {}).get("include_usage"))
+            stream = _as_stream(told, with_usage=counted)
+            return web.Response(body=stream, content_type="text/event-stream")
         return web.json_response(told, headers={"Server": kept.get("server", "")})
 
 
 def _steps(asked: dict[str, Any]) -> int:
-    """Return how many results of tools there are.
-
-    They are messages of OpenAI's, parts of Anthropic's, or what smolagents says as a user.
-    """
-    as_messages = [m for m in asked["messages"] if m.get("role") == "tool"]
-    written = json.dumps(asked["messages"])
-    return len(as_messages) + written.count('"tool_result"') + written.count("Observation:\\n")
+    """Return how many results of the tool there are, in whatever form."""
+    return json.dumps(asked["messages"]).count(RESULT)
 
 
 def _choices(asked: dict[str, Any]) -> dict[str, Any]:
     done = _steps(asked)
     tools = {tool["function"]["name"] for tool in asked.get("tools") or ()}
-    if done < STEPS:
+    if not tools:
+        said = {"role": "assistant", "content": _in_text(done)}
+    elif TOOL not in tools:
+        said = _call(done, HANDOFF, {"to_agent": TO, "reason": "It knows."})
+    elif done < STEPS:
         said = _call(done, TOOL, _arguments(done))
     elif FINAL_TOOL in tools:
         said = _call(done, FINAL_TOOL, {"answer": DONE})
@@ -99,6 +106,15 @@ def _choices(asked: dict[str, Any]) -> dict[str, Any]:
         said = {"role": "assistant", "content": DONE}
     finish = "tool_calls" if "tool_calls" in said else "stop"
     return {"choices": [{"index": 0, "message": said, "finish_reason": finish}]}
+
+
+def _in_text(done: int) -> str:
+    """Return what the model of an agent says that has told it its tools in the prompt (ReAct)."""
+    if done < STEPS:
+        asked = json.dumps(_arguments(done))
+        return f"Thought: I need a tool.\nAction: {TOOL}\nAction Input: {asked}"
+    # the last line in LlamaIndex's words and in CrewAI's
+    return f"Thought: I can answer.\nAnswer: {DONE}\nFinal Answer: {DONE}"
 
 
 def _call(number: int, name: str, arguments: dict[str, str]) -> dict[str, Any]:
@@ -120,13 +136,21 @@ def _message(asked: dict[str, Any]) -> dict[str, Any]:
     return {"content": [call], "stop_reason": "tool_use"}
 
 
-def _as_stream(told: dict[str, Any]) -> bytes:
-    """Return a whole reply of chat completions as one chunk of a stream."""
+def _as_stream(told: dict[str, Any], *, with_usage: bool) -> bytes:
+    """Return a whole reply of chat completions as a stream."""
     (choice,) = told["choices"]
     message = dict(choice["message"])
     if calls := message.get("tool_calls"):
         message["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
     last = {**choice, "delta": message}
     del last["message"]
-    chunk = {**told, "object": "chat.completion.chunk", "choices": [last]}
-    return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+    chunks = [{**told, "object": "chat.completion.chunk", "choices": [last]}]
+    if (
+        with_usage
+    ):  # as llama-server: the counts come in a chunk of their own, the timings with them
+        chunks.append({**chunks[0], "choices": []})
+        del chunks[0]["usage"], chunks[0]["timings"]
+    else:
+        del chunks[0]["usage"]
+    lines = [*map(json.dumps, chunks), "[DONE]"]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()

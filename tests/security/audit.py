@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKED = ROOT / "requirements" / "clients.lock"  # holds all that the others hold
+LOCKED = tuple(  # the first holds all that slowtok's own environment may hold
+    ROOT / "requirements" / f"{name}.lock" for name in ("clients", "crewai", "llama-index")
+)
 RUNS = ROOT / "requirements" / "image.lock"  # what a user may run
 LIMIT_S = 120.0
 COMMAND = (
     *(sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off"),
-    *("--timeout", "10", "--disable-pip", "--require-hashes", "--requirement", str(LOCKED)),
+    *("--timeout", "10", "--disable-pip", "--require-hashes"),
+    *(part for lock in LOCKED for part in ("--requirement", str(lock))),
 )
 
 
@@ -47,15 +50,21 @@ def _judge(found: Sequence[dict[str, Any]]) -> int:
             fixed = ", ".join(vulnerability.get("fix_versions") or ["none yet"])
             _say(f"{package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
     if any(package["vulns"] for package in known):
-        return int(any(package["vulns"] and package["name"] in _run() for package in known))
+        return int(
+            any(
+                package["vulns"] and (package["name"], package["version"]) in _run()
+                for package in known
+            )
+        )
     if not known:
         return _skipped(f"the database knows none of {len(found)} packages")
     _say(f"{len(known)} of {len(found)} packages looked up, no known vulnerability")
     return 0
 
 
-def _run() -> frozenset[str]:
-    return frozenset(re.findall(r"^([a-z0-9._-]+)==", RUNS.read_text("utf-8"), re.MULTILINE))
+def _run() -> frozenset[tuple[str, str]]:
+    """Return the names and versions of what slowtok runs on; its tests' may be others."""
+    return frozenset(re.findall(r"^([a-z0-9._-]+)==(\S+)", RUNS.read_text("utf-8"), re.MULTILINE))
 
 
 def _skipped(why: str) -> int:

@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CLEAN = {"name": "a", "version": "1", "vulns": []}
 UNKNOWN = {"name": "b", "skip_reason": "not found"}
 FLAWS = [{"id": "PYSEC-1", "fix_versions": ["3"]}]
-BAD = {"name": "aiohttp", "version": "2", "vulns": FLAWS}
+RUNS = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", audit.RUNS.read_text("utf-8"), re.MULTILINE))
+BAD = {"name": "aiohttp", "version": RUNS["aiohttp"], "vulns": FLAWS}
 BAD_IN_TESTS = {"name": "pytest", "version": "2", "vulns": FLAWS}
+OLD_IN_TESTS = {"name": "aiohttp", "version": "2", "vulns": FLAWS}
 
 
 def saying(found: Any) -> tuple[str, ...]:
@@ -28,7 +30,8 @@ def saying(found: Any) -> tuple[str, ...]:
     ("found", "code", "said"),
     [
         ([CLEAN, UNKNOWN], 0, "audit: 1 of 2 packages looked up, no known vulnerability\n"),
-        ([CLEAN, BAD], 1, "audit: aiohttp 2: PYSEC-1, fixed in 3\n"),
+        ([CLEAN, BAD], 1, f"audit: aiohttp {RUNS['aiohttp']}: PYSEC-1, fixed in 3\n"),
+        ([CLEAN, OLD_IN_TESTS], 0, "audit: aiohttp 2: PYSEC-1, fixed in 3\n"),
         ([CLEAN, BAD_IN_TESTS], 0, "audit: pytest 2: PYSEC-1, fixed in 3\n"),
         ([UNKNOWN], 0, "audit: SKIPPED, nothing was looked up: the database knows none of 1"),
         ("", 0, "audit: SKIPPED, nothing was looked up: no output\n"),
@@ -62,7 +65,7 @@ def test_all_that_is_locked_anywhere_is_looked_up() -> None:
     everywhere = set().union(*map(packages, locks))
 
     assert len(locks) >= 5
-    assert everywhere - packages(audit.LOCKED) == set()
+    assert everywhere - set().union(*map(packages, audit.LOCKED)) == set()
 
 
 def test_it_is_locked_and_part_of_the_check() -> None:
