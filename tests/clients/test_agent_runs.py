@@ -381,4 +381,5 @@ def test_a_prompt_that_only_grows_loses_nothing(proxy: RunningProxy, ask: Ask) -
     check(run, took_s)
     # CrewAI's own words stood in the prompts of other tests: the run's first answer reads them anew
     later = run["turns"][1 + (ask is by_crewai_in_text) :]
-    assert sum(turn["split_ms"]["prefill_again"] for turn in later) < 0.1 * run["wall_ms"]
+    again_ms = sum(turn["split_ms"].get("prefill_again", 0.0) for turn in later)
+    assert again_ms < 0.1 * run["wall_ms"]

@@ -20,6 +20,9 @@ Use the other build and report it to the engine's makers, or try an even newer b
 Sources:
 - ggml-org/llama.cpp#20835 (b8323: 219 tokens/s before, a half to a third since), #17037, #17058
   (b6969: 106.9 before), unslothai/unsloth#11278; ollama/ollama#7717.
+- Measured: PyPI's xllamacpp 2026.4.8672, then 2026.10.11549, on an AMD EPYC with AVX-512, which the
+  newer build does not use; SmolLM2 135M Q4_0 with flash attention at 2,945 tokens: 53.9, then 27.4
+  tokens per second of one core (`tests/engines/test_engine_regression.py`).
 - The ratios: as for a setup's own past (`expectation` of a learned rate).
 """
 
