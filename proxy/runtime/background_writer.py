@@ -179,4 +179,9 @@ def _logged(text: str) -> logging.LogRecord:
 
 
 def _open_private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
+    """Open a file that only its owner can read; a pipe that nobody reads is an error, no wait."""
+    at_once: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no such pipes
+    descriptor = os.open(name, flags | at_once, 0o600)
+    if at_once:
+        os.set_blocking(descriptor, True)
+    return descriptor

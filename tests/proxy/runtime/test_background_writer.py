@@ -108,6 +108,24 @@ def test_file_that_cannot_be_made_is_an_error_at_once(tmp_path: Path) -> None:
         to_file(tmp_path / "file" / "log", max_bytes=10, backups=1)
 
 
+@POSIX
+def test_pipe_that_nobody_reads_is_an_error_at_once_and_one_with_a_reader_gets_lines(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(OSError, match=r"No such device|not configured"):
+        to_file(pipe, max_bytes=1000, backups=1)
+
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = to_file(pipe, max_bytes=1000, backups=1)
+    writer.write("a line")
+    writer.close()
+    assert os.read(reader, 100) == b"a line\n"
+    os.close(reader)
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")
 def test_full_disk_is_counted() -> None:
     writer = to_file(FULL, max_bytes=10**6, backups=1)
