@@ -75,7 +75,8 @@ def segments(turn: Turn) -> list[Segment]:
     """Return a request's phases one after the other; together they are as long as it took.
 
     What an engine says beyond that is cut in proportion. What nothing explains is decode where
-    tokens were made (the end of a stream), else time that the engine was waited for: queue.
+    tokens were made (the end of a stream, or all of a whole reply without timings), else time that
+    the engine was waited for: queue.
     """
     prefill_s = turn.parts_s.get("prefill", 0.0)
     again_s = min(turn.again_s, prefill_s)
@@ -90,7 +91,7 @@ def segments(turn: Turn) -> list[Segment]:
     ]
     told_s = sum(s for _, s in took_s)
     if told_s < turn.total_s:
-        rest = "decode" if turn.parts_s.get("decode") else "queue"
+        rest = "decode" if turn.parts_s.get("decode") or turn.tokens.get("completion") else "queue"
         took_s = [(p, s + (turn.total_s - told_s if p == rest else 0.0)) for p, s in took_s]
     factor = turn.total_s / told_s if told_s > turn.total_s else 1.0
     found, at_s = [], turn.started_s

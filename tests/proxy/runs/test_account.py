@@ -136,10 +136,14 @@ def test_what_was_computed_again_is_a_part_of_the_prefill() -> None:
     assert split([turn]).parts_s["prefill"] == pytest.approx(0.2)
 
 
-def test_what_nobody_explains_is_waiting_where_no_token_was_made() -> None:
-    turn = run_turn(1, 0.0, prefill_s=0.0, decode_s=0.0, more_s=3.0)
+@pytest.mark.parametrize(("completion", "part"), [(20, "decode"), (0, "queue")])
+def test_what_nobody_explains_is_waiting_where_no_token_was_made(
+    completion: int, part: str
+) -> None:
+    tokens = {"completion": completion}
+    turn = run_turn(1, 0.0, prefill_s=0.0, decode_s=0.0, more_s=3.0, tokens=tokens)
 
-    assert split([turn]).parts_s["queue"] == pytest.approx(3.0)
+    assert split([turn]).parts_s[part] == pytest.approx(3.0)
 
 
 def test_an_engine_that_says_more_than_there_was_is_cut() -> None:
