@@ -144,7 +144,7 @@ def with_request(page: str, record: Mapping[str, Any]) -> str:
     explained = _printed(explanation(record))
     first = record["findings"][0]["cause"]
     finding = next(part for part in explained.split("\n\n") if part.startswith(first)) + "\n"
-    line = _printed(request_line(record))
+    line = _printed(request_line(record, COLUMNS))
     for name, lines in (("line", line), ("explained", explained), ("finding", finding)):
         marks = re.compile(_BLOCK.format(name, name), flags=re.DOTALL)
         page = marks.sub(lambda found, text=lines: f"{found[1]}{text}{found[2]}", page)  # type: ignore[misc]
