@@ -110,7 +110,7 @@ def _mean(looks: Sequence[Iterable[CpuUser]]) -> tuple[CpuUser, ...]:
 
 def programs(users: Iterable[CpuUser]) -> str:
     """Return who they are and what they used, in words."""
-    return ", ".join(f"{user.name} ({_which(user)}, {user.cpu_cores:.1f} cores)" for user in users)
+    return ", ".join(f"{user.name} ({_which(user)})" for user in users)
 
 
 def used_by(users: Iterable[CpuUser]) -> tuple[Evidence, ...]:
@@ -133,5 +133,5 @@ def stop_them(users: Sequence[CpuUser]) -> str:
 
 def _which(user: CpuUser) -> str:
     if user.processes == 1:
-        return f"process {user.pid}"
-    return f"{user.processes} processes, the busiest {user.pid}"
+        return f"process {user.pid}, {user.cpu_cores:.1f} cores"
+    return f"{user.cpu_cores:.1f} cores in {user.processes} processes, the busiest is {user.pid}"

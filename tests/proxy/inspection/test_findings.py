@@ -301,7 +301,7 @@ def test_who_uses_a_full_machine_is_named_even_where_no_engine_answers() -> None
     check = only(nobody, "cpu-use")
 
     assert check.state == "note"
-    assert check.said.endswith("cc1plus (16 processes, the busiest 77, 15.2 cores)")
+    assert check.said.endswith("cc1plus (15.2 cores in 16 processes, the busiest is 77)")
 
 
 def test_half_a_machine_is_no_note_beside_a_gpu() -> None:

@@ -202,8 +202,8 @@ def test_several_programs_are_named_the_largest_first() -> None:
     finding = found(host_contention, looked((ONE, BUILD), (ONE,), (ONE, BUILD)))
 
     assert finding.remedy.startswith(
-        "Stop stress-ng (process 4711, 0.9 cores), cc1plus (16 processes, the busiest 77, "
-        "0.5 cores) or lower their priority (renice -n 19 -p PID)"
+        "Stop stress-ng (process 4711, 0.9 cores), cc1plus (0.5 cores in 16 processes, "
+        "the busiest is 77) or lower their priority (renice -n 19 -p PID)"
     )
 
 
