@@ -136,6 +136,7 @@ def test_keys_walk_open_and_come_back(browser: Browser, stage: Stage) -> None:
     assert browser.run("return location.hash") == f"#request/{ids[1]}"
     browser.press("j")
     browser.until(lambda: browser.run("return location.hash") == f"#request/{ids[2]}")
+    browser.says("#view-request", ids[2])
     browser.press(ESCAPE)
     browser.until(lambda: focused(browser) == ids[2])
     browser.press("/")
