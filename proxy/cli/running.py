@@ -100,7 +100,7 @@ def log_to_search(settings: Settings) -> Path | None:
     """
     path, found = log_and_whose(settings)
     if path is None:
-        return path
+        return None
     if log_paths(path):
         if found is None and not _is_named(settings):
             _say(f"log: {path} (no slowtok answers at {settings.listen})")

@@ -124,23 +124,17 @@ def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
     `eta_s` is 0 where it takes longer than that. `silent_s` is how long nothing more was read, and
     `step_s` how long this prefill's steps took so far: a slow one has steps, a stuck one has none.
     """
-    told = exchange.slot
+    told, estimate = exchange.slot, exchange.prompt_estimate
     if exchange.sent_at_s is None or exchange.last_byte_at_s is not None or _has_token(exchange):
         return {}
     if isinstance(told, SlotProgress):
-        return _by_slot(told, exchange.prompt_estimate, now_s)
-    if (
-        exchange.prompt_estimate is None or not exchange.stream
-    ):  # the end of such a prefill is not seen
+        return _by_slot(told, estimate, now_s)
+    if estimate is None or not exchange.stream:  # the end of such a prefill is not seen
         return {}
-    eta_s = (
-        None
-        if isinstance(told, Queued)
-        else _estimate_s(exchange.prompt_estimate, exchange.sent_at_s)
-    )
+    eta_s = None if isinstance(told, Queued) else _estimate_s(estimate, exchange.sent_at_s)
     return {
-        "about_tokens": exchange.prompt_estimate.tokens,
-        "tps": exchange.prompt_estimate.tps,
+        "about_tokens": estimate.tokens,
+        "tps": estimate.tps,
         "eta_s": None if eta_s is None else max(eta_s - now_s, 0.0),
         "source": "estimate",
     }

@@ -108,7 +108,7 @@ class Book:
     def place(
         self, request: str, clues: Clues | None, at_s: float, unix_s: float
     ) -> RunPosition | None:
-        """RunPosition a request by what it says itself; None where only its prompt can tell.
+        """Place a request by what it says itself; None where only its prompt can tell.
 
         A trace waits for the prompt, too: some clients begin a new one with each request.
         """
@@ -127,7 +127,7 @@ class Book:
         at_s: float,
         unix_s: float,
     ) -> RunPosition:
-        """RunPosition a request whose prompt is known, or that has none that could tell.
+        """Place a request whose prompt is known, or that has none that could tell.
 
         One that was placed already learns which turn it goes on from.
         """

@@ -1,5 +1,6 @@
 """The runs that were seen or that a log tells of, newest first, and each one in full: bounded."""
 
+import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,11 +87,12 @@ def _meant(runs: Mapping[str, Sequence[Turn]], wanted: str) -> Sequence[Turn] | 
             return turns
     if len(wanted) < MIN_ID_CHARS:
         return None
-    for is_part in (str.startswith, str.endswith):
-        for turns in newest:
-            if is_part(turns[0].run, wanted):
-                return turns
-    return next((ts for ts in newest if any(t.request.endswith(wanted) for t in ts)), None)
+    found = itertools.chain(
+        (turns for turns in newest if turns[0].run.startswith(wanted)),
+        (turns for turns in newest if turns[0].run.endswith(wanted)),
+        (turns for turns in newest if any(turn.request.endswith(wanted) for turn in turns)),
+    )
+    return next(found, None)
 
 
 def newest_records(path: Path, most_bytes: int = NEWEST_BYTES) -> list[dict[str, Any]]:

@@ -98,9 +98,8 @@ class Worker:
             )
             pages = Pages(start.pages_path)
             opened.push_async_callback(pages.close)
-            use_fast_path = await fast_path_works(
-                lambda *_, **__: None
-            )  # the observing process has told of it
+            # why not, the observing process has told
+            use_fast_path = await fast_path_works(lambda *_, **__: None)
             relay = make_relay(
                 settings, session, self._engines, self._observer, use_fast_path=use_fast_path
             )

@@ -24,22 +24,14 @@ INNER, STATE, RANK, KERNEL = 2 * WIDTH, 16, 8, 4
 def windowed(path: Path) -> Path:
     """Write a model of which five layers of six see the last `WINDOW_TOKENS` tokens only."""
     writer, vocabulary = _begun(path, "gemma3")
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_key_length(HEAD_WIDTH)
-    writer.add_value_length(HEAD_WIDTH)
+    _add_heads(writer)
     writer.add_sliding_window(WINDOW_TOKENS)
-    writer.add_rope_freq_base(10_000.0)
     tensors: dict[str, tuple[int, ...]] = {}
     for layer in range(LAYERS):
         name = f"blk.{layer}"
         for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
             tensors[f"{name}.{norm}"] = (WIDTH,)
-        for norm in ("attn_q_norm", "attn_k_norm"):
-            tensors[f"{name}.{norm}"] = (HEAD_WIDTH,)
-        for part in ("attn_q", "attn_k", "attn_v"):
-            tensors[f"{name}.{part}"] = (HEADS * HEAD_WIDTH, WIDTH)
-        tensors[f"{name}.attn_output"] = (WIDTH, HEADS * HEAD_WIDTH)
+        tensors |= _attention(name)
         tensors[f"{name}.ffn_gate"] = tensors[f"{name}.ffn_up"] = (4 * WIDTH, WIDTH)
         tensors[f"{name}.ffn_down"] = (WIDTH, 4 * WIDTH)
     _written(writer, tensors, vocabulary)
@@ -74,11 +66,7 @@ def recurrent(path: Path) -> Path:
 def mixture(path: Path) -> Path:
     """Write a model whose tokens read `EXPERTS_USED` of `EXPERTS` experts in each layer."""
     writer, vocabulary = _begun(path, "qwen3moe")
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_key_length(HEAD_WIDTH)
-    writer.add_value_length(HEAD_WIDTH)
-    writer.add_rope_freq_base(10_000.0)
+    _add_heads(writer)
     writer.add_expert_count(EXPERTS)
     writer.add_expert_used_count(EXPERTS_USED)
     writer.add_expert_feed_forward_length(EXPERT_WIDTH)
@@ -86,10 +74,7 @@ def mixture(path: Path) -> Path:
     for layer in range(LAYERS):
         name = f"blk.{layer}"
         tensors[f"{name}.attn_norm"] = tensors[f"{name}.ffn_norm"] = (WIDTH,)
-        tensors[f"{name}.attn_q_norm"] = tensors[f"{name}.attn_k_norm"] = (HEAD_WIDTH,)
-        for part in ("attn_q", "attn_k", "attn_v"):
-            tensors[f"{name}.{part}"] = (HEADS * HEAD_WIDTH, WIDTH)
-        tensors[f"{name}.attn_output"] = (WIDTH, HEADS * HEAD_WIDTH)
+        tensors |= _attention(name)
         tensors[f"{name}.ffn_gate_inp"] = (EXPERTS, WIDTH)
         tensors[f"{name}.ffn_gate_exps"] = (EXPERTS, EXPERT_WIDTH, WIDTH)
         tensors[f"{name}.ffn_up_exps"] = (EXPERTS, EXPERT_WIDTH, WIDTH)
@@ -157,6 +142,25 @@ def _begun(path: Path, architecture: str) -> tuple[GGUFWriter, int]:
                 writer.add_key_value(name, value, field.types[0])
             words = len(value) if name == "tokenizer.ggml.tokens" else words
     return writer, words
+
+
+def _add_heads(writer: GGUFWriter) -> None:
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_key_length(HEAD_WIDTH)
+    writer.add_value_length(HEAD_WIDTH)
+    writer.add_rope_freq_base(10_000.0)
+
+
+def _attention(layer: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's attention, with norms of its own."""
+    found: dict[str, tuple[int, ...]] = {}
+    for norm in ("attn_q_norm", "attn_k_norm"):
+        found[f"{layer}.{norm}"] = (HEAD_WIDTH,)
+    for part in ("attn_q", "attn_k", "attn_v"):
+        found[f"{layer}.{part}"] = (HEADS * HEAD_WIDTH, WIDTH)
+    found[f"{layer}.attn_output"] = (WIDTH, HEADS * HEAD_WIDTH)
+    return found
 
 
 def _written(writer: GGUFWriter, tensors: dict[str, tuple[int, ...]], vocabulary: int) -> None:

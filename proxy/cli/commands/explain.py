@@ -20,12 +20,12 @@ from slowtok.proxy.cli.running import (
     names_a_log,
     read_page,
 )
+from slowtok.proxy.runs.ledger import NEWEST
 from slowtok.proxy.runtime.log_files import Foreign, Reading, log_paths
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 _ODD_SHAPE = (AttributeError, KeyError, TypeError, ValueError)
 ID_CHARS = 36
-NEWEST = "last"
 
 
 def run_explain(settings: Settings, request_id: str | None) -> int:

@@ -92,13 +92,13 @@ def _head(run: Run) -> Text:
 
 
 def _split(run: Run, columns: int) -> Table:
-    has_letters = columns >= WIDE
-    table = _table(*([("", "")] * has_letters), ("", ""), ("", "r"), ("", "r"))
+    is_wide = columns >= WIDE  # with a waterfall, of which these are the letters
+    table = _table(*([("", "")] * is_wide), ("", ""), ("", "r"), ("", "r"))
     table.show_header = False
     for part, (letter, style, what) in _PARTS.items():
         if (took_ms := run["split_ms"][part]) >= 1:
             share = took_ms / run["wall_ms"] if run["wall_ms"] else 0.0
-            mark = [Text(letter, style)] * has_letters
+            mark = [Text(letter, style)] * is_wide
             table.add_row(*mark, what, duration(took_ms), percent(share))
     return table
 
@@ -126,12 +126,12 @@ def _turns(run: Run, columns: int) -> Table:
     turns = run["turns"][:MAX_TURNS]
     has_parents = any("parent" in turn for turn in turns)
     has_tools = any((turn.get("client_ms") or 0) >= LEAST_TOOLS_MS for turn in turns)
-    has_bars, bar_chars = columns >= WIDE, min(columns - OTHER_CHARS, MAX_BAR_CHARS)
+    is_wide, bar_chars = columns >= WIDE, min(columns - OTHER_CHARS, MAX_BAR_CHARS)
     table = _table(
         ("turn", "r"), ("id", ""),
         *([("after", "r")] * has_parents), *([("tools", "r")] * has_tools),
         ("prompt", "r"), ("cached", "r"), ("again", "r"), ("out", "r"), ("took", "r"),
-        ("why slow", "wraps"), *([("", "")] * has_bars),
+        ("why slow", "wraps"), *([("", "")] * is_wide),
     )  # fmt: skip
     for turn in turns:
         tokens, causes = turn["tokens"], turn["causes"]
@@ -144,7 +144,7 @@ def _turns(run: Run, columns: int) -> Table:
             _count(tokens.get("completion")),
             _seconds(turn["total_ms"]),
             plain(", ".join(causes)) if turn.get("verdict") == "slow" else "",
-            *([_bar(turn, run["wall_ms"], bar_chars)] if has_bars else []),
+            *([_bar(turn, run["wall_ms"], bar_chars)] if is_wide else []),
         )
     return table
 

@@ -242,13 +242,17 @@ def test_what_the_hypervisor_takes_is_proof_and_nobody_is_told_to_stop_anything(
     assert "--threads" not in finding.remedy
 
 
-def test_steal_counts_where_the_gpu_stood_idle_for_as_long() -> None:
-    slow = with_host(
+def stolen_beside_a_gpu() -> Case:
+    return with_host(
         gpu_case(ms_per_token=2 * HEALTHY_MS),
         cpu_steal_cores=0.5,
         cpu_busy_cores=1.1,
         server_cpu_cores=0.6,
     )
+
+
+def test_steal_counts_where_the_gpu_stood_idle_for_as_long() -> None:
+    slow = stolen_beside_a_gpu()
     finding = found(host_contention, with_readings(slow, busy_ratio=0.48))
 
     assert "The hypervisor withheld the CPU" in finding.summary
@@ -258,12 +262,7 @@ def test_steal_counts_where_the_gpu_stood_idle_for_as_long() -> None:
 
 
 def test_steal_does_not_count_where_two_gpus_took_turns() -> None:
-    slow = with_host(
-        gpu_case(ms_per_token=2 * HEALTHY_MS),
-        cpu_steal_cores=0.5,
-        cpu_busy_cores=1.1,
-        server_cpu_cores=0.6,
-    )
+    slow = stolen_beside_a_gpu()
     turns = with_server(with_readings(slow, busy_ratio=0.48), gpu_indices=(0, 1))
     turns = replace(turns, gpu=(*turns.gpu, *(replace(s, index=1) for s in turns.gpu)))
 
