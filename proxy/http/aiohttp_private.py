@@ -7,19 +7,18 @@ where it is gone; without the rest slowtok cannot serve, and says which name it 
 import asyncio
 import importlib
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 from aiohttp import web, web_protocol
-from yarl import URL
+from aiohttp.http import RawRequestMessage
 
 if TYPE_CHECKING:
     from aiohttp.base_protocol import BaseProtocol
-    from aiohttp.client_proto import ResponseHandler
-    from aiohttp.connector import Connection
-    from aiohttp.http import RawRequestMessage, StreamWriter
+    from aiohttp.http import StreamWriter
 
     __all__ = ["BaseProtocol", "RawRequestMessage", "StreamWriter"]
 
@@ -43,14 +42,6 @@ _REQUEST_HANDLER_OPTIONS = (
 )
 
 USED = (
-    # Opening a connection to an engine.
-    Used(name="aiohttp.ClientRequest", positional=2, keywords=("loop",)),
-    Used(name="aiohttp.TCPConnector.connect", positional=4),
-    Used(name="aiohttp.connector.Connection.close", positional=1),
-    Used(name="aiohttp.connector.Connection.protocol"),
-    Used(name="aiohttp.connector.Connection.transport"),
-    Used(name="aiohttp.client_proto.ResponseHandler.connection_lost", positional=2),
-    Used(name="aiohttp.client_proto.ResponseHandler.should_close"),
     # The body of an engine's reply, between the connection and whoever reads it.
     Used(name="aiohttp.StreamReader", positional=2, keywords=("loop",)),
     Used(name="aiohttp.StreamReader.exception", positional=1),
@@ -134,48 +125,6 @@ def _find(name: str) -> Any:
     return found
 
 
-class Lease:
-    """A connection that aiohttp opened and counts as in use, until it is closed."""
-
-    __slots__ = ("_connection", "_opened", "is_spoken_on")
-
-    def __init__(self, connection: "Connection", opened: "ResponseHandler") -> None:
-        self.is_spoken_on = opened.should_close  # before anything was asked
-        self._connection = connection
-        self._opened = opened
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def lost(self, error: BaseException | None) -> None:
-        """Let aiohttp know that the connection has ended: it waits for that when it closes."""
-        self._opened.connection_lost(error)
-        self._connection.close()
-
-
-async def open_connection(
-    connector: aiohttp.TCPConnector,
-    url: URL,
-    limits: aiohttp.ClientTimeout,
-    protocol: asyncio.Protocol,
-) -> Lease:
-    """Open a connection to the server of `url`, and let `protocol` have it.
-
-    Raises:
-        aiohttp.ClientError, OSError: it could not be opened, or has ended at once.
-    """
-    request = aiohttp.ClientRequest("GET", url, loop=asyncio.get_running_loop())  # never sent
-    connection = await connector.connect(request, [], limits)
-    opened, transport = connection.protocol, connection.transport
-    if opened is None or transport is None:
-        connection.close()
-        raise aiohttp.ClientConnectionResetError("the connection ended at once")
-    transport.set_protocol(protocol)
-    protocol.connection_made(transport)
-    return Lease(connection, opened)
-
-
 def make_reader(
     protocol: asyncio.Protocol, limit_bytes: int, loop: asyncio.AbstractEventLoop
 ) -> aiohttp.StreamReader:
@@ -207,6 +156,37 @@ def requests_read(connection: web.RequestHandler) -> int:
 def has_next(connection: web.RequestHandler) -> bool:
     """Return True if a request waits for its turn, or aiohttp's note that what came is none."""
     return bool(connection._messages)
+
+
+class WaitingHead:
+    """The head of a request that waits for its turn; whoever takes it is the only one to have it.
+
+    aiohttp's server keeps what it was given until the next request comes, which may be hours later:
+    with the head itself that were some 3 KiB for each stream.
+    """
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: RawRequestMessage) -> None:
+        self._message: RawRequestMessage | None = message
+
+    def take(self) -> RawRequestMessage | None:
+        """Return the head, once."""
+        message, self._message = self._message, None
+        return message
+
+
+def hold_heads(connection: web.RequestHandler) -> None:
+    """Put a `WaitingHead` in place of each head that waits for its turn."""
+    waiting: deque[Any] = connection._messages
+    for index, (message, body) in enumerate(waiting):
+        if isinstance(message, RawRequestMessage):
+            waiting[index] = (WaitingHead(message), body)
+
+
+def taken(head: Any) -> Any:
+    """Return the head that waited; another is returned as it is."""
+    return head.take() if isinstance(head, WaitingHead) else head
 
 
 def body_of_last(connection: web.RequestHandler) -> aiohttp.StreamReader | None:

@@ -7,8 +7,10 @@ from aiohttp import StreamReader, web
 
 from slowtok.proxy.http.aiohttp_private import (
     body_of_last,
+    hold_heads,
     is_answering,
     requests_read,
+    taken,
 )
 
 HEAD_FIELDS = 4  # of the longest that one may be: as much may a whole head be
@@ -38,6 +40,7 @@ class ClientConnection(web.RequestHandler):
         super().data_received(data)
         if requests_read(self) != known:
             self._head_bytes = 0
+            hold_heads(self)
             self._last_body = body_of_last(self) or self._last_body
         elif self._last_body is None or self._last_body.is_eof():
             self._head_bytes += len(data)
@@ -70,7 +73,10 @@ class ClientServer(web.Server):
     """
 
     def __init__(self, handle: Any, *, request_factory: Any, **options: Any) -> None:
-        super().__init__(handle, request_factory=request_factory, handler_cancellation=True)
+        def make(head: Any, *rest: Any) -> Any:
+            return request_factory(taken(head), *rest)
+
+        super().__init__(handle, request_factory=make, handler_cancellation=True)
         self._options = options
 
     def __call__(self) -> ClientConnection:

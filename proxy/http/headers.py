@@ -34,6 +34,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 Headers = CIMultiDict[str]
+NO_FIELDS: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
 
 
 def to_upstream(

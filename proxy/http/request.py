@@ -12,6 +12,7 @@ from aiohttp import EMPTY_PAYLOAD, HttpVersion, HttpVersion10, HttpVersion11, St
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from slowtok.proxy.http.headers import NO_FIELDS
 from slowtok.proxy.http.run_clues import URL_PREFIX, split_run
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ class ClientRequest:
         if target.startswith("/"):
             return target
         return "/" if target == "*" else self.message.url.raw_path_qs
+
+    def forget_head(self) -> None:
+        """Let go of what the reply does not need: a stream may last for hours."""
+        self.headers = NO_FIELDS
+        del self.message
 
     async def go_on(self) -> None:
         """Tell a client to send the body that it holds back until it hears that it may."""

@@ -40,10 +40,10 @@ class ClientReply:
 
     __slots__ = (
         "_has_ended",
-        "_is_chunked",
         "_writer",
         "body",
         "headers",
+        "is_chunked",
         "keep_alive",
         "reason",
         "status",
@@ -62,7 +62,7 @@ class ClientReply:
         self.headers = headers
         self.body = body
         self.keep_alive: bool | None = None  # as the request wants it
-        self._has_ended = self._is_chunked = False
+        self._has_ended = self.is_chunked = False
         self._writer: StreamWriter | None = None
 
     def force_close(self) -> None:
@@ -93,6 +93,7 @@ class ClientReply:
         transport.write(head + self.body if self.body else head)  # a writer would cost more
         writer.output_size += len(head)  # by which others know that a reply has begun
         if self.body is None:
+            headers.clear()  # a stream may last for hours
             return
         self.body = b""  # aiohttp keeps a reply for as long as its connection
         await writer.drain()
@@ -113,7 +114,7 @@ class ClientReply:
             return
         self._has_ended = True
         transport = writer.transport
-        if trailer and self._is_chunked and transport is not None and not transport.is_closing():
+        if trailer and self.is_chunked and transport is not None and not transport.is_closing():
             transport.write(b"0\r\n%b\r\n" % trailer)
         else:
             await writer.write_eof()
@@ -132,7 +133,7 @@ class ClientReply:
         elif "Content-Length" in headers:
             writer.length = int(headers["Content-Length"])
         elif request.version == HttpVersion11:
-            self._is_chunked = True
+            self.is_chunked = True
             writer.enable_chunking()
             headers["Transfer-Encoding"] = "chunked"
         else:

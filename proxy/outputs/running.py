@@ -8,10 +8,6 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from slowtok.proxy.relay.exchange import Exchange, PromptEstimate, Queued, SlotProgress
-from slowtok.proxy.stream.meter import Meter
-
-RECENT_S = 3.0
-"""Long enough for a mean at 1 token/s, short enough to show a change. Heuristic."""
 
 Stage = Literal["receiving", "waiting", "queue", "prefill", "decode", "whole", "delivery"]
 """`receiving`: not at the engine yet. `waiting`: no token yet, and more is not known. `queue`: all
@@ -75,7 +71,7 @@ def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
         "ttft_s": _since(exchange.accepted_at_s, meter.first_at_s),
         "silent_s": _since(meter.last_at_s, now_s),
         "decode_tps": (count - 1) / took_s if count > 1 and took_s > 0 else None,
-        "recent_tps": _recent_tps(exchange, meter, now_s),
+        "recent_tps": meter.recent_tps(now_s) if stage(exchange) == "decode" else None,
     }
 
 
@@ -92,16 +88,6 @@ def _whole(exchange: Exchange, now_s: float) -> dict[str, float | None]:
         "silent_s": _since(last_s, now_s),
         "decode_tps": (count - told.first_tokens) / took_s if took_s > 0 else None,
     }
-
-
-def _recent_tps(exchange: Exchange, meter: Meter, now_s: float) -> float | None:
-    """Return the rate of the last seconds; it falls while nothing comes."""
-    first_s = meter.first_at_s
-    if first_s is None or now_s <= first_s or stage(exchange) != "decode":
-        return None
-    reads = meter.reads_since(first_s) + 1
-    from_s = max(now_s - RECENT_S, first_s)
-    return meter.reads_since(from_s) * (meter.token_events / reads) / (now_s - from_s)
 
 
 def _since(from_s: float | None, to_s: float | None) -> float | None:

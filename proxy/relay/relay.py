@@ -271,6 +271,8 @@ class Relay:
         reason = headers.without_controls(reply.reason or "")
         response = ClientReply(reply.status, passed, reason=reason)
         await response.prepare(request)
+        request.forget_head()
+        reply.forget_head()
         if not first:  # what a whole reply held back until it was too large is the engine's time
             exchange.proxy_s += time.monotonic() - (exchange.headers_at_s or 0.0)
         transport = request.transport

@@ -68,7 +68,7 @@ def _fast_path(
         reply,
         client,
         request.protocol,
-        chunked=response.headers.get("Transfer-Encoding") == "chunked",
+        chunked=response.is_chunked,
         reshape=None if reshaped is None else reshaped.feed,
         exchange=exchange,
         backlog=backlog,

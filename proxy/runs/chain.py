@@ -115,9 +115,7 @@ class Chain:
 
     def __init__(self) -> None:
         self._links: deque[EarlierRequest] = deque()
-        self._by_key: defaultdict[int, deque[EarlierRequest]] = defaultdict(
-            deque
-        )  # the oldest first
+        self._by_key: defaultdict[int, list[EarlierRequest]] = defaultdict(list)  # oldest first
         self._messages = 0
 
     def add(self, link: EarlierRequest) -> None:
@@ -143,7 +141,7 @@ class Chain:
         self._messages -= len(oldest.prompt.said)
         for key in _kept_under(oldest.prompt):
             alike = self._by_key[key]
-            alike.popleft()
+            del alike[0]
             if not alike:
                 del self._by_key[key]
 

@@ -16,6 +16,9 @@ from slowtok.proxy.stream.framing import NdjsonReader, SseReader
 from slowtok.proxy.stream.reply import Reply
 from slowtok.proxy.stream.template_match import RepeatMatcher
 
+RECENT_S = 3.0
+"""Long enough for a mean at 1 token/s, short enough to show a change. Heuristic."""
+
 MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to every second one
 
 Reader = SseReader | NdjsonReader
@@ -107,9 +110,14 @@ class Meter:
         """Arrival of each read that carried tokens, thinned beyond `MAX_STEPS`."""
         return tuple(self._steps)
 
-    def reads_since(self, from_s: float) -> int:
-        """Return how many reads after `from_s` carried tokens."""
-        return (len(self._steps) - bisect_right(self._steps, from_s)) * self._stride
+    def recent_tps(self, now_s: float) -> float | None:
+        """Return the rate of the last `RECENT_S`; it falls while nothing comes."""
+        first_s, steps = self.first_at_s, self._steps
+        if first_s is None or not steps or now_s <= first_s:
+            return None
+        from_s = max(now_s - RECENT_S, first_s)
+        recent = len(steps) - bisect_right(steps, from_s)
+        return recent * (self.token_events / len(steps)) / (now_s - from_s)
 
     def gaps_s(self) -> list[float]:
         """Return the times between token-bearing reads, sorted."""

@@ -27,11 +27,8 @@ class RepeatMatcher:
     """
 
     __slots__ = (
-        "_after",
         "_after_in_chunk",
-        "_before",
         "_before_in_chunk",
-        "_between",
         "_frame",
         "_misses",
     )
@@ -47,12 +44,12 @@ class RepeatMatcher:
         if not after or not chunk.endswith(after) or not chunk.startswith(before):
             return 0
         begin, end = len(before), len(chunk) - len(after)
-        if end - begin < len(self._between):  # too short for two, as is nearly always so
+        if end - begin < len(before) + len(after):  # too short for two, as is nearly always so
             if _PLAIN.fullmatch(chunk, begin, end) is None:
                 return 0
             found = 1 if chunk.isascii() or _is_utf8(chunk[begin:end]) else 0
         else:
-            texts = chunk[begin:end].split(self._between)
+            texts = chunk[begin:end].split(after + before)
             found = len(texts) if _are_texts(texts) else 0
         if found:
             self._misses = 0
@@ -60,7 +57,8 @@ class RepeatMatcher:
 
     def hold(self, event: bytes) -> bool:
         """Return True if an event repeats the one before."""
-        before, after = self._before, self._after
+        before = self._before_in_chunk[len(self._frame[0]) :]
+        after = self._after_in_chunk.removesuffix(self._frame[1])
         if not after or not (event.startswith(before) and event.endswith(after)):
             return False
         if not _is_text(event[len(before) : -len(after)]):
@@ -79,15 +77,12 @@ class RepeatMatcher:
             return
         text = _PLAIN.match(event, key.end())
         if text is not None and event.startswith(b'"', text.end()):
-            self._before, self._after = event[: key.end()], event[text.end() :]
-            self._before_in_chunk = self._frame[0] + self._before
-            self._after_in_chunk = self._after + self._frame[1]
-            self._between = self._after_in_chunk + self._before_in_chunk
+            self._before_in_chunk = self._frame[0] + event[: key.end()]
+            self._after_in_chunk = event[text.end() :] + self._frame[1]
 
     def forget(self) -> None:
         """Something else was said: nothing repeats it."""
-        self._before = self._after = b""
-        self._before_in_chunk = self._after_in_chunk = self._between = b""
+        self._before_in_chunk = self._after_in_chunk = b""
 
 
 def _are_texts(texts: list[bytes]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import ssl
 from dataclasses import dataclass
 from typing import cast
 
@@ -89,16 +90,19 @@ async def send(
     request = make_request(address, method, target, headers, body)
     now_s = asyncio.get_running_loop().time
     while True:
-        connection, began_s = None, now_s()
+        began_s = now_s()
         try:
             connection = await connector.reach(address, session.timeout)
+        except OSError as error:
+            raise _unreachable(error, base_url) from error
+        try:
             reply = await ask(connection, request, address.origin)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             at_once = now_s() - began_s < MAX_STALE_S
             resendable = at_once and isinstance(body, bytes | None)
-            was_idle = connection is not None and connection.was_idle and not connection.heard
+            was_idle = connection.was_idle and not connection.heard
             if not (was_idle and resendable and isinstance(error, _CONNECTION_BROKE)):
-                raise _error_for(error, base_url) from error
+                raise _broken(error, base_url) from error
         else:
             if reply.status >= FINAL:
                 return reply
@@ -126,38 +130,43 @@ def broke_off(reply: EngineReply) -> UpstreamError:
     )
 
 
-def _error_for(error: BaseException, base_url: str) -> UpstreamError:
-    if isinstance(error, asyncio.TimeoutError):
+def _unreachable(error: OSError, base_url: str) -> UpstreamError:
+    """Return the error of a request to which no connection could be opened."""
+    if isinstance(error, TimeoutError):
         return UpstreamError(
             status=504,
             ended="timeout",
             failed=f"{base_url} did not accept the connection in time",
             check=WHAT_TO_CHECK["timeout"],
         )
-    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+    if error.errno in _EXHAUSTED:
         return UpstreamError(
             status=503,
             ended="overloaded",
             failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
             check=WHAT_TO_CHECK["overloaded"],
         )
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        why = getattr(error.certificate_error, "verify_message", "")
+    if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamError(
             status=502,
             ended="upstream-refused",
-            failed=f"{base_url} shows a certificate that is not trusted here ({why[:80]})",
+            failed=f"{base_url} shows a certificate that is not trusted here"
+            f" ({error.verify_message[:80]})",
             check="trust it (SSL_CERT_FILE names a file of certificates), or ask it over http",
         )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        refused = error.os_error.errno == errno.ECONNREFUSED
-        what = "refused the connection" if refused else f"cannot be reached ({_words(error)})"
-        return UpstreamError(
-            status=502,
-            ended="upstream-refused",
-            failed=f"{base_url} {what}",
-            check=WHAT_TO_CHECK["upstream-refused"],
-        )
+    why = (error.strerror or type(error).__name__)[:80]
+    refused = error.errno == errno.ECONNREFUSED
+    what = "refused the connection" if refused else f"cannot be reached ({why})"
+    return UpstreamError(
+        status=502,
+        ended="upstream-refused",
+        failed=f"{base_url} {what}",
+        check=WHAT_TO_CHECK["upstream-refused"],
+    )
+
+
+def _broken(error: BaseException, base_url: str) -> UpstreamError:
+    """Return the error of a request that was sent, or begun, and got no reply."""
     if isinstance(error, _CONNECTION_BROKE):
         return UpstreamError(
             status=502,
@@ -181,6 +190,4 @@ def _words(error: BaseException) -> str:
     """Name an error without its text, which may hold bytes that the engine sent."""
     if isinstance(error, BadReply):
         return str(error)
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        return error.os_error.strerror[:80]
     return type(error).__name__

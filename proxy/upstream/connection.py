@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import aiohttp
 
-from slowtok.proxy.http.aiohttp_private import Lease, make_reader
+from slowtok.proxy.http.aiohttp_private import make_reader
 from slowtok.proxy.upstream.fair_reads import SLICE_BYTES, FairReads
 from slowtok.proxy.upstream.reply_body import ReplyBody
 from slowtok.proxy.upstream.reply_head import BadReply, HeadReader, ReplyHead
@@ -30,13 +30,11 @@ class _Taker(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine, which takes its replies apart.
 
-    `should_close`: no other request may be sent over it. `lease` is what aiohttp, which opened it,
-    knows it by; `idle` is where it is kept.
+    `should_close`: no other request may be sent over it. `idle` is where it is kept, `open_ones`
+    where it is as long as it is there.
     """
 
     transport: asyncio.Transport | None
-    lease: Lease
-    idle: "deque[EngineConnection]"
 
     def __init__(
         self,
@@ -44,7 +42,11 @@ class EngineConnection(asyncio.Protocol):
         max_head_bytes: int,
         keep: "Callable[[EngineConnection], None]",
         turns: FairReads,
+        idle: "deque[EngineConnection]",
+        open_ones: "set[EngineConnection]",
     ) -> None:
+        self.idle = idle
+        self._open_ones = open_ones
         self.transport = None
         self.should_close = False
         self.was_idle = False  # it has served another request
@@ -76,6 +78,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection that was opened."""
         self.transport = cast("asyncio.Transport", transport)
+        self._open_ones.add(self)
 
     def expect_reply(self, *, with_body: bool) -> None:
         """Be ready for the reply to the next request; one to HEAD comes without its body."""
@@ -95,8 +98,9 @@ class EngineConnection(asyncio.Protocol):
                 await self._head_waiter
             finally:
                 self._head_waiter = None
-        if self._begun is not None:
-            return self._begun
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            return begun
         raise cast("BaseException", self._error)
 
     def fail(self, error: BaseException) -> None:
@@ -306,9 +310,12 @@ class EngineConnection(asyncio.Protocol):
         self._be_in_time()
         self.unread = _NO_BYTES
         transport, self.transport = self.transport, None
-        if transport is not None and transport.get_write_buffer_size():
+        if transport is None:
+            return
+        if transport.get_write_buffer_size():
             transport.abort()
-        self.lease.close()
+        else:
+            transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the body with the connection: well only where it is framed by a clean end."""
@@ -322,11 +329,11 @@ class EngineConnection(asyncio.Protocol):
             else:
                 content.set_exception(aiohttp.ClientPayloadError("the connection ended"))
         self._head = self.transport = None
+        self._open_ones.discard(self)
         if isinstance(exc, OSError):
             exc = aiohttp.ClientOSError(*exc.args)
         self.fail(exc or aiohttp.ServerDisconnectedError())
         _wake(self._writable)
-        self.lease.lost(exc)
 
 
 def _wake(waiter: "asyncio.Future[None] | None") -> None:

@@ -1,17 +1,23 @@
-"""The connections to engines: opened by aiohttp's connector, and kept by our own few lines."""
+"""The connections to engines: opened here, and kept here for the next request."""
 
 import asyncio
+import socket
+import ssl
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
-from weakref import WeakSet
 
+import aiohappyeyeballs
 import aiohttp
 from yarl import URL
 
-from slowtok.proxy.http.aiohttp_private import open_connection
 from slowtok.proxy.upstream.connection import EngineConnection
 from slowtok.proxy.upstream.fair_reads import FairReads
+
+NEXT_ADDRESS_S = 0.25  # until another address of a name is tried, too (RFC 8305, section 8)
+RESOLVED_S = 60.0  # as long as the addresses of a name are believed; heuristic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +38,21 @@ class Address:
 class EngineConnector(aiohttp.TCPConnector):
     """Connects the session that asks the engines how they are, and apart from it what is relayed.
 
-    What is relayed has connections of its own, which another connector opens and which are kept
-    here, each for `keep_s`: to give one back to aiohttp and take it again for each request costs
-    more than to write the request. One that was spoken on meanwhile is closed and not used: one
-    client would get what was meant for another.
+    What is relayed has connections of its own, each kept for `keep_s`: to give one back to aiohttp
+    and take it again for each request costs more than to write the request, and what aiohttp knows
+    of each takes more memory than the stream on it. One that was spoken on meanwhile is closed and
+    not used: one client would get what was meant for another.
     """
 
     def __init__(self, max_head_bytes: int, keep_s: float, **options: Any) -> None:
         super().__init__(keepalive_timeout=keep_s, **options)
-        self._opener = aiohttp.TCPConnector(**options)
         self._events = asyncio.get_running_loop()
         self._turns = FairReads(self._events)
         self._max_head_bytes = max_head_bytes
         self._keep_s = keep_s
         self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
-        self._open = WeakSet[EngineConnection]()
+        self._open_ones: set[EngineConnection] = set()
+        self._resolved: dict[str, tuple[float, Sequence[aiohappyeyeballs.AddrInfoType]]] = {}
         self._closing_old: asyncio.TimerHandle | None = None
 
     def address(self, base_url: str) -> Address:
@@ -67,27 +73,55 @@ class EngineConnector(aiohttp.TCPConnector):
         """Return a connection that was kept; without one it is opened.
 
         Raises:
-            aiohttp.ClientError, OSError: it could not be, as aiohttp's connector says it.
+            OSError: it could not be; TimeoutError where that took too long.
         """
         reached = self._take(address.idle)
         if reached is None:
-            reached = EngineConnection(self._events, self._max_head_bytes, self._keep, self._turns)
-            reached.idle = address.idle
-            reached.lease = await open_connection(self._opener, address.url, limits, reached)
-            self._open.add(reached)
-            reached.should_close = reached.lease.is_spoken_on
+            reached = EngineConnection(
+                self._events,
+                self._max_head_bytes,
+                self._keep,
+                self._turns,
+                address.idle,
+                self._open_ones,
+            )
+            async with asyncio.timeout(limits.sock_connect):
+                await self._open(address, reached)
         return reached
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         """Close all connections, those that are in use, too."""
         if self._closing_old is not None:
             self._closing_old.cancel()
-        for connection in list(self._open):
+        for connection in list(self._open_ones):
             connection.close()
         for address in self._addresses.values():
             address.idle.clear()
-        await self._opener.close(abort_ssl=abort_ssl)
         await super().close(abort_ssl=abort_ssl)
+
+    async def _open(self, address: Address, connection: EngineConnection) -> None:
+        """Open a connection: to the address of the name that answers first (RFC 8305)."""
+        url, found = address.url, await self._resolve(address)
+        line = await aiohappyeyeballs.start_connection(
+            found, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self._events
+        )
+        is_tls = url.scheme == "https"
+        await self._events.create_connection(
+            lambda: connection,
+            sock=line,
+            ssl=_tls() if is_tls else None,
+            server_hostname=(url.host or "").rstrip(".") if is_tls else None,
+        )
+
+    async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
+        """Return the addresses that a name stands for; they are asked for again at times."""
+        now_s = self._events.time()
+        asked_s, found = self._resolved.get(address.origin, (now_s - RESOLVED_S, []))
+        if now_s - asked_s >= RESOLVED_S:
+            url = address.url
+            found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            self._resolved[address.origin] = (now_s, found)
+        return found
 
     def _take(self, idle: "deque[EngineConnection]") -> EngineConnection | None:
         oldest_s = self._events.time() - self._keep_s
@@ -121,3 +155,11 @@ class EngineConnector(aiohttp.TCPConnector):
                 due_s.append(idle[0].rested_at_s + self._keep_s)
         if due_s:
             self._closing_old = self._events.call_at(min(due_s), self._close_old)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what an engine's certificate is held against; reading the system's takes a while."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

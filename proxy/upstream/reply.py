@@ -9,6 +9,7 @@ from typing import cast
 
 import aiohttp
 
+from slowtok.proxy.http.headers import NO_FIELDS
 from slowtok.proxy.upstream.connection import EngineConnection
 from slowtok.proxy.upstream.reply_body import ReplyBody
 from slowtok.proxy.upstream.reply_head import BadReply, ReplyHead
@@ -57,6 +58,10 @@ class EngineReply:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def forget_head(self) -> None:
+        """Let go of the fields, which have been passed on: a stream may last for hours."""
+        self.headers = NO_FIELDS
 
     def close(self) -> None:
         """Close the connection, unless it has been given back."""

@@ -114,7 +114,9 @@ class RemoteObserver:
 
     def progress(self) -> list[Progress]:
         """Return how far each request is that is at its engine."""
-        return [progress_of(e) for e in self._live.values() if e.headers_at_s is not None]
+        now_s = time.monotonic()
+        at_engine = (e for e in self._live.values() if e.headers_at_s is not None)
+        return [progress_of(exchange, now_s) for exchange in at_engine]
 
     async def _concluded(self, name: str, exchange: Exchange, timeout_s: float) -> Any:
         if not self._knows(exchange):

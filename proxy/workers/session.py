@@ -142,7 +142,6 @@ class WorkerSession:
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
         self.heartbeats += 1
-        now_s = time.monotonic()
         for progress in heartbeat.progress:
             exchange = self._copies.get(progress.request_id)
             if exchange is None or exchange.api is None:
@@ -152,7 +151,7 @@ class WorkerSession:
             if exchange.meter is None:
                 exchange.meter = RemoteMeter(exchange.api)
             if isinstance(exchange.meter, RemoteMeter):
-                exchange.meter.note(progress, now_s)
+                exchange.meter.note(progress)
         self._observer.failures.update(heartbeat.failures)
         self.refused, self.loop_lag, self.held = (
             heartbeat.refused,

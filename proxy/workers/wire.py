@@ -2,12 +2,10 @@
 
 import signal
 import sys
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from slowtok.proxy.outputs.running import RECENT_S
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.interfaces import EngineRef
 from slowtok.proxy.relay.settings import RelaySettings
@@ -40,7 +38,7 @@ Packed = tuple[Any, ...]
 
 
 class Progress(NamedTuple):
-    """How far one request is; `reads` counts the reads that carried tokens."""
+    """How far one request is; `recent_tps` as `Meter` has it."""
 
     request_id: str
     status: int | None
@@ -49,7 +47,7 @@ class Progress(NamedTuple):
     first_at_s: float | None
     last_at_s: float | None
     token_events: int
-    reads: int
+    recent_tps: float | None
 
 
 class Heartbeat(NamedTuple):
@@ -90,24 +88,21 @@ class Start:
 
 
 class RemoteMeter(Meter):
-    """A reply's meter that another process feeds: of its reads, only their number is told."""
+    """A reply's meter that another process feeds: it is told what that one has counted."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(api, "")
-        self._told: deque[tuple[float, int]] = deque(maxlen=round(RECENT_S / HEARTBEAT_S) + 2)
+        self._recent_tps: float | None = None
 
-    def note(self, progress: Progress, at_s: float) -> None:
-        """Take note of how far the reply was at `at_s`."""
+    def note(self, progress: Progress) -> None:
+        """Take note of how far the reply is."""
         self.first_at_s, self.last_at_s = progress.first_at_s, progress.last_at_s
         self.token_events = progress.token_events
-        self._told.append((at_s, progress.reads))
+        self._recent_tps = progress.recent_tps
 
-    def reads_since(self, from_s: float) -> int:
-        """Return how many reads after `from_s` carried tokens, as far as it was told."""
-        if not self._told:
-            return 0
-        before = [reads for at_s, reads in self._told if at_s <= from_s]
-        return self._told[-1][1] - (before[-1] if before else 0)
+    def recent_tps(self, now_s: float) -> float | None:
+        """Return the rate as it was told last, at most `HEARTBEAT_S` ago."""
+        return self._recent_tps
 
 
 def packed(exchange: Exchange) -> Packed:
@@ -127,7 +122,7 @@ def update(copy: Exchange, values: Packed) -> None:
         setattr(copy, name, value)
 
 
-def progress_of(exchange: Exchange) -> Progress:
+def progress_of(exchange: Exchange, now_s: float) -> Progress:
     """Return how far an exchange is."""
     meter = exchange.meter
     return Progress(
@@ -138,7 +133,7 @@ def progress_of(exchange: Exchange) -> Progress:
         meter.first_at_s if meter else None,
         meter.last_at_s if meter else None,
         meter.token_events if meter else 0,
-        meter.reads_since(float("-inf")) if meter else 0,
+        meter.recent_tps(now_s) if meter else None,
     )
 
 

@@ -1,8 +1,8 @@
 """A connection to an engine without a network: a test decides what each read brings."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -83,10 +83,7 @@ class EngineLine:
         self._wire = _Wire()
         loop = asyncio.get_running_loop()
         turns = turns or FairReads(loop)
-        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns)
-        self.connection.lease = cast(
-            "Any", SimpleNamespace(close=lambda: None, lost=lambda _: None)
-        )
+        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns, deque(), set())
         self.connection.connection_made(self._wire)
         self._wire.protocol = self.connection
         self.connection.expect_reply(with_body=True)

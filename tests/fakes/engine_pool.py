@@ -16,11 +16,10 @@ def kept(session: aiohttp.ClientSession) -> list[EngineConnection]:
 
 
 def in_use(session: aiohttp.ClientSession) -> list[Any]:
-    """Return those that serve a request, or are being opened for one."""
+    """Return those that serve a request."""
     connector: Any = session.connector
-    kept_by_us = {connection.transport for connection in _ours(connector)}
-    ours = [one for one in connector._opener._acquired if one.transport not in kept_by_us]
-    ours = [one.transport.get_protocol() if one.transport else one for one in ours]
+    resting = _ours(connector)
+    ours = [one for one in connector._open_ones if one.transport and one not in resting]
     return [*ours, *connector._acquired]
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import aiohappyeyeballs
 import aiohttp
 import pytest
 from aiohttp import client_proto, connector, http, web
@@ -205,7 +206,7 @@ async def test_so_is_a_library_that_breaks_streams_either_way(
     async def breaks(*_: object) -> None:
         raise RuntimeError("not so")
 
-    monkeypatch.setattr(aiohttp.TCPConnector, "connect", breaks)
+    monkeypatch.setattr(aiohappyeyeballs, "start_connection", breaks)
     monkeypatch.setattr(self_test, "LIMIT_S", 0.5)
     monkeypatch.setattr(self_test, "missing", lambda: iter(()))
 
@@ -214,7 +215,7 @@ async def test_so_is_a_library_that_breaks_streams_either_way(
 
 
 def test_command_says_so_and_ends(tmp_path: Path) -> None:
-    renamed = "import aiohttp; aiohttp.TCPConnector.connect = lambda self: None"
+    renamed = "import aiohttp; aiohttp.StreamReader.feed_data = lambda self: None"
     run = "from slowtok.proxy.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", f"{renamed}; {run}", "serve", "--listen", "127.0.0.1:0"],
@@ -228,7 +229,7 @@ def test_command_says_so_and_ends(tmp_path: Path) -> None:
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith(f"slowtok: aiohttp {aiohttp.__version__} cannot be used: it has no ")
-    assert "aiohttp.TCPConnector.connect" in line
+    assert "aiohttp.StreamReader.feed_data" in line
 
 
 async def test_relay_hears_of_it(

@@ -2,9 +2,7 @@
 
 import errno
 import json
-from unittest.mock import Mock
 
-import aiohttp
 import pytest
 
 from fakes.client import CHAT, Client
@@ -12,7 +10,7 @@ from fakes.upstream import Upstream
 from fakes.wire import LAST_CHUNK, chunk, chunked_head, reply
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.http.response import WHAT_TO_CHECK, error_response
-from slowtok.proxy.upstream.client import _error_for, no_engine
+from slowtok.proxy.upstream.client import _broken, _unreachable, no_engine
 from slowtok.proxy.web.page.serve import FOLDER
 
 NOTHING: list[str] = []
@@ -152,10 +150,11 @@ def test_error_has_the_shape_that_openai_clients_read() -> None:
 
 
 def test_explanation_advises_what_the_reply_has_said() -> None:
-    refused = aiohttp.ClientConnectorError(Mock(), ConnectionRefusedError(111, "refused"))
-    told = [no_engine("the usual ports")]
-    errors = (refused, TimeoutError(), OSError(errno.EMFILE, "many"), ConnectionResetError())
-    told += [_error_for(error, "http://127.0.0.1:1") for error in errors]
+    url = "http://127.0.0.1:1"
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    told = [no_engine("the usual ports"), _broken(ConnectionResetError(), url)]
+    errors = (refused, TimeoutError(), OSError(errno.EMFILE, "many"))
+    told += [_unreachable(error, url) for error in errors]
 
     assert {error.ended: error.check for error in told} == WHAT_TO_CHECK
 

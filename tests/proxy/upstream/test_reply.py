@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from multidict import CIMultiDict
 
@@ -16,6 +17,7 @@ from fakes.engine_pool import in_use, kept
 from fakes.full_port import full_port
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import JSON, LAST_CHUNK, WAIT_S, chunk, chunked_head, reply, until
+from slowtok.proxy.upstream import connector
 from slowtok.proxy.upstream.client import UpstreamError, make_session, send
 from slowtok.proxy.upstream.reply import EngineReply
 from slowtok.proxy.upstream.reply import ask as ask_engine
@@ -286,12 +288,15 @@ async def test_who_leaves_before_the_head_leaves_nothing(
 
 
 async def test_who_leaves_while_it_connects_leaves_nothing(session: aiohttp.ClientSession) -> None:
+    descriptors = psutil.Process().num_fds
     with full_port() as url:
+        before = descriptors()
         task = asyncio.create_task(send(session, url, "GET", "/", CIMultiDict(), None))
-        await until(lambda: counts(session) == (1, 0))
+        await until(lambda: descriptors() == before + 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert descriptors() == before
 
     assert counts(session) == (0, 0)
 
@@ -329,9 +334,10 @@ async def secured(tmp_path: Path) -> AsyncIterator[tuple[str, Path]]:
     await upstream.stop()
 
 
-async def test_engine_behind_tls(secured: tuple[str, Path], session: aiohttp.ClientSession) -> None:
+async def test_engine_behind_tls(
+    secured: tuple[str, Path], session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, shown = secured
-    connector: Any = session.connector
     headers = CIMultiDict({"X-Request-Id": "1"})
     with pytest.raises(UpstreamError) as caught:  # nobody has vouched for it
         await send(session, url, "POST", "/x", headers, b"{}")
@@ -339,7 +345,8 @@ async def test_engine_behind_tls(secured: tuple[str, Path], session: aiohttp.Cli
     assert "certificate that is not trusted here (self-signed certificate)" in caught.value.failed
     assert counts(session) == (0, 0)
 
-    connector._opener._ssl = ssl.create_default_context(cafile=str(shown))
+    monkeypatch.setenv("SSL_CERT_FILE", str(shown))
+    monkeypatch.setattr(connector, "_tls", connector._tls.__wrapped__)  # not the one that is kept
     for _ in range(2):
         assert await read(await send(session, url, "POST", "/x", headers, b"{}")) == b"{}"
     assert counts(session) == (0, 1)

@@ -3,12 +3,14 @@
 import pickle
 from dataclasses import fields
 
+import pytest
+
 from slowtok.proxy.outputs.running import running_entry
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.workers.wire import Progress, RemoteMeter, packed, progress_of, unpacked, update
+from slowtok.proxy.workers.wire import RemoteMeter, packed, progress_of, unpacked, update
 
 PATH = "/v1/chat/completions"
 SECRET = b"the moon is made of"
@@ -91,24 +93,25 @@ def test_what_the_main_process_added_stays() -> None:
     assert [getattr(copy, n) for n in same] == [getattr(finished(), n) for n in same]
 
 
-def test_rate_of_the_last_seconds_is_known_from_a_few_words() -> None:
-    api = find_api("POST", PATH)
-    assert api is not None
-    meter = RemoteMeter(api)
-    for tick in range(40):  # ten seconds at 100 tokens/s, then 20
-        reads = 25 * tick if tick < 20 else 475 + 5 * (tick - 19)
-        meter.note(Progress("a", 200, True, 0.0, 0.0, tick / 4, reads, reads), tick / 4)
+def test_meter_that_is_far_away_has_the_rate_that_it_was_told() -> None:
+    exchange = begun()
+    assert exchange.api is not None
+    exchange.meter = Meter(exchange.api, "text/event-stream")
+    for tick in range(100):  # ten seconds at 10 tokens/s
+        exchange.observe(token(SECRET), 10.5 + tick / 10)
+    meter = RemoteMeter(exchange.api)
 
-    assert meter.token_events == meter.reads_since(-1.0) == 575
-    assert meter.reads_since(6.75) == 60
-    assert meter.reads_since(9.75) == 0
+    meter.note(progress_of(exchange, 20.45))
+
+    assert meter.token_events == exchange.meter.token_events
+    assert meter.recent_tps(20.7) == exchange.meter.recent_tps(20.45) == pytest.approx(10.0)
 
 
 def test_meter_that_is_far_away_claims_no_times_between_tokens() -> None:
     exchange = begun()
     assert exchange.api is not None
     meter = RemoteMeter(exchange.api)
-    meter.note(progress_of(exchange), 10.7)
+    meter.note(progress_of(exchange, 10.7))
     exchange.meter = meter
     exchange.end("proxy-stopped", 11.0)
 
