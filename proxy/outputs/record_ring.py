@@ -1,7 +1,7 @@
 """The records that /slowtok/requests shows, as compressed JSON: a bounded ring with waiters.
 
-Records are much alike, so the first one serves as their dictionary: of 3.6 KiB, 0.2 to 1 KiB are
-kept, in half the time that it takes without one.
+Records are much alike, so the first one serves as their dictionary: of the 2.5 KiB of a record,
+0.5 are kept (the mean of 79 unlike ones), and 1.2 would be without, in twice the time.
 """
 
 import asyncio
