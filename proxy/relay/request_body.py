@@ -10,6 +10,7 @@ from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.request import Body
 
 LOOK_S = 0.5  # how often a body that does not go on is looked at
@@ -30,7 +31,8 @@ async def read_request(
     JSON is read, too, because a model in it says which engine it is for.
 
     Raises:
-        UpstreamError: there is no room for it, and it has to be read to find its engine.
+        UpstreamError: it is too large, or there is no room for it, and it has to be read to find
+            its engine.
     """
     if not request.body_exists:
         return None, None
@@ -45,16 +47,28 @@ async def read_request(
     while not request.content.at_eof():
         chunk = await _next_piece(request, timeout_s)
         size_bytes += len(chunk)
-        too_much = size_bytes > max_bytes
-        if not too_much and not held.take(exchange, len(chunk)):
-            if for_model:
+        too_large = size_bytes > max_bytes
+        has_room = not too_large and held.take(exchange, len(chunk))
+        if not has_room:
+            if for_model and not too_large:
                 raise held.no_room(exchange, "this request")
-            too_much = True
-        if too_much:
+            if for_model:
+                held.give_back(exchange)
+                raise _too_large(max_bytes)
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
         pieces.append(chunk)
     body = b"".join(pieces)
     return body, None if api is None else read_call(api, body)
+
+
+def _too_large(max_bytes: int) -> UpstreamError:
+    return UpstreamError(
+        status=413,
+        ended="overloaded",
+        failed=f"this request is larger than max_body_bytes ({max_bytes / 2**20:,.0f} MiB), and"
+        " slowtok has to read it to find its engine among several",
+        check="raise max_body_bytes, or ask its engine through a slowtok with one --upstream",
+    )
 
 
 async def _after(

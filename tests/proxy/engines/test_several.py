@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes.client import CHAT
 from fakes.proxy import Served, serving
 from fakes.upstream import CLOSE, Upstream, listening
 from fakes.wire import JSON, reply, until
@@ -196,6 +197,21 @@ async def test_an_engine_that_refuses_does_not_take_the_others_requests(
     async with serving(tmp_path, "gone=http://127.0.0.1:9", f"here={llama.url}") as served:
         assert (await ask(served, "a"))["upstream"]["name"] == "here"
         assert (await ask(served, "nobody's"))["upstream"]["name"] == "here"
+
+
+async def test_a_request_too_large_to_be_read_is_refused_and_reaches_no_engine(
+    both: Served, llama: Upstream, vllm: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(both.proxy.relay, "_max_body_bytes", 1000)
+    before = llama.count, vllm.count
+    client = await both.connect()
+
+    await client.ask("POST", CHAT, body=b'{"model":"b","prompt":"' + b"a" * 2000 + b'"}')
+    head, body = await client.reply()
+
+    assert (head.status, (llama.count, vllm.count)) == (413, before)
+    assert "max_body_bytes" in json.loads(body)["error"]["message"]
+    assert both.proxy.relay.held.now_bytes == 0
 
 
 async def test_a_request_for_a_model_of_an_engine_that_went_away_names_it(
