@@ -90,10 +90,19 @@ def ask_for(case: Case) -> str:
 
 
 def cpu_users(case: Case, phase: Phase) -> tuple[CpuUser, ...]:
-    """Return the largest in a phase, else in the request; empty where nobody looked."""
-    looks = [s.others for s in case.host_during(phase) if s.others is not None]
+    """Return the largest in a phase, else in the request; empty where nobody looked.
+
+    A look tells of the second before it, too, when the engine may have left the cores to others: no
+    program is said to have used more than all of them did in the phase.
+    """
+    samples = case.host_during(phase)
+    looks = [s.others for s in samples if s.others is not None]
     looks = looks or [s.others for s in case.host if s.others is not None]
-    return _mean(looks)
+    most = mean(samples, lambda s: s.others_cpu_cores)
+    users = _mean(looks)
+    if most is None:
+        return users
+    return tuple(replace(user, cpu_cores=min(user.cpu_cores, most)) for user in users)
 
 
 def _mean(looks: Sequence[Iterable[CpuUser]]) -> tuple[CpuUser, ...]:

@@ -198,6 +198,13 @@ def test_who_takes_the_cores_is_named_with_its_number_and_share() -> None:
     assert "Xorg" not in f"{finding}"
 
 
+def test_nobody_used_more_in_the_phase_than_all_did_together() -> None:
+    before = replace(ONE, cpu_cores=2.9)  # in the second before, which the look tells of, too
+    evidence = {e.name: e.value for e in found(host_contention, looked((before,))).evidence}
+
+    assert evidence["CPU used by stress-ng"] == evidence["CPU used by others"] < 2.9
+
+
 def test_several_programs_are_named_the_largest_first() -> None:
     finding = found(host_contention, looked((ONE, BUILD), (ONE,), (ONE, BUILD)))
 
