@@ -176,7 +176,10 @@ def _decode(
         # RAM is slower than a GPU's memory, so that the ceiling of the GPU alone still holds.
         band, ceiling = _with_typical_ram(band), told.ceiling_tps if facts.device.gpus else None
         gb_per_s = TYPICAL_RAM_BYTES_PER_S / 1e9
-        notes.append(f"the RAM's bandwidth is not known, {gb_per_s:.0f} GB/s assumed: a wide band")
+        notes.append(
+            f"the RAM's bandwidth is not known, {gb_per_s:.0f} GB/s assumed: a wide band; give it"
+            " (--ram-bandwidth), or start slowtok serve once on that machine, which measures it"
+        )
     if facts.server.speculative:
         ceiling = None
     ceiling, band = raised(ceiling, facts.assumed), widened(band, facts.assumed)

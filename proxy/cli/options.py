@@ -24,7 +24,7 @@ StateDir = Annotated[
 ]
 RamBandwidth = Annotated[
     str | None,
-    typer.Option(metavar="GB/S", help="RAM bandwidth; measured if not given."),
+    typer.Option(metavar="GB/S", help="RAM bandwidth; else as serve measured it here."),
 ]
 Record = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
