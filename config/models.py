@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 _TABLE = Path(__file__).with_name("models.csv")
+_CONTEXTS = Path(__file__).with_name("contexts.csv")
 NEAR_RATIO = 0.03  # parameter counts are quoted with and without embeddings, rounded
 SAME_NAME_RATIO = 0.10
 
@@ -27,7 +28,8 @@ class KnownModel:
     `window_bytes_per_token` is what layers with a sliding window of `window_tokens` add;
     `state_bytes` is the size of a recurrent state, read and written for each token.
     `read_bytes_by_type` is exact where the types of a file are mixed unevenly.
-    `trained_context_tokens` is `max_position_embeddings`; None where variants of one shape differ.
+    `trained_context_tokens` is `max_position_embeddings`; None where variants of one shape differ,
+    which `contexts.csv` tells apart by their names.
     """
 
     name: str
@@ -79,6 +81,29 @@ def find_model(
         return candidate[1], -abs(candidate[0].parameters / size - 1)
 
     return max(found, key=rank)[0]
+
+
+def trained_context_tokens(name: str | None) -> int | None:
+    """Return the longest context that a published model was trained for; None where not known.
+
+    A row of `contexts.csv` (from the models' own cards and config.json) is about each name that
+    holds its words one after the other; the longest counts. Of versions that share a name it has
+    the shortest.
+    """
+    words = tuple(re.findall(r"[a-z]+|\d+", (name or "").lower()))
+    ends = range(1, len(words) + 1)
+    parts = {words[begin:end] for end in ends for begin in range(end)}
+    if found := max(parts & _contexts().keys(), key=len, default=None):
+        return _contexts()[found]
+    model = find_model(name)
+    return None if model is None else model.trained_context_tokens
+
+
+@cache
+def _contexts() -> dict[tuple[str, ...], int]:
+    with _CONTEXTS.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        return {tuple(row["name"].split()): int(row["trained_context_tokens"]) for row in rows}
 
 
 def _near(model: KnownModel, parameters: float | None, words: set[str], *, shaped: bool) -> bool:

@@ -1,6 +1,9 @@
+import re
+
 import pytest
 
-from slowtok.config.models import find_model, known_models
+from slowtok.config import models
+from slowtok.config.models import find_model, known_models, trained_context_tokens
 
 MIB = 2**20
 
@@ -86,3 +89,30 @@ def test_no_model_reads_more_than_it_has() -> None:
     for model in known_models():
         assert 0 < model.read_parameters <= model.parameters, model.name
         assert (model.experts is None) == (model.experts_used is None), model.name
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("llama3.1:8b", 131_072),
+        ("Meta-Llama-3-8B-Instruct", 8192),
+        ("/models/Llama-3.2-3B-Instruct-Q4_K_M.gguf", 131_072),
+        ("mistral-small3.2:24b", 131_072),
+        ("Mistral-Small-24B-Instruct-2501", 32_768),
+        ("qwen3:4b", 40_960),  # the first of that name; that of 2507 can hold more
+        ("Qwen3-4B-Instruct-2507", 262_144),
+        ("qwen3-coder:30b", 262_144),
+        ("gemma4:e4b", 131_072),
+        ("Qwen2.5-7B", 131_072),  # of the table of shapes
+        ("nobody's", None),
+        (None, None),
+    ],
+)
+def test_context_that_a_model_was_trained_for(name: str | None, tokens: int | None) -> None:
+    assert trained_context_tokens(name) == tokens
+
+
+def test_contexts_are_written_as_names_are_split() -> None:
+    for words, tokens in models._contexts().items():
+        assert tuple(re.findall(r"[a-z]+|\d+", " ".join(words))) == words
+        assert tokens > 0

@@ -13,7 +13,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from slowtok.config.hardware import Card, card_called, cards_with, find_gpu
-from slowtok.config.models import KnownModel, find_model, known_models
+from slowtok.config.models import (
+    KnownModel,
+    find_model,
+    known_models,
+    trained_context_tokens,
+)
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.detectors.expectation.assumed_model import (
@@ -156,7 +161,6 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     typed = asked
     asked, as_pulled = _as_pulled(asked)
     facts = _facts(asked, (*as_sized, *as_pulled), present, depth)
-    known = published_model(asked.model)
     types = TYPES_TO_CHOOSE if asked.quant == USUAL_QUANT and not typed.quant else ()
     others = (
         facts if quant == asked.quant else _facts(replace(asked, quant=quant), (), present, depth)
@@ -167,7 +171,7 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
         context_tokens=context,
         model_title=_model_title(_by_own_name(facts.model, asked.model)),
         machine=_machine(facts.device),
-        trained_context_tokens=known.trained_context_tokens if known else None,
+        trained_context_tokens=trained_context_tokens(_published(asked.model)),
         of_types=tuple(others) or (facts,),
         asked=typed,
     )
