@@ -1,6 +1,7 @@
 """The pages of docs/ are held to the code: commands, links, messages, settings, examples."""
 
 import ast
+import itertools
 import json
 import re
 import shlex
@@ -23,7 +24,18 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 PROXY = "http://127.0.0.1:4141"
 OTHERS = {  # programs that are not ours: only that they are meant is known here
-    *("cd", "claude", "curl", "docker", "kubectl", "llama-server", "llama-swap", "lms", "ollama"),
+    *(
+        "cd",
+        "claude",
+        "curl",
+        "docker",
+        "jq",
+        "kubectl",
+        "llama-server",
+        "llama-swap",
+        "lms",
+        "ollama",
+    ),
     *("pip", "promtool", "psql", "python", "redis-cli", "systemctl", "valkey-cli", "vllm"),
 }
 
@@ -37,16 +49,22 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield (page, words) of each shell command, without variables and sudo before it."""
+    """Yield (page, words) of each shell command, without variables and sudo before it.
+
+    Each part of a pipe is one.
+    """
     for path in DOCUMENTS:
         for line in "".join(blocks(path, "(?:bash|sh)")).replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words and words[0] == "sudo":
-                words = words[3:] if words[1] == "-u" else words[1:]
-            while words and re.match(r"[A-Z_]+=", words[0]):
-                words = words[1:]
-            if words:
-                yield path.name, words
+            piped = itertools.groupby(shlex.split(line, comments=True), "|".__eq__)
+            for part in (list(words) for is_bar, words in piped if not is_bar):
+                if words := _without_prefix(part):
+                    yield path.name, words
+
+
+def _without_prefix(words: list[str]) -> list[str]:
+    if words[0] == "sudo":
+        words = words[3:] if words[1] == "-u" else words[1:]
+    return list(itertools.dropwhile(re.compile(r"[A-Z_]+=").match, words))
 
 
 def headings(path: Path) -> set[str]:
