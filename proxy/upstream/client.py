@@ -139,11 +139,12 @@ def _unreachable(error: OSError, base_url: str) -> UpstreamError:
             failed=f"{base_url} did not accept the connection in time",
             check=WHAT_TO_CHECK["timeout"],
         )
+    why = (error.strerror or str(error) or type(error).__name__)[:160]
     if error.errno in _EXHAUSTED:
         return UpstreamError(
             status=503,
             ended="overloaded",
-            failed=f"slowtok cannot open a connection to {base_url} ({_words(error)})",
+            failed=f"slowtok cannot open a connection to {base_url} ({why})",
             check=WHAT_TO_CHECK["overloaded"],
         )
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -154,7 +155,6 @@ def _unreachable(error: OSError, base_url: str) -> UpstreamError:
             f" ({error.verify_message[:80]})",
             check="trust it (SSL_CERT_FILE names a file of certificates), or ask it over http",
         )
-    why = (error.strerror or type(error).__name__)[:80]
     refused = error.errno == errno.ECONNREFUSED
     what = "refused the connection" if refused else f"cannot be reached ({why})"
     return UpstreamError(
