@@ -171,7 +171,7 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
         context_tokens=context,
         model_title=_model_title(_by_own_name(facts.model, asked.model)),
         machine=_machine(facts.device),
-        trained_context_tokens=trained_context_tokens(_published(asked.model)),
+        trained_context_tokens=_trained_context_tokens(asked.model),
         of_types=tuple(others) or (facts,),
         asked=typed,
     )
@@ -352,6 +352,18 @@ def _read(asked: FitOptions) -> ModelFacts | None:
         what = "Hugging Face folder" if path.is_dir() else "GGUF file"
         raise AskError(f"{path}: cannot be read as a {what}: {_in_words(error)}") from None
     return replace(facts, name=facts.name or path.stem)
+
+
+def _trained_context_tokens(model: str | None) -> int | None:
+    """Return the longest context that a model was trained for: by its own files, else its name."""
+    if model is None or not _is_there(model):
+        return trained_context_tokens(_published(model))
+    from slowtok.proxy.engines.models import gguf_facts, hf_facts  # noqa: PLC0415 - numpy is slow
+
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return hf_facts.trained_context_tokens(path)
+    return gguf_facts.trained_context_tokens(path)
 
 
 def _in_words(error: Exception) -> str:

@@ -108,6 +108,12 @@ def read(path: Path) -> ModelFacts:
     return model_facts(path, field, tensors, sum(sizes), digest)
 
 
+def trained_context_tokens(path: Path) -> int | None:
+    """Return the longest context that the model was trained for. Raises as `read`."""
+    tokens: int | None = _fields(HeaderReader(shards(path)[0]).fields)("{arch}.context_length")
+    return tokens
+
+
 def shards(path: Path) -> list[Path]:
     """Return the files of a model: itself, or all parts of a split one given by its first."""
     found = SHARD.fullmatch(path.name)

@@ -67,6 +67,13 @@ def read(folder: Path, loading: Loading = AS_IN_THE_FILES) -> ModelFacts:
     return replace(facts, path=str(folder), digest=digest.hexdigest())
 
 
+def trained_context_tokens(folder: Path) -> int | None:
+    """Return the longest context that the model was trained for. Raises as `read`."""
+    config = hf_config.text_config(orjson.loads((folder / CONFIG).read_bytes()))
+    tokens = config.get("max_position_embeddings")
+    return tokens if isinstance(tokens, int) else None
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold the weights: those that the index names, else all there are."""
     try:

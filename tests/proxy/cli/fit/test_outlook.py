@@ -202,6 +202,14 @@ def test_a_folder_is_read_itself(tmp_path: Path) -> None:
     assert found["layers"] == 2
 
 
+def test_a_models_own_files_tell_the_context_that_it_was_trained_for(tmp_path: Path) -> None:
+    config, tensors = small_llama(2)
+    long_name = tmp_path / "Llama-3-8B"  # whose name says 8,192
+    folder = write_folder(long_name, config | {"max_position_embeddings": 2048}, tensors)
+
+    assert ask(model=str(folder), gpu="3060")["most_context_tokens"] == 2048
+
+
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(AskError, match="cannot be read as a Hugging Face folder"):
         ask(model=str(tmp_path), gpu="3060")

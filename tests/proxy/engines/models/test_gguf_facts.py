@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.proxy.engines.models.gguf_facts import HeaderReader, main, read
+from slowtok.proxy.engines.models.gguf_facts import HeaderReader, main, read, trained_context_tokens
 
 WIDTH, VOCABULARY = 64, 100
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -55,6 +55,14 @@ OUTPUT = {"output.weight": (VOCABULARY, WIDTH)}
 
 def blocks(count: int, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {f"blk.{layer}.{name}": shape for layer in range(count)}
+
+
+def test_context_that_it_was_trained_for(tmp_path: Path) -> None:
+    told = write(tmp_path / "a.gguf", "llama", 0, EMBEDDING, lambda w: w.add_context_length(512))
+    untold = write(tmp_path / "b.gguf", "llama", 0, EMBEDDING)
+
+    assert trained_context_tokens(told) == 512
+    assert trained_context_tokens(untold) is None
 
 
 def test_an_untied_embedding_is_a_look_up(tmp_path: Path) -> None:
