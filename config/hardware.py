@@ -29,6 +29,7 @@ MAKERS_WORDS = (
     "AMD Radeon RX ", "AMD Radeon ", "AMD Instinct ", "AMD ", "Intel Arc ", "Intel ", "Apple ",
 )  # fmt: skip
 MAX_ALIKE = 4
+ALIKE_BANDWIDTH_RATIO = 1.15  # the two A100 of 80 GB differ by 5 %; heuristic
 LEAST_HBM_BITS = 1024
 """One stack of HBM has so many data lines (JEDEC JESD235); no card with GDDR has more than 512."""
 HBM_ARCHITECTURES = frozenset({"Volta", "Hopper"})  # no GPU of these has other memory
@@ -186,6 +187,24 @@ def card_called(text: str) -> Card | None:
     squeezed = {_squeezed(name): card for name, card in reversed(cards().items())}
     called = (squeezed.get(_squeezed(words + text)) for words in MAKERS_WORDS)
     return next((card for card in called if card), None)
+
+
+def card_meant(text: str) -> Card | None:
+    """Return the card whose name holds all of these words; None where several differ much.
+
+    Of some that differ little, as with and without a blower, the slowest one.
+    """
+    words = set(_name_words(text))
+    found = [card for name, card in cards().items() if words and words <= set(_name_words(name))]
+    rates = [card.bandwidth_bytes_per_s for card in found]
+    alike = len({card.memory_bytes for card in found}) == 1
+    if not alike or max(rates) > ALIKE_BANDWIDTH_RATIO * min(rates):
+        return None
+    return min(found, key=lambda card: card.bandwidth_bytes_per_s)
+
+
+def _name_words(name: str) -> list[str]:
+    return re.findall(r"[^\s_-]+", name.casefold())
 
 
 def cards_with(text: str) -> tuple[str, ...]:

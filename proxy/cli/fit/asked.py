@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from slowtok.config.hardware import Card, card_called, cards_with, find_gpu
+from slowtok.config.hardware import Card, card_called, cards_with
 from slowtok.config.models import (
     KnownModel,
     find_model,
@@ -28,9 +28,15 @@ from slowtok.detectors.expectation.assumed_model import (
     bits_of,
     completed_live,
 )
-from slowtok.detectors.expectation.footprint import GIB
 from slowtok.detectors.expectation.published import ENGINES, Published, facts_of
 from slowtok.detectors.expectation.reads import KV_RATIO
+from slowtok.proxy.cli.fit.names import (
+    as_typed_at_hugging_face,
+    gpu_named,
+    published_name,
+    size_of_latest,
+    squeezed,
+)
 
 LLAMA_CPP = ("llama.cpp", "llama-server", "lm-studio")  # one and the same, computed alike
 KNOWN_ENGINES = (*LLAMA_CPP, *ENGINES)
@@ -38,43 +44,8 @@ NO_GPU = frozenset({"cpu", "none"})
 MAX_NAMES = 4
 USUAL_CONTEXT_TOKENS = 4096
 
-SOLD_AS = {
-    "dgx spark": "NVIDIA GB10",
-    "dgx spark 128gb": "NVIDIA GB10",
-    "nvidia dgx spark": "NVIDIA GB10",
-    "strix halo": "AMD Radeon 8060S",
-    "ryzen ai max+ 395": "AMD Radeon 8060S",
-    **{f"m3 max {gb}gb": f"Apple M3 Max (30-core) {gb}GB" for gb in (36, 96)},
-    **{f"m3 max {gb}gb": f"Apple M3 Max (40-core) {gb}GB" for gb in (48, 64, 128)},
-    "m4 max 36gb": "Apple M4 Max (32-core) 36GB",
-    **{f"m4 max {gb}gb": f"Apple M4 Max (40-core) {gb}GB" for gb in (48, 64, 128)},
-}
-"""Machines and processors by the name that they are sold under, with the name of their GPU. Which
-of its two GPUs a Max chip has goes by the memory (technical specifications of the MacBook Pro of
-2023 and 2024, support.apple.com)."""
-
 OTHER_MEMORY = Assumption(note="", low_ratio=0.65, high_ratio=1.35)
 """The GeForce RTX 3060 with 8 GB has 240 GB/s, that with 12 GB 360 (NVIDIA's specifications)."""
-
-DISTILLED = {
-    "deepseek-r1-1-5b": "Qwen2.5-1.5B",
-    "deepseek-r1-7b": "Qwen2.5-7B",
-    "deepseek-r1-8b": "Qwen3-8B",
-    "deepseek-r1-14b": "Qwen2.5-14B",
-    "deepseek-r1-32b": "Qwen2.5-32B",
-    "deepseek-r1-70b": "Llama-3-70B",
-    "deepseek-r1-671b": "DeepSeek-V3-671B",
-}
-"""Models that go by the name of what taught them, with the published shape that they have
-(https://huggingface.co/deepseek-ai/DeepSeek-R1, and -0528 for 8b)."""
-
-OLLAMA_DEFAULT_SIZES = {
-    "deepseek-r1": "8b", "gemma2": "9b", "gemma3": "4b", "gpt-oss": "20b", "llama2": "7b",
-    "llama3": "8b", "llama3-1": "8b", "llama3-2": "3b", "llama3-3": "70b", "mistral": "7b",
-    "mistral-nemo": "12b", "mistral-small": "24b", "mixtral": "8x7b", "phi3": "mini",
-    "phi4": "14b", "qwen2-5": "7b", "qwen2-5-coder": "7b", "qwen3": "8b",
-}  # fmt: skip
-"""The tag that `latest` means in Ollama's library (https://ollama.com/library)."""
 
 USUAL_QUANT = "Q4_K_M"
 USUAL_QUANTS = {"gpt-oss": "MXFP4"}
@@ -89,7 +60,6 @@ OTHER_TYPE = Assumption(note="", low_ratio=0.9, high_ratio=1.1)
 
 OLLAMA_NAME = re.compile(r"(?:[\w.-]+/)?([\w.-]+):([\w.-]+)")
 _TYPE_IN_TAG = re.compile(r"(?:^|-)(i?q\d\w*|bf16|fp?16|f32|mxfp4)$", re.IGNORECASE)
-_MEMORY = re.compile(r"[\s(]*(\d{1,3})\s*(?:gb|gib|g)\)?$", re.IGNORECASE)
 
 
 class AskError(ValueError):
@@ -178,8 +148,8 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
 
 
 def published_model(name: str | None) -> KnownModel | None:
-    """Return the published model that a name means; one that was distilled has its base's shape."""
-    return find_model(_published(name))
+    """Return the published model that a name means, or whose shape it has."""
+    return find_model(published_name(name))
 
 
 def _facts(
@@ -234,41 +204,31 @@ def _check(asked: FitOptions) -> None:
 
 
 def _as_sold(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
-    """Return it with the GPU's own name in place of a shop's, and what that assumes.
-
-    Shops call machines by a name of their own, and put the memory behind a card's name.
-    """
-    text = (asked.gpu or "").strip()
-    squeezed = re.sub(r"\s+(?=gb$)", "", text.casefold().removeprefix("apple "))
-    gpu = SOLD_AS.get(squeezed, text)
-    sold = _MEMORY.search(gpu)
-    card = card_called(gpu[: sold.start()]) if sold and card_called(gpu) is None else None
-    if sold is None or card is None or not card.memory_bytes:
-        return replace(asked, gpu=gpu or None), ()
-    size, own = float(sold[1]), round(card.memory_bytes / GIB)
-    if size == own:
-        return replace(asked, gpu=card.name), ()
-    vram = size if asked.vram is None else asked.vram
-    spec = find_gpu(card.name)
-    if spec is not None and spec.unified:  # sold with more or less of the same memory
-        return replace(asked, gpu=card.name, vram=vram), ()
-    note = f"the bandwidth of the one with {own} GB assumed; --bandwidth gives another"
-    return replace(asked, gpu=card.name, vram=vram), (replace(OTHER_MEMORY, note=note),)
-
-
-def _published(model: str | None) -> str | None:
-    """Return the name that the table of published models knows."""
-    return model and DISTILLED.get(_squeezed(model), model)
+    """Return it with the GPU's own name in place of a shop's, and what that assumes."""
+    if asked.gpu is None:
+        return asked, ()
+    meant = gpu_named(asked.gpu)
+    if meant.count is not None and asked.gpus not in {None, meant.count}:
+        raise AskError(f"--gpu {asked.gpu}: --gpus {asked.gpus} says another number")
+    asked = replace(asked, gpu=meant.name or None, gpus=asked.gpus or meant.count)
+    if meant.other_memory_gib is None:
+        return asked, ()
+    vram = meant.other_memory_gib if asked.vram is None else asked.vram
+    if meant.is_unified:
+        return replace(asked, vram=vram), ()
+    note = f"the bandwidth of the one with {meant.own_gib} GB assumed; --bandwidth gives another"
+    return replace(asked, vram=vram), (replace(OTHER_MEMORY, note=note),)
 
 
 def _sized(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     """Return it with the size that the bare name of a family means, and what that assumes."""
-    if asked.model is None or asked.params is not None or _is_there(asked.model):
+    if asked.model is None or _is_there(asked.model):
         return asked, ()
-    family = asked.model.removesuffix(":latest")
-    size = OLLAMA_DEFAULT_SIZES.get(_squeezed(family))
+    asked = replace(asked, model=as_typed_at_hugging_face(asked.model))
+    size = None if asked.params is not None else size_of_latest(asked.model or "")
     if size is None:
         return asked, ()
+    family = (asked.model or "").removesuffix(":latest")
     named = "-".join(family.lower().split()) + f":{size}"
     note = f"no size named: {named}, which Ollama takes, is assumed; name the model with its size"
     return replace(asked, model=named), (Assumption(note=note, low_ratio=1.0, high_ratio=1.0),)
@@ -283,8 +243,8 @@ def _as_pulled(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
         return replace(asked, quant=told[1].upper().replace("FP16", "F16")), ()
     if not OLLAMA_NAME.fullmatch(name) and _find(asked) is None:
         return asked, ()
-    squeezed = _squeezed(name)
-    usual = (quant for family, quant in USUAL_QUANTS.items() if squeezed.startswith(family))
+    family = squeezed(name)
+    usual = (quant for own, quant in USUAL_QUANTS.items() if family.startswith(own))
     quant = next(usual, USUAL_QUANT)
     note = f"no type of weights named: {quant}, the usual one, is assumed; set it with --quant"
     return replace(asked, quant=quant), (replace(OTHER_TYPE, note=note),)
@@ -295,12 +255,7 @@ def _is_there(model: str) -> bool:
 
 
 def _find(asked: FitOptions) -> KnownModel | None:
-    return find_model(_published(asked.model), parameters=asked.params and asked.params * 1e9)
-
-
-def _squeezed(name: str) -> str:
-    """Return a name in small letters, its words with a hyphen between."""
-    return re.sub(r"[^a-z\d]+", "-", name.lower())
+    return find_model(published_name(asked.model), parameters=asked.params and asked.params * 1e9)
 
 
 def _gpu(asked: FitOptions) -> tuple[str | None, Card | None]:
@@ -325,7 +280,7 @@ def _row(asked: FitOptions, gpu: str | None, card: Card | None, depth: int) -> M
         bandwidth = card.bandwidth_bytes_per_s / 1e9
     return {
         "gpu": gpu, "n_gpus": asked.gpus, "vram_gb": asked.vram, "mem_bw_gbs": bandwidth,
-        "backend": asked.engine, "model": _published(asked.model), "params_b": asked.params,
+        "backend": asked.engine, "model": published_name(asked.model), "params_b": asked.params,
         "active_params_b": asked.active_params, "quant": asked.quant, "weights_gib": asked.weights,
         "n_layers": asked.layers, "n_kv_heads": asked.kv_heads, "head_dim": asked.head_dim,
         "experts": asked.experts, "experts_used": asked.experts_used, "context_depth": depth,
@@ -357,7 +312,7 @@ def _read(asked: FitOptions) -> ModelFacts | None:
 def _trained_context_tokens(model: str | None) -> int | None:
     """Return the longest context that a model was trained for: by its own files, else its name."""
     if model is None or not _is_there(model):
-        return trained_context_tokens(_published(model))
+        return trained_context_tokens(model) or trained_context_tokens(published_name(model))
     from slowtok.proxy.engines.models import gguf_facts, hf_facts  # noqa: PLC0415 - numpy is slow
 
     path = Path(model).expanduser()
@@ -411,7 +366,7 @@ def _too_little(asked: FitOptions) -> str:
 
 def _by_own_name(model: ModelFacts, asked: str | None) -> ModelFacts:
     """Return a distilled model under its own name, not under that of its base."""
-    return replace(model, name=asked) if _published(asked) != asked else model
+    return replace(model, name=asked) if published_name(asked) != asked else model
 
 
 def _model_title(model: ModelFacts) -> str:

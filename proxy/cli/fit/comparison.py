@@ -1,6 +1,5 @@
 """Several machines side by side for one model: which fit, to which context, how fast. Pure."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from slowtok.proxy.cli.render.console import plain
 from slowtok.proxy.cli.render.units import number
 
 MAX_MACHINES = 20
-_SEVERAL = re.compile(r"(\d{1,4})\s*x\s+(.+)", re.IGNORECASE)  # "2 x RTX 3090"
 
 
 def others(asked: FitOptions, named: Iterable[str]) -> list[FitOptions]:
@@ -37,9 +35,7 @@ def others(asked: FitOptions, named: Iterable[str]) -> list[FitOptions]:
 
 
 def _on(asked: FitOptions, name: str) -> FitOptions:
-    several = _SEVERAL.fullmatch(name)
-    count, gpu = (int(several[1]), several[2]) if several else (None, name)
-    return replace(asked, gpu=gpu, gpus=count, vram=None, bandwidth=None)
+    return replace(asked, gpu=name, gpus=None, vram=None, bandwidth=None)
 
 
 def side_by_side(answers: list[Outlook]) -> RenderableType:

@@ -18,6 +18,7 @@ from typing import Any
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.expectation.memory import spec_of
 from slowtok.proxy.cli.fit.asked import OLLAMA_NAME, FitOptions, Question, published_model
+from slowtok.proxy.cli.fit.names import shaped_like
 from slowtok.proxy.cli.fit.table import Cell, Row
 
 ALL_LAYERS = 999
@@ -174,6 +175,6 @@ def _on_hugging_face(asked: FitOptions) -> str:
     if name and Path(name).expanduser().is_dir():
         return name
     known = published_model(name)
-    own = known.name if known and "deepseek" not in name.lower() else ""
+    own = known.name if known and shaped_like(name) is None else ""
     by = next((org for pattern, org in PUBLISHED_BY if pattern.fullmatch(own)), None)
     return f"{by}/{own}" if by else "ORG/NAME"

@@ -57,6 +57,15 @@ def test_a_claim_where_no_ceiling_is_known() -> None:
         ("RTX 3060 12GB", "NVIDIA GeForce RTX 3060"),
         ("4060 Ti (16 GB)", "NVIDIA GeForce RTX 4060 Ti"),
         ("Jetson AGX Orin 64GB", "NVIDIA Jetson AGX Orin 64GB"),
+        ("Laptop 4060", "NVIDIA GeForce RTX 4060 Laptop GPU"),
+        ("2 x RTX 3090", "2 x NVIDIA GeForce RTX 3090"),
+        ("2x3090", "2 x NVIDIA GeForce RTX 3090"),
+        ("Mac Mini M4 Pro 48GB", "Apple M4 Pro"),
+        ("MacBook Pro M3 Max 128GB", "Apple M3 Max (40-core)"),
+        ("Mac Studio M3 Ultra 512GB", "Apple M3 Ultra"),
+        ("RTX 2000 Ada", "NVIDIA RTX 2000 Ada Generation"),
+        ("A100 80GB", "NVIDIA A100 80GB PCIe"),  # the slower of two that are nearly alike
+        ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition"),
     ],
 )
 def test_a_gpu_is_known_by_what_it_is_called(gpu: str, name: str) -> None:
@@ -88,7 +97,8 @@ def test_the_same_card_with_another_memory() -> None:
         ({"model": "Nobodys-9B", "gpu": "4090"}, "Nobodys-9B: no such file, and no published"),
         ({"model": "Qwen4-8B", "gpu": "4090"}, "did you mean Qwen3-8B"),
         ({"gpu": "RTX 9999", **LLAMA}, "--gpu RTX 9999: not in the table"),
-        ({"gpu": "Laptop 4060", **LLAMA}, "did you mean NVIDIA GeForce RTX 4060 Laptop GPU?"),
+        ({"gpu": "H100", **LLAMA}, "did you mean NVIDIA H100 PCIe or "),
+        ({"gpu": "2 x RTX 3090", "gpus": 3, **LLAMA}, "--gpus 3 says another number"),
         ({"gpu": "4090", **LLAMA, "layers": 0}, "--layers 0: must be more than 0"),
         ({"gpu": "4090", **LLAMA, "params": -8}, "--params -8: must be more than 0"),
         ({"gpu": "4090", **LLAMA, "params": math.nan}, "--params nan: must be more than 0"),
