@@ -162,7 +162,7 @@ class WaitingHead:
     """The head of a request that waits for its turn; whoever takes it is the only one to have it.
 
     aiohttp's server keeps what it was given until the next request comes, which may be hours later:
-    with the head itself that were some 3 KiB for each stream.
+    the head itself would be a thirtieth of the memory that a stream takes.
     """
 
     __slots__ = ("_message",)

@@ -35,6 +35,7 @@ MIN_TEXT_BLOCKS = 4  # of a prompt without messages: 64 characters
 _HEAD = frozenset({"system", "developer", "tools"})
 _OF_THE_RUN = frozenset({"assistant", "tool", "function"})  # roles that no other run repeats
 _RAW = "prompt"
+_NONE: frozenset[int] = frozenset()
 
 
 class Messages(NamedTuple):
@@ -78,7 +79,7 @@ def messages_of(fingerprint: PromptFingerprint) -> Messages:
     spans = fingerprint.spans
     if len(spans) == 1 and spans[0].role == _RAW:
         blocks = fingerprint.blocks[:-1]
-        return Messages((), (_RAW,) * len(blocks), blocks, (), frozenset())
+        return Messages((), (_RAW,) * len(blocks), blocks, (), _NONE)
     ends = [*[span.begin for span in spans[1:]], fingerprint.chars]
     own = [
         span.whole
@@ -91,7 +92,7 @@ def messages_of(fingerprint: PromptFingerprint) -> Messages:
         roles=tuple([span.role for span in talk]),
         said=tuple([span.whole for span in talk]),
         chars=tuple([e - s.begin for s, e in zip(spans, ends, strict=True) if s.role not in _HEAD]),
-        own=frozenset(own),
+        own=frozenset(own) if own else _NONE,  # an empty one takes 216 bytes, too
     )
 
 

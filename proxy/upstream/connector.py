@@ -119,7 +119,10 @@ class EngineConnector(aiohttp.TCPConnector):
         asked_s, found = self._resolved.get(address.origin, (now_s - RESOLVED_S, []))
         if now_s - asked_s >= RESOLVED_S:
             url = address.url
-            found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            try:
+                found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            except UnicodeError as error:
+                raise OSError("that is no name of a host") from error
             self._resolved[address.origin] = (now_s, found)
         return found
 
