@@ -46,7 +46,7 @@ class AbandonedLog:
         self,
         mine: Exchange,
         phases: Phases,
-        met: Sequence[Occupancy],
+        others: Sequence[Occupancy],
         looks: Sequence[Look],
         looks_since: Callable[[float], Sequence[BusySlots]],
     ) -> Abandoned | None:
@@ -55,7 +55,7 @@ class AbandonedLog:
         Args:
             mine: that request.
             phases: when its prompt was begun, and its answer.
-            met: the other requests of the proxy at its engine.
+            others: the other requests of the proxy at its engine.
             looks: those at the engine's slots or gauges while it was there.
             looks_since: returns the looks at the slots' tasks from a moment to its end.
         """
@@ -78,7 +78,7 @@ class AbandonedLog:
             count=len(left),
             request_id=last.request_id,
             left_s=max(sent_s - last.at_s, 0.0),
-            seen_s=_seen_s(sent_s, left, phases, met, looks, tasks),
+            seen_s=_seen_s(sent_s, left, phases, others, looks, tasks),
         )
 
 
@@ -86,7 +86,7 @@ def _seen_s(
     sent_s: float,
     left: Sequence[_Left],
     phases: Phases,
-    met: Sequence[Occupancy],
+    others: Sequence[Occupancy],
     looks: Sequence[Look],
     tasks: Sequence[BusySlots],
 ) -> float | None:
@@ -101,13 +101,13 @@ def _seen_s(
         seen += [slots.at_s - sent_s for task in known if task in there]
     first_left_s = min(one.at_s for one in left)
     for look in looks:
-        if look.at_s > first_left_s and look.working > _expected(look, phases, met):
+        if look.at_s > first_left_s and look.working > _expected(look, phases, others):
             seen.append(look.at_s - sent_s)
     return max(seen)
 
 
-def _expected(look: Look, phases: Phases, met: Sequence[Occupancy]) -> int:
+def _expected(look: Look, phases: Phases, others: Sequence[Occupancy]) -> int:
     """Return how many of the proxy's requests may have been at work at a look."""
     begun_s = phases.prefill_from_at_s
     mine = 1 if begun_s is None or look.at_s >= begun_s or look.unstarted else 0
-    return mine + sum(stay.sent_s <= look.at_s < stay.end_s for stay in met)
+    return mine + sum(other.sent_s <= look.at_s < other.end_s for other in others)

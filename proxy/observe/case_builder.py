@@ -86,11 +86,11 @@ class CaseBuilder:
         self._failures = failures
         self._loop_lag = loop_lag
 
-    def case(self, exchange: Exchange, met: Sequence[Occupancy]) -> Case:
-        """Return the case of a finished exchange; `met` are the others at its engine."""
+    def case(self, exchange: Exchange, others: Sequence[Occupancy]) -> Case:
+        """Return the case of a finished exchange; `others` are the others at its engine."""
         timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device, engine = self._device(), self._engines.find(exchange.engine_name)
-        at_send = in_flight_at(exchange.sent_at_s, met)
+        at_send = in_flight_at(exchange.sent_at_s, others)
         process = None if engine is None else self._engines.process_of(engine, timeline.model)
         is_here = engine is None or engine.is_here(process) is not False
         host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
@@ -110,7 +110,7 @@ class CaseBuilder:
             choices=choices,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
-            alone=not at_send and _is_alone(met, activity),
+            alone=not at_send and _is_alone(others, activity),
             counted=_counted(activity) if activity else None,
         )
         looks = [] if engine is None else _looks(exchange, engine, phases)
@@ -118,12 +118,14 @@ class CaseBuilder:
         if engine is not None and bounds is not None:
             phases = without_prefill(phases)
             looks = _looks(exchange, engine, phases)
-        neighbours = count_neighbours(at_send, phases, met)
-        if met or looks:
-            neighbours = _with_concurrency(neighbours, exchange, phases, met, looks, server.slots)
+        neighbours = count_neighbours(at_send, phases, others)
+        if others or looks:
+            neighbours = _with_concurrency(
+                neighbours, exchange, phases, others, looks, server.slots
+            )
         tasks = partial(_tasks, exchange, engine)
         begun = _begun_after(phases, exchange, bounds)
-        if abandoned := self._abandoned.of(exchange, begun, met, looks, tasks):
+        if abandoned := self._abandoned.of(exchange, begun, others, looks, tasks):
             neighbours = replace(neighbours, abandoned=abandoned)
         case = Case(
             timeline=timeline,
@@ -227,7 +229,7 @@ def _with_concurrency(
     guessed: Neighbours,
     exchange: Exchange,
     phases: Phases,
-    met: Sequence[Occupancy],
+    others: Sequence[Occupancy],
     looks: Sequence[Look],
     slots: int | None,
 ) -> Neighbours:
@@ -240,11 +242,11 @@ def _with_concurrency(
     if sent_s is None or until_s is None:
         return found
     before = [look for look in looks if look.at_s <= until_s]
-    found = replace(found, waiting=while_waiting((sent_s, until_s), met, before, slots))
+    found = replace(found, waiting=while_waiting((sent_s, until_s), others, before, slots))
     if begun_s is None or first_s is None:
         return found
     during = [look for look in looks if begun_s <= look.at_s <= first_s]
-    at_engine = while_read((begun_s, first_s), met, during, slots=slots, mine=mine)
+    at_engine = while_read((begun_s, first_s), others, during, slots=slots, mine=mine)
     return replace(found, prefill=at_engine)
 
 
@@ -292,13 +294,13 @@ def _without_cached(timeline: Timeline) -> Timeline:
     return replace(timeline, tokens=replace(timeline.tokens, cached=None))
 
 
-def _is_alone(met: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
+def _is_alone(others: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
     """Return True if nobody unseen is known to have been at the engine.
 
     Others that the engine counted and that did not come through here were there at a time that
     nobody knows.
     """
-    return bool(met) or activity is None or activity.alone is not False
+    return bool(others) or activity is None or activity.alone is not False
 
 
 def _counted(activity: EngineActivity) -> EngineTimings | None:

@@ -85,49 +85,54 @@ def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
 
 
 def while_waiting(
-    window: Window, met: Sequence[Occupancy], looks: Sequence[Look], slots: int | None
+    window: Window, others: Sequence[Occupancy], looks: Sequence[Look], slots: int | None
 ) -> Concurrency:
     """Return who was at the engine from a request's sending until its prompt was begun.
 
     Args:
         window: that time.
-        met: the proxy's own requests there.
+        others: the proxy's own requests there.
         looks: those at the engine in that time; of gauges also the last one before it.
         slots: how many requests the engine works on at once.
     """
     rooms = [room for look in looks if (room := _has_room(look, slots)) is not None]
-    others = [count for look in looks if (count := _others_while_waiting(look)) is not None]
+    counts = [count for look in looks if (count := _others_while_waiting(look)) is not None]
     reading = [read for look in looks if (read := _reads_another(look, slots)) is not None]
-    reading_s, reading_id = _read_meanwhile(window, met)
+    reading_s, reading_id = _read_meanwhile(window, others)
     return Concurrency(
-        served_first=_served_first(window, met),
+        served_first=_served_first(window, others),
         reading_s=reading_s,
         reading_id=reading_id,
         looks=len(rooms),
         full_ratio=1 - statistics.fmean(rooms) if rooms else None,
-        others_mean=statistics.fmean(others) if others else None,
+        others_mean=statistics.fmean(counts) if counts else None,
         others_reading_ratio=statistics.fmean(reading) if reading else None,
     )
 
 
 def while_read(
-    window: Window, met: Sequence[Occupancy], looks: Sequence[Look], *, slots: int | None, mine: int
+    window: Window,
+    others: Sequence[Occupancy],
+    looks: Sequence[Look],
+    *,
+    slots: int | None,
+    mine: int,
 ) -> Concurrency:
     """Return whose prompts were read beside a request's own; `mine` are the slots it took itself.
 
     Of the proxy's requests only where the engine has a slot for each: else they may have waited.
     """
     told = [look for look in looks if look.reading is not None and window[0] <= look.at_s]
-    others = [max(look.working - mine, 0) for look in told]
+    counts = [max(look.working - mine, 0) for look in told]
     reading = [(look.reading or 0) + (look.unstarted or 0) > mine for look in told]
-    there = sum(1 for stay in met if stay.sent_s < window[1] and stay.end_s > window[0])
+    there = sum(1 for other in others if other.sent_s < window[1] and other.end_s > window[0])
     reading_s, reading_id = 0.0, None
     if slots is not None and there + mine <= slots:
-        reading_s, reading_id = _read_meanwhile(window, met)
+        reading_s, reading_id = _read_meanwhile(window, others)
     return Concurrency(
         reading_s=reading_s,
         reading_id=reading_id,
-        others_mean=statistics.fmean(others) if others else None,
+        others_mean=statistics.fmean(counts) if counts else None,
         others_reading_ratio=statistics.fmean(reading) if reading else None,
     )
 
@@ -224,16 +229,16 @@ def _reads_another(look: Look, slots: int | None) -> bool | None:
     return bool(_others_while_waiting(look)) and _has_room(look, slots) is True
 
 
-def _served_first(window: Window, met: Iterable[Occupancy]) -> int:
+def _served_first(window: Window, others: Iterable[Occupancy]) -> int:
     """Return how many were being served at one moment before a request's own turn came, at most.
 
     Who came in the same moment counts, too, where its first token came before that turn.
     """
     from_s, to_s = window
     steps = []
-    for stay in met:
-        if stay.first_s < to_s and stay.end_s > from_s and stay.sent_s < to_s:
-            steps += [(max(stay.sent_s, from_s), 1), (stay.end_s, -1)]
+    for other in others:
+        if other.first_s < to_s and other.end_s > from_s and other.sent_s < to_s:
+            steps += [(max(other.sent_s, from_s), 1), (other.end_s, -1)]
     most = now = 0
     for at_s, step in sorted(steps):
         now += step
@@ -242,14 +247,14 @@ def _served_first(window: Window, met: Iterable[Occupancy]) -> int:
     return most
 
 
-def _read_meanwhile(window: Window, met: Iterable[Occupancy]) -> tuple[float, str | None]:
+def _read_meanwhile(window: Window, others: Iterable[Occupancy]) -> tuple[float, str | None]:
     """Return for how long others' prompts were read in a window, and whose was read longest."""
     from_s, to_s = window
     parts = []
-    for stay in met:
-        part = (max(stay.sent_s, from_s), min(stay.first_s, to_s))
+    for other in others:
+        part = (max(other.sent_s, from_s), min(other.first_s, to_s))
         if part[1] > part[0]:
-            parts.append((part, stay.request_id))
+            parts.append((part, other.request_id))
     if not parts:
         return 0.0, None
     covered_s, reached_s = 0.0, from_s

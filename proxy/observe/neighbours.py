@@ -15,8 +15,8 @@ MIN_LOOKS = 2  # at the engine; fewer say little about a mean
 
 
 _Ended = tuple[float, str, str | None, Occupancy]
-"""When a request was over, which one it was, its engine and its stay, which may have ended long
-before: a slow client was still reading."""
+"""When a request was over, which one it was, its engine and its occupancy, which may have ended
+long before: a slow client was still reading."""
 
 
 class OccupancyLog:
@@ -26,30 +26,30 @@ class OccupancyLog:
         self._ended: deque[_Ended] = deque(maxlen=KEEP_ENDED)
 
     def note(self, exchange: Exchange, now_s: float) -> None:
-        """Keep the stay of a request that has ended."""
-        for stay in _stays((exchange,), exchange.engine_name, now_s):
-            self._ended.append((now_s, exchange.request_id, exchange.engine_name, stay))
+        """Keep the occupancy of a request that has ended."""
+        for occupancy in _occupancies((exchange,), exchange.engine_name, now_s):
+            self._ended.append((now_s, exchange.request_id, exchange.engine_name, occupancy))
 
     def beside(self, mine: Exchange, live: Iterable[Exchange], now_s: float) -> list[Occupancy]:
-        """Return the stays of others at its engine that are `live` or ended after `mine` came."""
+        """Return the others at its engine that are `live` or ended after `mine` came."""
         engine_name, since_s = mine.engine_name, mine.accepted_at_s
-        met = _stays(live, engine_name, now_s, but=mine)
-        for noted_at_s, request_id, name, stay in reversed(self._ended):
+        others = _occupancies(live, engine_name, now_s, but=mine)
+        for noted_at_s, request_id, name, other in reversed(self._ended):
             if noted_at_s < since_s:
                 break
-            if stay[2] >= since_s and name == engine_name and request_id != mine.request_id:
-                met.append(stay)
-        return met
+            if other[2] >= since_s and name == engine_name and request_id != mine.request_id:
+                others.append(other)
+        return others
 
 
-def _stays(
+def _occupancies(
     exchanges: Iterable[Exchange],
     engine_name: str | None,
     now_s: float,
     *,
     but: Exchange | None = None,
 ) -> list[Occupancy]:
-    """Return the stays at one engine, so far or in the end; there is none of what was never sent.
+    """Return who is or was at one engine; what was never sent was not.
 
     In one loop: each whole reply meets dozens.
     """
@@ -68,15 +68,15 @@ def _stays(
     return found
 
 
-def in_flight_at(at_s: float | None, met: Iterable[Occupancy]) -> int:
+def in_flight_at(at_s: float | None, others: Iterable[Occupancy]) -> int:
     """Count the generations that were there at one moment; nobody is met at none."""
     if at_s is None:
         return 0
-    return sum([sent_s <= at_s < end_s for sent_s, _, end_s, _ in met])
+    return sum([sent_s <= at_s < end_s for sent_s, _, end_s, _ in others])
 
 
 def count_neighbours(
-    in_flight_at_send: int, phases: Phases, met: Sequence[Occupancy]
+    in_flight_at_send: int, phases: Phases, others: Sequence[Occupancy]
 ) -> Neighbours:
     """Count the other generations that a request met at its engine."""
     from_s, to_s = _window(phases)
@@ -84,7 +84,7 @@ def count_neighbours(
         return Neighbours(in_flight_at_send=in_flight_at_send)
     throughout, there, partly_s = 0, 0, 0.0
     begins, ends = [], []
-    for _, first_s, end_s, _ in met:
+    for _, first_s, end_s, _ in others:
         if end_s <= from_s or first_s >= to_s or first_s >= end_s:
             continue
         if first_s > from_s:

@@ -90,7 +90,7 @@ class Observer:
         self._guesses = PromptEstimates()
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
-        self._stays = OccupancyLog()
+        self._occupancy_log = OccupancyLog()
         self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
@@ -157,7 +157,7 @@ class Observer:
         del self._live[exchange.request_id]
         self._runs.ended(exchange)
         self._note("end", exchange)
-        self._stays.note(exchange, now_s)
+        self._occupancy_log.note(exchange, now_s)
         self._abandoned.note(exchange, now_s)
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publishing.add(partial(self._publish, exchange))
@@ -234,7 +234,7 @@ class Observer:
         """
         self._pending.take(exchange.request_id)
         try:
-            case = self._cases.case(exchange, self._met(exchange))
+            case = self._cases.case(exchange, self._others(exchange))
             diagnosis = diagnose(case, disabled=self._disabled)
             return make_record(case, diagnosis) | self._runs.fields(exchange)
         except Exception:  # noqa: BLE001 - the stream goes on without its record
@@ -306,12 +306,12 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._cases.case(exchange, self._met(exchange)), None
+            return self._cases.case(exchange, self._others(exchange)), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._cases.case(exchange, self._met(exchange))
+        case = self._cases.case(exchange, self._others(exchange))
         diagnosis = diagnose(case, disabled=self._disabled)
         for cause in diagnosis.failed:
             self.failures[f"detector {cause}"] += 1
@@ -319,8 +319,8 @@ class Observer:
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
-    def _met(self, mine: Exchange) -> list[Occupancy]:
-        return self._stays.beside(mine, self._live.values(), time.monotonic())
+    def _others(self, mine: Exchange) -> list[Occupancy]:
+        return self._occupancy_log.beside(mine, self._live.values(), time.monotonic())
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
         """Keep what later requests are compared with."""
