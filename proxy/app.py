@@ -74,6 +74,7 @@ class Proxy:
         first_pid: int | None = None,
     ) -> None:
         self.settings = settings
+        self.version = own_version()  # now: a newer one may be installed while this one runs
         self.log_event = log_event
         self.lag = LoopLag()
         self.sampler = Sampler(
@@ -212,7 +213,7 @@ class Proxy:
         hosts = self.sampler.host_window(self._any_port(), now_s - STATUS_WINDOW_S, now_s)
         seen = Seen(device=device, gpu=gpu_samples, host=hosts)
         return {
-            "version": own_version(),
+            "version": self.version,
             "listen": self.settings.listen,
             "state_dir": str(self.settings.state_path.absolute()),
             "log": self._log_name(),
@@ -257,7 +258,7 @@ class Proxy:
         device, sampling = self.device(), self.sampler.status()
         hosts = self.sampler.host_window(self._any_port(), now_s - WINDOW_S, now_s)
         return Now(
-            version=own_version(),
+            version=self.version,
             in_flight=self.observer.in_flight,
             engines=tuple(
                 EngineNow(name=e.name, kind=e.last_kind, up=e.identity is not None)

@@ -45,6 +45,17 @@ async def test_status_tells_engines_machine_and_cost(proxy: Served, engine: Upst
     }
 
 
+async def test_its_version_is_that_of_its_start(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await proxy.own("/slowtok/status"))["version"]
+    # As when pip has put a newer one there.
+    monkeypatch.setattr("slowtok.proxy.runtime.version.version", lambda _: "9.9.9")
+
+    assert (await proxy.own("/slowtok/status"))["version"] == before
+    assert proxy.proxy.now().version == before
+
+
 async def test_a_fit_that_cannot_be_told_costs_only_itself(
     proxy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
