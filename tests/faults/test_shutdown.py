@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -53,6 +54,22 @@ async def asked_to_stop(running: Running) -> None:
         if line.startswith("stopping  "):
             return
     raise AssertionError(running.out)
+
+
+@pytest.mark.usefixtures("workers")
+async def test_systemd_hears_when_clients_can_come_and_that_the_end_may_take_long(
+    engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        async with serving(engine, tmp_path, LONG_S) as running:
+            await running.address()
+            assert manager.recv(100) == b"READY=1"
+
+            assert await running.end() == 0
+            assert b"STOPPING=1\nEXTEND_TIMEOUT_USEC=72000000" in manager.recv(100)
 
 
 def events(state_dir: Path) -> list[dict[str, Any]]:

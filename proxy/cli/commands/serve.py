@@ -30,6 +30,7 @@ from slowtok.proxy.runtime.background_writer import to_file
 from slowtok.proxy.runtime.heap import collect_seldom
 from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import keep_threads_short
+from slowtok.proxy.runtime.service_manager import tell_ready, tell_stopping
 from slowtok.proxy.runtime.state_dir import claimed
 from slowtok.proxy.server.drain import Stop
 from slowtok.proxy.server.edge import make_runner
@@ -122,6 +123,7 @@ async def _serve(
     try:
         front = proxy.front = _front(proxy, runner, listeners, first, stop)
         await front.open()
+        tell_ready()
         give_way()
         collect_seldom()
         if len(workers := front.workers()) > 1:
@@ -131,6 +133,7 @@ async def _serve(
         await _greet(screen, listener, proxy.engines)
         _warn_of_others(settings, screen, log_event)
         await stop.asked.wait()
+        tell_stopping(settings.grace_s)
         requests = await front.close()
         proxy.stop_pages()
         if requests:

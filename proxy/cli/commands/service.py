@@ -68,7 +68,7 @@ def _carry_out(action: Action, service: ServiceFile, settings: Settings) -> int:
         return _install(service, settings)
     if action == "remove":
         return _remove(service)
-    return DONE if _shown(service.show) else FAILED
+    return DONE if _shown(service) else FAILED
 
 
 def service_of(platform: str, options: Sequence[str]) -> ServiceFile:
@@ -104,7 +104,7 @@ def why_not_as_service(given: Mapping[str, Any]) -> str | None:
 
 def plan(service: ServiceFile, action: Action) -> str:
     """Return what would be written and run, as one reads it."""
-    run = {"install": service.start, "remove": service.stop, "status": (service.show,)}[action]
+    run = {"install": service.start, "remove": service.stop, "status": service.show}[action]
     lines = [shlex.join(command) for command in run]
     if action == "install":
         lines = [f"# {service.path}", service.text, *lines]
@@ -114,7 +114,8 @@ def plan(service: ServiceFile, action: Action) -> str:
 
 
 def _install(service: ServiceFile, settings: Settings) -> int:
-    if service.path.exists():  # other options may be given now
+    before = service.path.read_bytes() if service.path.exists() else None
+    if before is not None:  # other options may be given now
         _tried(service.stop)
     elif holder := holder_of(settings.port):
         said = f"{settings.listen} is taken by {holder}: end it first, or name another port"
@@ -125,7 +126,12 @@ def _install(service: ServiceFile, settings: Settings) -> int:
         for command in service.start:
             _run(command)
     except CommandFailedError:
+        _shown(service)  # what slowtok said; the manager tells only while it has the file
         _remove(service)
+        if before is not None:
+            service.path.write_bytes(before)
+            _tried(service.start)
+            sys.stdout.write("the service that was there before is there again\n")
         raise
     sys.stdout.write(f"slowtok is a service now: {service.path}\n")
     sys.stdout.write(f"it is up {service.lives}\n")
@@ -180,9 +186,12 @@ def _run(command: Command) -> None:
         raise CommandFailedError(f"`{shlex.join(command)}` ended with {code}: {said}")
 
 
-def _shown(command: Command) -> bool:
-    """Run it for the user to read, and say whether it worked."""
-    try:
-        return subprocess.run(command, check=False).returncode == 0  # noqa: S603 - our own words
-    except FileNotFoundError:
-        raise CommandFailedError(f"{command[0]} is not there") from None
+def _shown(service: ServiceFile) -> bool:
+    """Let the manager show the service to the user, and say whether it is up."""
+    codes = []
+    for command in service.show:
+        try:
+            codes.append(subprocess.run(command, check=False).returncode)  # noqa: S603 - as above
+        except FileNotFoundError:
+            raise CommandFailedError(f"{command[0]} is not there") from None
+    return codes[0] == 0

@@ -27,7 +27,7 @@ class ServiceFile:
     start: tuple[Command, ...]  # with the file in its place
     stop: tuple[Command, ...]  # before the file goes
     forget: tuple[Command, ...] = ()  # when it is gone
-    show: Command
+    show: tuple[Command, ...]  # the first one fails where it is not up
     lives: str  # from when to when it is up
     unreachable: str = ""  # what it means, and what to do, where the manager cannot be asked
 
@@ -45,8 +45,13 @@ def systemd_unit(run: Sequence[str], config_home: Path) -> ServiceFile:
             (*systemctl, "enable", "--now", "slowtok"),
         ),
         stop=((*systemctl, "disable", "--now", "slowtok"),),
-        forget=((*systemctl, "daemon-reload"),),
-        show=(*systemctl, "--no-pager", "--lines=5", "status", "slowtok"),
+        # A pattern, because it is an error to name a unit that is gone and has not failed.
+        forget=((*systemctl, "daemon-reload"), (*systemctl, "reset-failed", "slowtok.servic[e]")),
+        # The status has only the log of the newest start, and systemd's words outnumber slowtok's.
+        show=(
+            (*systemctl, "--no-pager", "--lines=0", "status", "slowtok"),
+            ("journalctl", "--user", "--no-pager", "--lines=10", "--identifier=slowtok"),
+        ),
         lives="while you are logged in; always after `loginctl enable-linger`",
         unreachable=(
             "no systemd keeps services of this user here (a container, another init, or su in "
@@ -60,10 +65,13 @@ _UNIT = """\
 Description=slowtok, says why a request to a language model was slow
 
 [Service]
-Type=exec
+Type=notify
+NotifyAccess=all
 ExecStart={run}
+SyslogIdentifier=slowtok
 EnvironmentFile=-%E/slowtok.env
 Restart=on-failure
+RestartSec=5
 TimeoutStopSec={stop_s}
 KillMode=mixed
 NoNewPrivileges=yes
@@ -104,7 +112,7 @@ def launchd_agent(run: Sequence[str], home: Path, uid: int) -> ServiceFile:
         reachable=("launchctl", "print", domain),
         start=(("launchctl", "bootstrap", domain, str(path)),),
         stop=(("launchctl", "bootout", f"{domain}/{label}"),),
-        show=("launchctl", "print", f"{domain}/{label}"),
+        show=(("launchctl", "print", f"{domain}/{label}"),),
         lives=f"while you are logged in; what goes wrong is in {agent['StandardErrorPath']}",
         unreachable="launchd keeps services of users who are logged in at the screen: log in there",
     )
@@ -129,7 +137,7 @@ def scheduled_task(run: Sequence[str], app_data: Path, user: str) -> ServiceFile
             ("schtasks", "/run", *named),
         ),
         stop=(("schtasks", "/end", *named), ("schtasks", "/delete", *named, "/f")),
-        show=("schtasks", "/query", *named, "/v", "/fo", "list"),
+        show=(("schtasks", "/query", *named, "/v", "/fo", "list"),),
         lives="while you are logged on",
     )
 

@@ -32,8 +32,9 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manager:
         )
         program = tmp_path / "bin" / MANAGER[platform]
         program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n{fails}', encoding="utf-8")
-        program.chmod(0o755)
+        for path in (program, program.with_name("journalctl")):
+            path.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n{fails}', encoding="utf-8")
+            path.chmod(0o755)
         monkeypatch.setattr(sys, "platform", platform)
         monkeypatch.setattr(module, "holder_of", lambda _: None)
         monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
@@ -162,14 +163,33 @@ def test_without_systemd_nothing_is_written(
     assert not service_of("linux", ()).path.exists()
 
 
-def test_a_service_that_cannot_be_started_is_taken_away_again(
+def test_a_service_that_cannot_be_started_is_shown_and_taken_away_again(
     manager: Manager, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manager("linux", "enable")
+    asked = manager("linux", "enable")
 
     assert do("install") == 1
     assert "enable --now slowtok` ended with 5" in capsys.readouterr().err
-    assert not service_of("linux", ()).path.exists()
+    service = service_of("linux", ())
+    assert not service.path.exists()
+    ran = asked.read_text(encoding="utf-8").splitlines()
+    steps = (service.start[-1], *service.show, *service.stop, *service.forget)
+    assert ran[-len(steps) :] == [" ".join(command[1:]) for command in steps]
+
+
+def test_where_new_options_cannot_be_had_the_old_service_comes_back(
+    manager: Manager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager("linux")
+    do("install")
+    asked = manager("linux", "enable")
+
+    assert do("install", "--listen", "127.0.0.1:4242") == 1
+    assert "before is there again" in capsys.readouterr().out
+    service = service_of("linux", ())
+    assert service.path.read_text(encoding="utf-8") == service.text
+    ran = asked.read_text(encoding="utf-8").splitlines()
+    assert ran[-1] == " ".join(service.start[-1][1:])
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_written(
