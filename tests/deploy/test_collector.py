@@ -59,6 +59,13 @@ def test_records_go_to_the_table_that_takes_them(name: str) -> None:
     assert set(re.findall(r"^    (\w+) ", table, flags=re.MULTILINE)) == INSERTED
 
 
+def test_what_slowtok_sends_over_otlp_has_a_pipeline() -> None:
+    pipelines = read("otel-collector.yaml")["service"]["pipelines"]
+
+    taken = {signal for signal, each in pipelines.items() if "otlp" in each["receivers"]}
+    assert taken == {"traces", "metrics"}
+
+
 def test_the_environment_that_it_needs_is_given_in_compose() -> None:
     text = (FLEET / "otel-collector.yaml").read_text()
     collector = document(DEPLOY / "compose" / "compose.yaml")["services"]["otel-collector"]

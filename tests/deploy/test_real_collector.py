@@ -51,7 +51,7 @@ def sent(tmp_path: Path) -> Iterator[tuple[Path, dict[str, int]]]:
         config["receivers"]["otlp"]["protocols"][protocol]["endpoint"] = f"127.0.0.1:{port}"
     config["exporters"] = {
         f"file/{signal}": {"path": str(tmp_path / f"{signal}.jsonl"), "flush_interval": "100ms"}
-        for signal in ("logs", "traces")
+        for signal in ("logs", "traces", "metrics")
     }
     for signal, pipeline in config["service"]["pipelines"].items():
         pipeline["exporters"] = [f"file/{signal}"]
@@ -108,7 +108,7 @@ def test_a_line_of_the_log_is_sent_with_its_host(sent: tuple[Path, dict[str, int
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_span_arrives(
+def test_a_span_and_its_metrics_arrive(
     sent: tuple[Path, dict[str, int]], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, ports = sent
@@ -119,3 +119,4 @@ def test_a_span_arrives(
     otel.writer.close()
 
     assert "slowtok.verdict" in wait_for(folder / "traces.jsonl", case.timeline.request_id)
+    wait_for(folder / "metrics.jsonl", "gen_ai.client.operation.duration")
