@@ -73,7 +73,8 @@ def _carry_out(action: Action, service: ServiceFile, settings: Settings) -> int:
 
 def service_of(platform: str, options: Sequence[str]) -> ServiceFile:
     """Return this user's service on a platform, by the name that `sys.platform` has for it."""
-    serve = ("-m", "slowtok.proxy", "serve", *options)
+    # -P: a service starts in the home folder, whose random.py must not be ours.
+    serve = ("-P", "-m", "slowtok.proxy", "serve", *options)
     if platform == "win32":
         windowless = str(Path(sys.executable).with_name("pythonw.exe"))
         app_data = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")

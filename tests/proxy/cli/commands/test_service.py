@@ -1,5 +1,7 @@
 """`slowtok service`, with stand-ins for the systems' programs, which note what they are asked."""
 
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,6 +231,20 @@ def test_a_path_from_this_folder_is_refused_and_the_whole_one_is_not(name: str) 
     assert str(Path("here.toml").absolute()) in said
     assert why_not_as_service({name: str(Path("here.toml").absolute())}) is None
     assert why_not_as_service({"log": "-"}) is None
+
+
+def test_a_file_of_the_folder_it_starts_in_is_none_of_its_modules(
+    tmp_path: Path, manager: Manager
+) -> None:
+    manager("linux")
+    (tmp_path / "random.py").write_text("raise SystemExit('not the library')", encoding="utf-8")
+    [line] = re.findall(
+        r"^ExecStart=(.*)$", service_of("linux", ("--help",)).text, flags=re.MULTILINE
+    )
+
+    done = subprocess.run(shlex.split(line), cwd=tmp_path, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_windows_runs_it_without_a_window() -> None:
