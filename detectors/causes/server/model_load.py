@@ -120,7 +120,7 @@ def _evidence(case: Case, load_s: float, again: _Reload | None) -> tuple[Evidenc
 
 
 def _remedy(case: Case) -> str:
-    if case.server.kind == "llama-server" and case.server.loaded_models is not None:
+    if _loader(case) == "llama-server" and case.server.loaded_models is not None:
         return (
             "Load the model ahead of its first request (POST /models/load), and start the router "
             "with room for all models that take turns (--models-max) and without "

@@ -108,7 +108,12 @@ FIRING = [
         id="llama-server's router had not loaded it",
     ),
     pytest.param(
-        with_server(with_phases(firing(), load_s=None), through="llama-swap"),
+        with_server(
+            with_phases(firing(), load_s=None),
+            kind="llama-server",
+            through="llama-swap",
+            loaded_models=("other",),
+        ),
         4.0,
         "In llama-swap's configuration give the model a longer ttl",
         id="llama-swap had not started its engine",
