@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
-from aiohttp import web, web_protocol
-from aiohttp.http import RawRequestMessage
+from aiohttp import http, web, web_protocol
 
 if TYPE_CHECKING:
     from aiohttp.base_protocol import BaseProtocol
-    from aiohttp.http import StreamWriter
+    from aiohttp.http import RawRequestMessage, StreamWriter
 
     __all__ = ["BaseProtocol", "RawRequestMessage", "StreamWriter"]
 
@@ -167,10 +166,10 @@ class WaitingHead:
 
     __slots__ = ("_message",)
 
-    def __init__(self, message: RawRequestMessage) -> None:
+    def __init__(self, message: "RawRequestMessage") -> None:
         self._message: RawRequestMessage | None = message
 
-    def take(self) -> RawRequestMessage | None:
+    def take(self) -> "RawRequestMessage | None":
         """Return the head, once."""
         message, self._message = self._message, None
         return message
@@ -180,7 +179,7 @@ def hold_heads(connection: web.RequestHandler) -> None:
     """Put a `WaitingHead` in place of each head that waits for its turn."""
     waiting: deque[Any] = connection._messages
     for index, (message, body) in enumerate(waiting):
-        if isinstance(message, RawRequestMessage):
+        if isinstance(message, http.RawRequestMessage):
             waiting[index] = (WaitingHead(message), body)
 
 
