@@ -14,7 +14,7 @@ from slowtok.proxy.upstream.connection import (
     MAX_HEAD_BYTES,
     READ_BUFFER_BYTES,
 )
-from slowtok.proxy.upstream.connector import EngineConnector
+from slowtok.proxy.upstream.connector import RESOLVED_S, EngineConnector
 from slowtok.proxy.upstream.reply import EngineReply, ask
 from slowtok.proxy.upstream.reply_head import FINAL, BadReply
 from slowtok.proxy.upstream.request import Body, make_request
@@ -52,7 +52,7 @@ def make_session(
             max_head_bytes,
             KEEPALIVE_S,
             limit=0,
-            ttl_dns_cache=60,
+            ttl_dns_cache=RESOLVED_S,
             enable_cleanup_closed=False,
         ),
         # No total time-out: a long prefill is silent for minutes and that is no fault.
@@ -110,43 +110,28 @@ async def send(
             raise _no_reply(base_url, f"status {reply.status}")
 
 
+def _usual(status: int, ended: str, failed: str) -> UpstreamError:
+    """Return an error with the usual advice for how it ended."""
+    return UpstreamError(status=status, ended=ended, failed=failed, check=WHAT_TO_CHECK[ended])
+
+
 def no_engine(looked_at: str) -> UpstreamError:
     """Return the error of a request for which there is no engine; `looked_at` says where."""
-    return UpstreamError(
-        status=502,
-        ended="no-engine",
-        failed=f"no inference server found ({looked_at})",
-        check=WHAT_TO_CHECK["no-engine"],
-    )
+    return _usual(502, "no-engine", f"no inference server found ({looked_at})")
 
 
 def broke_off(reply: EngineReply) -> UpstreamError:
     """Return the error of a whole reply that ended before its end."""
-    return UpstreamError(
-        status=502,
-        ended="upstream-error",
-        failed=f"{reply.origin} broke off in the middle of its reply",
-        check=WHAT_TO_CHECK["upstream-error"],
-    )
+    return _usual(502, "upstream-error", f"{reply.origin} broke off in the middle of its reply")
 
 
 def _unreachable(error: OSError, base_url: str) -> UpstreamError:
     """Return the error of a request to which no connection could be opened."""
     if isinstance(error, TimeoutError):
-        return UpstreamError(
-            status=504,
-            ended="timeout",
-            failed=f"{base_url} did not accept the connection in time",
-            check=WHAT_TO_CHECK["timeout"],
-        )
+        return _usual(504, "timeout", f"{base_url} did not accept the connection in time")
     why = (error.strerror or str(error) or type(error).__name__)[:160]
     if error.errno in _EXHAUSTED:
-        return UpstreamError(
-            status=503,
-            ended="overloaded",
-            failed=f"slowtok cannot open a connection to {base_url} ({why})",
-            check=WHAT_TO_CHECK["overloaded"],
-        )
+        return _usual(503, "overloaded", f"slowtok cannot open a connection to {base_url} ({why})")
     if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamError(
             status=502,
@@ -157,23 +142,13 @@ def _unreachable(error: OSError, base_url: str) -> UpstreamError:
         )
     refused = error.errno == errno.ECONNREFUSED
     what = "refused the connection" if refused else f"cannot be reached ({why})"
-    return UpstreamError(
-        status=502,
-        ended="upstream-refused",
-        failed=f"{base_url} {what}",
-        check=WHAT_TO_CHECK["upstream-refused"],
-    )
+    return _usual(502, "upstream-refused", f"{base_url} {what}")
 
 
 def _broken(error: BaseException, base_url: str) -> UpstreamError:
     """Return the error of a request that was sent, or begun, and got no reply."""
     if isinstance(error, _CONNECTION_BROKE):
-        return UpstreamError(
-            status=502,
-            ended="upstream-error",
-            failed=f"{base_url} closed the connection before it answered",
-            check=WHAT_TO_CHECK["upstream-error"],
-        )
+        return _usual(502, "upstream-error", f"{base_url} closed the connection before it answered")
     return _no_reply(base_url, _words(error))
 
 

@@ -30,8 +30,7 @@ class _Taker(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine, which takes its replies apart.
 
-    `should_close`: no other request may be sent over it. `idle` is where it is kept, `open_ones`
-    where it is as long as it is there.
+    `should_close`: no other request may be sent over it. `idle` is where it is kept.
     """
 
     transport: asyncio.Transport | None
@@ -43,10 +42,8 @@ class EngineConnection(asyncio.Protocol):
         keep: "Callable[[EngineConnection], None]",
         turns: FairReads,
         idle: "deque[EngineConnection]",
-        open_ones: "set[EngineConnection]",
     ) -> None:
         self.idle = idle
-        self._open_ones = open_ones
         self.transport = None
         self.should_close = False
         self.was_idle = False  # it has served another request
@@ -78,7 +75,6 @@ class EngineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection that was opened."""
         self.transport = cast("asyncio.Transport", transport)
-        self._open_ones.add(self)
 
     def expect_reply(self, *, with_body: bool) -> None:
         """Be ready for the reply to the next request; one to HEAD comes without its body."""
@@ -329,7 +325,6 @@ class EngineConnection(asyncio.Protocol):
             else:
                 content.set_exception(aiohttp.ClientPayloadError("the connection ended"))
         self._head = self.transport = None
-        self._open_ones.discard(self)
         if isinstance(exc, OSError):
             exc = aiohttp.ClientOSError(*exc.args)
         self.fail(exc or aiohttp.ServerDisconnectedError())

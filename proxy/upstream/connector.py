@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import aiohappyeyeballs
 import aiohttp
@@ -17,7 +18,7 @@ from slowtok.proxy.upstream.connection import EngineConnection
 from slowtok.proxy.upstream.fair_reads import FairReads
 
 NEXT_ADDRESS_S = 0.25  # until another address of a name is tried, too (RFC 8305, section 8)
-RESOLVED_S = 60.0  # as long as the addresses of a name are believed; heuristic
+RESOLVED_S = 60  # as long as the addresses of a name are believed; heuristic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class EngineConnector(aiohttp.TCPConnector):
         self._max_head_bytes = max_head_bytes
         self._keep_s = keep_s
         self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
-        self._open_ones: set[EngineConnection] = set()
+        self._opened = WeakSet[EngineConnection]()
         self._resolved: dict[str, tuple[float, Sequence[aiohappyeyeballs.AddrInfoType]]] = {}
         self._closing_old: asyncio.TimerHandle | None = None
 
@@ -78,22 +79,18 @@ class EngineConnector(aiohttp.TCPConnector):
         reached = self._take(address.idle)
         if reached is None:
             reached = EngineConnection(
-                self._events,
-                self._max_head_bytes,
-                self._keep,
-                self._turns,
-                address.idle,
-                self._open_ones,
+                self._events, self._max_head_bytes, self._keep, self._turns, address.idle
             )
             async with asyncio.timeout(limits.sock_connect):
                 await self._open(address, reached)
+            self._opened.add(reached)
         return reached
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         """Close all connections, those that are in use, too."""
         if self._closing_old is not None:
             self._closing_old.cancel()
-        for connection in list(self._open_ones):
+        for connection in list(self._opened):
             connection.close()
         for address in self._addresses.values():
             address.idle.clear()
@@ -116,14 +113,15 @@ class EngineConnector(aiohttp.TCPConnector):
     async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
         """Return the addresses that a name stands for; they are asked for again at times."""
         now_s = self._events.time()
-        asked_s, found = self._resolved.get(address.origin, (now_s - RESOLVED_S, []))
-        if now_s - asked_s >= RESOLVED_S:
-            url = address.url
-            try:
-                found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-            except UnicodeError as error:
-                raise OSError("that is no name of a host") from error
-            self._resolved[address.origin] = (now_s, found)
+        asked_s, known = self._resolved.get(address.origin, (0.0, ()))
+        if known and now_s - asked_s < RESOLVED_S:
+            return known
+        url = address.url
+        try:
+            found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError("that is no name of a host") from error
+        self._resolved[address.origin] = (now_s, found)
         return found
 
     def _take(self, idle: "deque[EngineConnection]") -> EngineConnection | None:

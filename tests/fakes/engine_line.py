@@ -83,7 +83,7 @@ class EngineLine:
         self._wire = _Wire()
         loop = asyncio.get_running_loop()
         turns = turns or FairReads(loop)
-        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns, deque(), set())
+        self.connection = _Parsed(loop, MAX_HEAD_BYTES, lambda _: None, turns, deque())
         self.connection.connection_made(self._wire)
         self._wire.protocol = self.connection
         self.connection.expect_reply(with_body=True)

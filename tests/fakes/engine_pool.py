@@ -19,7 +19,7 @@ def in_use(session: aiohttp.ClientSession) -> list[Any]:
     """Return those that serve a request."""
     connector: Any = session.connector
     resting = _ours(connector)
-    ours = [one for one in connector._open_ones if one.transport and one not in resting]
+    ours = [one for one in connector._opened if one.transport and one not in resting]
     return [*ours, *connector._acquired]
 
 
