@@ -48,13 +48,13 @@ async def read_request(
         chunk = await _next_piece(request, timeout_s)
         size_bytes += len(chunk)
         too_large = size_bytes > max_bytes
+        if too_large and for_model:
+            held.give_back(exchange)
+            raise _too_large(max_bytes)
         has_room = not too_large and held.take(exchange, len(chunk))
+        if for_model and not has_room:
+            raise held.no_room(exchange, "this request")
         if not has_room:
-            if for_model and not too_large:
-                raise held.no_room(exchange, "this request")
-            if for_model:
-                held.give_back(exchange)
-                raise _too_large(max_bytes)
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
         pieces.append(chunk)
     body = b"".join(pieces)
