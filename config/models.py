@@ -10,6 +10,7 @@ its attention are stored in different types.
 
 import csv
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -90,20 +91,29 @@ def trained_context_tokens(name: str | None) -> int | None:
     holds its words one after the other; the longest counts. Of versions that share a name it has
     the shortest.
     """
-    words = tuple(re.findall(r"[a-z]+|\d+", (name or "").lower()))
-    ends = range(1, len(words) + 1)
-    parts = {words[begin:end] for end in ends for begin in range(end)}
-    if found := max(parts & _contexts().keys(), key=len, default=None):
+    if found := longest_held(" ".join(name_words(name or "")), _contexts(), between=" "):
         return _contexts()[found]
     model = find_model(name)
     return None if model is None else model.trained_context_tokens
 
 
 @cache
-def _contexts() -> dict[tuple[str, ...], int]:
+def _contexts() -> dict[str, int]:
     with _CONTEXTS.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
-        return {tuple(row["name"].split()): int(row["trained_context_tokens"]) for row in rows}
+        return {row["name"]: int(row["trained_context_tokens"]) for row in rows}
+
+
+def longest_held(text: str, names: Iterable[str], *, between: str) -> str | None:
+    """Return the longest of `names` whose words `text` holds one after the other."""
+    whole = f"{between}{text}{between}"
+    held = (name for name in names if f"{between}{name}{between}" in whole)
+    return max(held, key=len, default=None)
+
+
+def name_words(name: str) -> tuple[str, ...]:
+    """Return the words and the numbers of a model's name, in small letters."""
+    return tuple(re.findall(r"[a-z]+|\d+", name.lower()))
 
 
 def _near(model: KnownModel, parameters: float | None, words: set[str], *, shaped: bool) -> bool:
@@ -117,7 +127,7 @@ def _near(model: KnownModel, parameters: float | None, words: set[str], *, shape
 
 
 def _words(name: str) -> set[str]:
-    return set(re.findall(r"[a-z]+|\d+", name.lower()))
+    return set(name_words(name))
 
 
 @cache

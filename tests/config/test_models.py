@@ -113,6 +113,6 @@ def test_context_that_a_model_was_trained_for(name: str | None, tokens: int | No
 
 
 def test_contexts_are_written_as_names_are_split() -> None:
-    for words, tokens in models._contexts().items():
-        assert tuple(re.findall(r"[a-z]+|\d+", " ".join(words))) == words
+    for name, tokens in models._contexts().items():
+        assert re.findall(r"[a-z]+|\d+", name) == name.split()
         assert tokens > 0

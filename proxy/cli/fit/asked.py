@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from slowtok.config.hardware import Card, card_called, cards_with
 from slowtok.config.models import (
@@ -147,11 +148,6 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     )
 
 
-def published_model(name: str | None) -> KnownModel | None:
-    """Return the published model that a name means, or whose shape it has."""
-    return find_model(published_name(name))
-
-
 def _facts(
     asked: FitOptions,
     as_pulled: tuple[Assumption, ...],
@@ -224,11 +220,12 @@ def _sized(asked: FitOptions) -> tuple[FitOptions, tuple[Assumption, ...]]:
     """Return it with the size that the bare name of a family means, and what that assumes."""
     if asked.model is None or _is_there(asked.model):
         return asked, ()
-    asked = replace(asked, model=as_typed_at_hugging_face(asked.model))
-    size = None if asked.params is not None else size_of_latest(asked.model or "")
+    model = as_typed_at_hugging_face(asked.model)
+    asked = replace(asked, model=model)
+    size = None if asked.params is not None else size_of_latest(model)
     if size is None:
         return asked, ()
-    family = (asked.model or "").removesuffix(":latest")
+    family = model.removesuffix(":latest")
     named = "-".join(family.lower().split()) + f":{size}"
     note = f"no size named: {named}, which Ollama takes, is assumed; name the model with its size"
     return replace(asked, model=named), (Assumption(note=note, low_ratio=1.0, high_ratio=1.0),)
@@ -298,11 +295,8 @@ def _read(asked: FitOptions) -> ModelFacts | None:
         if looks_like_a_path:
             raise AskError(f"{asked.model}: no such file or folder")
         return None
-    from slowtok.proxy.engines.models import gguf_facts, hf_facts  # noqa: PLC0415 - numpy is slow
-
-    reader = hf_facts if path.is_dir() else gguf_facts
     try:
-        facts: ModelFacts = reader.read(path)
+        facts: ModelFacts = _reader(path).read(path)
     except Exception as error:  # noqa: BLE001  a foreign file can raise anything; one line will do
         what = "Hugging Face folder" if path.is_dir() else "GGUF file"
         raise AskError(f"{path}: cannot be read as a {what}: {_in_words(error)}") from None
@@ -313,12 +307,16 @@ def _trained_context_tokens(model: str | None) -> int | None:
     """Return the longest context that a model was trained for: by its own files, else its name."""
     if model is None or not _is_there(model):
         return trained_context_tokens(model) or trained_context_tokens(published_name(model))
+    path = Path(model).expanduser()
+    tokens: int | None = _reader(path).trained_context_tokens(path)
+    return tokens
+
+
+def _reader(path: Path) -> Any:
+    """Return the module that reads a model's folder or file."""
     from slowtok.proxy.engines.models import gguf_facts, hf_facts  # noqa: PLC0415 - numpy is slow
 
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return hf_facts.trained_context_tokens(path)
-    return gguf_facts.trained_context_tokens(path)
+    return hf_facts if path.is_dir() else gguf_facts
 
 
 def _in_words(error: Exception) -> str:

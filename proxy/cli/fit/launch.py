@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slowtok.config.models import find_model
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.expectation.memory import spec_of
-from slowtok.proxy.cli.fit.asked import OLLAMA_NAME, FitOptions, Question, published_model
-from slowtok.proxy.cli.fit.names import shaped_like
+from slowtok.proxy.cli.fit.asked import OLLAMA_NAME, FitOptions, Question
+from slowtok.proxy.cli.fit.names import published_name, shaped_like
 from slowtok.proxy.cli.fit.table import Cell, Row
 
 ALL_LAYERS = 999
@@ -174,7 +175,7 @@ def _on_hugging_face(asked: FitOptions) -> str:
     name = asked.model or ""
     if name and Path(name).expanduser().is_dir():
         return name
-    known = published_model(name)
-    own = known.name if known and shaped_like(name) is None else ""
+    known = None if shaped_like(name) else find_model(published_name(name))
+    own = known.name if known else ""
     by = next((org for pattern, org in PUBLISHED_BY if pattern.fullmatch(own)), None)
     return f"{by}/{own}" if by else "ORG/NAME"

@@ -4,7 +4,13 @@ import re
 from dataclasses import dataclass
 
 from slowtok.config.hardware import Card, card_called, card_meant, find_gpu
-from slowtok.config.models import KnownModel, find_model, known_models
+from slowtok.config.models import (
+    KnownModel,
+    find_model,
+    known_models,
+    longest_held,
+    name_words,
+)
 from slowtok.detectors.expectation.footprint import GIB
 
 SOLD_AS = {
@@ -120,9 +126,7 @@ def published_name(model: str | None) -> str | None:
 
 def shaped_like(model: str) -> str | None:
     """Return the published model whose shape another one has; None where it has its own."""
-    whole = f"-{squeezed(model)}-"
-    held = (name for name in SHAPED_LIKE if f"-{name}-" in whole)
-    longest = max(held, key=len, default=None)
+    longest = longest_held(squeezed(model), SHAPED_LIKE, between="-")
     return None if longest is None else SHAPED_LIKE[longest]
 
 
@@ -142,13 +146,17 @@ def gpu_named(text: str) -> NamedGpu:
     count, text = (int(several[1]), several[2]) if several else (None, text.strip())
     text = _MACHINE.sub("", text, count=1)
     gpu = SOLD_AS.get(re.sub(r"\s+(?=gb$)", "", text.casefold().removeprefix("apple ")), text)
-    if (card := card_called(gpu) or card_meant(gpu)) is not None:
+    if (card := _card(gpu)) is not None:
         return NamedGpu(name=card.name, count=count)
     sold = _MEMORY.search(gpu)
-    card = sold and (card_called(gpu[: sold.start()]) or card_meant(gpu[: sold.start()]))
-    if not sold or card is None or not card.memory_bytes:
+    card = _card(gpu[: sold.start()]) if sold else None
+    if sold is None or card is None or not card.memory_bytes:
         return NamedGpu(name=gpu, count=count)
     return _with_memory(card, float(sold[1]), count)
+
+
+def _card(text: str) -> Card | None:
+    return card_called(text) or card_meant(text)
 
 
 def _with_memory(card: Card, size_gib: float, count: int | None) -> NamedGpu:
@@ -170,12 +178,8 @@ def _only_one_begun_so(model: str) -> KnownModel | None:
 
     Words that are in no such name (`it`, `instruct`, `gguf`) say nothing about the shape.
     """
-    known = {_words(one.name): one for one in known_models()}
+    known = {name_words(one.name): one for one in known_models()}
     vocabulary = {word for words in known for word in words}
-    begun = tuple(word for word in _words(model.rpartition("/")[2]) if word in vocabulary)
+    begun = tuple(word for word in name_words(model.rpartition("/")[2]) if word in vocabulary)
     found = [one for words, one in known.items() if begun and words[: len(begun)] == begun]
     return found[0] if len(found) == 1 else None
-
-
-def _words(name: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[a-z]+|\d+", name.lower()))
