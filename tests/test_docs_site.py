@@ -24,19 +24,8 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 PROXY = "http://127.0.0.1:4141"
 OTHERS = {  # programs that are not ours: only that they are meant is known here
-    *(
-        "cd",
-        "claude",
-        "curl",
-        "docker",
-        "jq",
-        "kubectl",
-        "llama-server",
-        "llama-swap",
-        "lms",
-        "ollama",
-    ),
-    *("pip", "promtool", "psql", "python", "redis-cli", "systemctl", "valkey-cli", "vllm"),
+    *("cd", "claude", "curl", "docker", "kubectl", "llama-server", "llama-swap", "lms", "ollama"),
+    *("jq", "pip", "promtool", "psql", "python", "redis-cli", "systemctl", "valkey-cli", "vllm"),
 }
 
 
