@@ -13,7 +13,7 @@ from typing import Any
 from fakes.gpu_cases import HEALTHY_MS, gpu_case
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.detectors.expectation.case_envelope import with_expectation
+from slowtok.detectors.expectation.envelope import with_expectation
 from slowtok.proxy.outputs import headers
 from slowtok.proxy.outputs.record import make_record
 

@@ -214,7 +214,7 @@ def test_the_truth_knows_nothing_of_bands_and_detectors() -> None:
     others = {one for one in taken if one[1].rpartition(".")[2] not in types}
 
     assert others == {
-        ("simulate.py", "slowtok.detectors.expectation.case_envelope"),
+        ("simulate.py", "slowtok.detectors.expectation.envelope"),
         ("simulate.py", "slowtok.proxy.stream.phases"),
     }
 

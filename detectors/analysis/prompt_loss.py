@@ -1,4 +1,4 @@
-"""Prompt tokens that were computed again: how many, and whether the client or the engine lost them.
+"""Prompt tokens from the cache and those computed again, and who lost them: client or engine.
 
 The client loses what it changed: a cache ends where a prompt first differs from an earlier one, and
 what stood behind that in the earlier one is shared and not kept. The engine loses what stands in
@@ -6,16 +6,29 @@ front of the difference and did not come from its cache.
 
 Prompts are compared in characters, and engines count tokens: text in one part of a prompt may take
 more of them a character than in another. What is certain is held against the least that follows.
+
+How many came from the cache is told by the engine, by its counters, or by the clock. An engine that
+does not tell had at most the time that it took: prompt tokens that it could not have computed at
+the rate expected came from the cache. That says little of a few tokens and much of a long prompt:
+one that was cached is over in a tenth of the time. It is a guess where the rate is not as expected,
+so it is made only where decode is not slow, and never alone believed. A counter can be wrong: one
+of vLLM's stayed at zero while the same prompt took a seventh of the time that it took at first
+(vllm-project/vllm-ascend#16639). A count is not believed if the rest of the prompt was then read
+far faster than this machine can.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
-from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
-from slowtok.detectors.analysis.prompt_cached import Cached, cached_of
+from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_telling_prefill, judge_decode
 from slowtok.detectors.case.case import Case, ModelLoad, PromptPrefix
 from slowtok.detectors.case.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
+
+IMPOSSIBLE_RATIO = 2.0
+"""Heuristic: nobody reads a prompt at twice the highest rate expected, or at
+twice what nine in ten healthy requests of the last month stayed below."""
 
 MIN_LOST_TOKENS = 64
 """Heuristic: above the blocks that engines cache by (16 in vLLM) and chat templates."""
@@ -48,10 +61,59 @@ MIN_BEGIN_TOKENS = 8
 """A template that renders turns anew leaves at least the system prompt's head as it was, which
 other losses do not. Heuristic."""
 
+MIN_SHARED_RATIO = 0.5
+"""Heuristic: less in common is another conversation."""
+
+BLOCK_TOKENS = 16
+"""What prompt caches keep whole (vLLM's block): less is no loss."""
+
 Why = Literal["off", "full", "unloaded", "state", "others", "template", "unknown"]
 """Why an engine lost a beginning that stayed the same: its cache is off, the prompt fills the
 context, the model was put away in between, its state cannot be rewound, other conversations took
 its place, its chat template rendered earlier turns anew; or nothing that is visible tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """Prompt tokens from the cache; `is_told` where the engine counted them."""
+
+    tokens: float
+    is_told: bool = True
+
+
+def cached_of(case: Case) -> Cached | None:
+    """Return the cached tokens, None where nothing tells.
+
+    Counters count where this request was alone.
+    """
+    activity, told = case.activity, case.timeline.tokens.cached
+    if case.server.prefix_caching is False:
+        return Cached(tokens=0)
+    if told is not None:
+        return Cached(tokens=told)
+    counted = activity.cached_tokens if activity is not None and activity.alone else None
+    if counted is not None and not _is_impossible(case, counted):
+        return Cached(tokens=counted)
+    return _by_time(case)
+
+
+def _is_impossible(case: Case, cached: int) -> bool:
+    """Return True if the rest of the prompt cannot have been computed in the time that it took."""
+    total, took_s, band = case.timeline.tokens.prompt, case.phases.prefill_s, case.envelope.prefill
+    fastest_tps = max(band.high if band else 0.0, case.history.best_prefill_tps or 0.0)
+    if not (total and took_s and fastest_tps):
+        return False
+    return (total - cached) / took_s > IMPOSSIBLE_RATIO * fastest_tps
+
+
+def _by_time(case: Case) -> Cached | None:
+    total, took_s = case.timeline.tokens.prompt, case.phases.prefill_s
+    expected_tps = case.envelope.expected_prefill_tps or case.history.best_prefill_tps
+    if not (total and took_s and expected_tps) or not is_telling_prefill(case):
+        return None
+    if judge_decode(case).slow is not False:
+        return None  # what holds decode up may hold prefill up, too
+    return Cached(tokens=max(total - expected_tps * took_s, 0.0), is_told=False)
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -282,3 +344,31 @@ def _is_rendered_anew(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> boo
     if cannot_rewind(case):
         return True  # whatever is rendered anew leaves nothing
     return loss.cached.tokens >= MIN_BEGIN_TOKENS or bool(case.server.template_habits)
+
+
+def recomputed_of(case: Case) -> int | None:
+    """Return how many prompt tokens were computed although an earlier request had computed them.
+
+    What the earlier prompt and this one begin with could come from the cache. Where a change stands
+    early in the prompt, what follows it and is known counts, too: without the change it would have.
+    None where the engine does not count, or nothing went before.
+    """
+    prompt, tokens = case.prompt, case.timeline.tokens
+    if prompt is None or tokens.prompt is None or tokens.cached is None:
+        return None
+    again = known_ratio(prompt) * tokens.prompt - tokens.cached
+    if prompt.only_grew and least_kept_ratio(prompt) * tokens.prompt < tokens.cached + BLOCK_TOKENS:
+        return 0  # characters are no tokens, and the engine may have had all that there was
+    return round(again) if again >= BLOCK_TOKENS else 0
+
+
+def known_ratio(prompt: PromptPrefix) -> float:
+    """Return the share of a prompt that an earlier one had: of its beginning, or of all of it.
+
+    Where the conversation only went on, what is new in it may repeat what was said before (an agent
+    that calls the same tool again): no cache could have had it.
+    """
+    begins = prompt.common_prefix_chars / prompt.chars if prompt.chars else 0.0
+    if prompt.only_grew or prompt.shared_ratio < MIN_SHARED_RATIO:
+        return begins
+    return max(begins, prompt.shared_ratio)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from slowtok.detectors.analysis.prompt_change import client_remedy
-from slowtok.detectors.analysis.recomputed import known_ratio, recomputed_of
+from slowtok.detectors.analysis.prompt_loss import known_ratio, recomputed_of
 from slowtok.detectors.case.case import Case, Envelope, Phases, PromptPrefix, Tokens
 from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.finding import Diagnosis, Finding

@@ -31,8 +31,7 @@ from typing import Any, BinaryIO
 from slowtok.proxy.sampling.budget import Budget, slowed
 from slowtok.proxy.sampling.gpus import AllGpus, open_gpus
 from slowtok.proxy.sampling.host.machine import SHORTEST_SPAN_S, Machine, make_machine
-from slowtok.proxy.sampling.optional_readings import ALL, Extras, ExtrasDue
-from slowtok.proxy.sampling.schedule import NEAR_S, Every
+from slowtok.proxy.sampling.schedule import ALL, NEAR_S, Every, Extras, ExtrasDue
 
 HOST_SLOW_S = 1.0
 ACCOUNT_S = 1.0

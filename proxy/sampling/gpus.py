@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 Values = dict[str, Any]
 ProcessName = Callable[[int], str | None]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 Values = dict[str, Any]
 Job = Callable[[], list[Values]]

@@ -24,7 +24,7 @@ from slowtok.detectors.case.case import (
 )
 from slowtok.detectors.case.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample, HostSample
-from slowtok.detectors.expectation.case_envelope import with_expectation
+from slowtok.detectors.expectation.envelope import with_expectation
 from slowtok.proxy.stream.phases import split
 
 MIB, GIB = 2**20, 2**30

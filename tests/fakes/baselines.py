@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from slowtok.detectors.case.case import Baseline, Case
-from slowtok.detectors.expectation.case_envelope import refined
+from slowtok.detectors.expectation.envelope import refined
 
 
 def with_baseline(case: Case, baseline: Baseline) -> Case:

@@ -11,7 +11,7 @@ from simulator.run import Trace, run
 from simulator.world import World
 from slowtok.detectors.case.case import Case, EngineTimings, Phase
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.expectation.case_envelope import with_expectation
+from slowtok.detectors.expectation.envelope import with_expectation
 from slowtok.proxy.stream.phases import split
 
 

@@ -30,9 +30,9 @@ Sources:
   (a block of 528 tokens: shorter prefixes never hit).
 """
 
-from slowtok.detectors.analysis.prompt_cached import cached_of
 from slowtok.detectors.analysis.prompt_loss import (
     MIN_LOST_TOKENS,
+    cached_of,
     cannot_rewind,
     finding,
     prompt_loss,

@@ -34,12 +34,12 @@ Sources:
   openclaw/openclaw#51952 (tool results cut down), Yanyutin753/LambChat#371 (an injected memory).
 """
 
-from slowtok.detectors.analysis.prompt_cached import cached_of
 from slowtok.detectors.analysis.prompt_change import client_remedy, what_changed
 from slowtok.detectors.analysis.prompt_loss import (
     MIN_LOST_TOKENS,
     MIN_PREFIX_RATIO,
     PromptLoss,
+    cached_of,
     cannot_rewind,
     finding,
     kept_ratio,

@@ -28,8 +28,13 @@ Sources:
 - llama-server README (`--chat-template-file`, `--chat-template-kwargs`).
 """
 
-from slowtok.detectors.analysis.prompt_cached import cached_of
-from slowtok.detectors.analysis.prompt_loss import MIN_LOST_TOKENS, finding, prompt_loss, why_lost
+from slowtok.detectors.analysis.prompt_loss import (
+    MIN_LOST_TOKENS,
+    cached_of,
+    finding,
+    prompt_loss,
+    why_lost,
+)
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Finding, Traits, need
 

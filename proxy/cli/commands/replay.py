@@ -19,7 +19,7 @@ from rich.text import Text
 from slowtok.config.settings import Settings
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
-from slowtok.detectors.expectation.case_envelope import with_expectation
+from slowtok.detectors.expectation.envelope import with_expectation
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, plain
 from slowtok.proxy.cli.render.explanation import explanation
 from slowtok.proxy.observe import runs

@@ -23,7 +23,7 @@ from slowtok.proxy.cli.screen import Screen
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.outputs.case_file import Recorder
 from slowtok.proxy.outputs.log import Log
-from slowtok.proxy.outputs.otel.otel import open_otel
+from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runtime.background_writer import to_file

@@ -20,8 +20,8 @@ from gguf import GGUFReader, LlamaFileType, ReaderField
 from gguf.constants import GGUFValueType
 
 from slowtok.detectors.case.engine import ModelFacts
+from slowtok.proxy.engines.models.facts_process import print_facts
 from slowtok.proxy.engines.models.kv_geometry import kv_bytes, state_bytes
-from slowtok.proxy.engines.probing.facts_process import print_facts
 
 # Tensors that a generated token never reads: images, sound, and the encoder of a T5.
 NOT_THE_DECODER = re.compile(r"(v|mm|a|resampler|enc)\.")

@@ -20,6 +20,7 @@ import orjson
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.models import hf_config, safetensors_facts
+from slowtok.proxy.engines.models.facts_process import print_facts
 from slowtok.proxy.engines.models.hf_config import Config
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading, unknown_because
 from slowtok.proxy.engines.models.safetensors_facts import (
@@ -31,7 +32,6 @@ from slowtok.proxy.engines.models.safetensors_facts import (
     ROUTER,
     SafetensorsTensor,
 )
-from slowtok.proxy.engines.probing.facts_process import print_facts
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

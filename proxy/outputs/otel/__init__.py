@@ -1,1 +1,24 @@
-"""Traces and metrics in the format of OpenTelemetry."""
+"""OpenTelemetry traces and metrics, opened only where asked for: its packages are an extra."""
+
+from slowtok.config.settings import Settings
+from slowtok.proxy.outputs.sink import Sink
+from slowtok.proxy.runtime.background_writer import BackgroundWriter
+
+NEEDS = "needs packages that are not here: pip install 'slowtok[otel]'"
+
+
+def open_otel(settings: Settings) -> tuple[Sink, BackgroundWriter[object]]:
+    """Return the sink that sends traces and metrics to `otlp_endpoint`, and its writer to close.
+
+    Raises:
+        SettingsError: the extra is not installed, or a standard OTEL_* variable cannot be used.
+    """
+    try:
+        from slowtok.proxy.outputs.otel.sink import Otel  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise settings.fault("otlp_endpoint", NEEDS) from None
+    try:
+        otel = Otel(settings.otlp_endpoint)
+    except Exception as error:  # noqa: BLE001 - the library's own words on a variable that it cannot use
+        raise settings.fault("otlp_endpoint", f"{type(error).__name__}: {error}") from None
+    return otel, otel.writer

@@ -24,7 +24,7 @@ from slowtok.proxy.sampling.amd.files import (
 from slowtok.proxy.sampling.amd.processes import Clients, processes_on, read_kfd_memory
 from slowtok.proxy.sampling.hang_guard import PatientGpus
 from slowtok.proxy.sampling.host.procfs import ProcFiles
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 EXPENSIVE_S = 1e-3
 """A reading that costs more is moved from the 10 Hz to the 1 Hz tier."""

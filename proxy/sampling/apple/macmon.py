@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, TextIO, cast
 
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 PROGRAM = "macmon"
 FIRST_LOOK = ("pipe", "-s", "1", "-i", "100", "--soc-info")

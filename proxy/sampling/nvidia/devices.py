@@ -20,7 +20,7 @@ from slowtok.proxy.sampling.nvidia.counters import LOOK_S
 from slowtok.proxy.sampling.nvidia.events import Xids
 from slowtok.proxy.sampling.nvidia.facts import read_facts
 from slowtok.proxy.sampling.nvidia.watched import Naming, WatchedNvidiaGpu, make_parts
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 STALL_S = 0.1
 """A sample that took longer is of no one moment, and dropped: the period of the fast tier."""

@@ -26,7 +26,7 @@ from slowtok.proxy.sampling.nvidia.facts import read_again, read_slice_facts, re
 from slowtok.proxy.sampling.nvidia.gpm import DramBusy
 from slowtok.proxy.sampling.nvidia.processes import read_known_processes, read_processes
 from slowtok.proxy.sampling.nvidia.readings import Health, read_link, read_memory, read_power_limit
-from slowtok.proxy.sampling.optional_readings import Extras
+from slowtok.proxy.sampling.schedule import Extras
 
 Reading = Callable[[Device], Values]
 

@@ -8,7 +8,7 @@ from fakes.cases import with_server, with_tokens
 from fakes.gpu_cases import PROMPT, gpu_case
 from slowtok.detectors.case.case import Baseline, Case
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.expectation.case_envelope import with_expectation
+from slowtok.detectors.expectation.envelope import with_expectation
 from slowtok.detectors.expectation.speculation import Drafts, drafts_of, speculates
 
 

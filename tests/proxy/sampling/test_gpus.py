@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from slowtok.proxy.sampling.gpus import AllGpus, Maker, NoGpus, has_nvidia_card
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 Line = dict[str, Any]
 

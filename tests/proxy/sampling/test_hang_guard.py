@@ -8,7 +8,7 @@ import pytest
 
 from slowtok.proxy.sampling import hang_guard
 from slowtok.proxy.sampling.hang_guard import PatientGpus
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 
 class Devices:

@@ -9,7 +9,7 @@ import pytest
 from slowtok.proxy.sampling.__main__ import FACTS_S, IDLE_S, Loop
 from slowtok.proxy.sampling.gpus import AllGpus, Maker
 from slowtok.proxy.sampling.host.machine import Machine
-from slowtok.proxy.sampling.optional_readings import ALL, Extras
+from slowtok.proxy.sampling.schedule import ALL, Extras
 
 Line = dict[str, Any]
 

@@ -16,9 +16,9 @@ from fakes.otlp import Receiver, attributes, grpc_receiver, http_receiver
 from slowtok.config.settings import SettingsError, load
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
+from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.otel.export import PROTOCOL
 from slowtok.proxy.outputs.otel.metrics import MAX_GAPS, NAMES, gaps_s, server_values
-from slowtok.proxy.outputs.otel.otel import open_otel
 from slowtok.proxy.outputs.otel.sink import Otel
 from slowtok.proxy.outputs.otel.spans import phases_of
 from slowtok.proxy.relay.exchange import Exchange

@@ -14,7 +14,7 @@ from slowtok.detectors.case.machine import GpuFacts
 from slowtok.proxy.sampling.nvidia import calls as nvml_calls
 from slowtok.proxy.sampling.nvidia.counters import LOOK_S
 from slowtok.proxy.sampling.nvidia.devices import KERNEL_FOLDER, NvidiaDevices, listed_gpus
-from slowtok.proxy.sampling.optional_readings import Extras
+from slowtok.proxy.sampling.schedule import Extras
 
 NAMES = {7: "llama-server", 8: "Xorg"}
 

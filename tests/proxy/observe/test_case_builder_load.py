@@ -10,7 +10,7 @@ from fakes.cases import with_envelope, with_phases, with_timeline, with_tokens
 from fakes.loads import holding, request
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.observe.seen_load import with_seen_load
+from slowtok.proxy.observe.case_builder import with_seen_load
 
 TAKING = (
     holding(0.0, 0.0, 9.0),  # of the process that is not the engine's any more

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.prompt_cases import TOKENS, changed_late, grown
-from slowtok.detectors.analysis.recomputed import recomputed_of
+from slowtok.detectors.analysis.prompt_loss import recomputed_of
 from slowtok.detectors.case.case import Case
 
 

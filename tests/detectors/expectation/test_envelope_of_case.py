@@ -8,7 +8,7 @@ from fakes.baselines import with_baseline
 from fakes.cases import healthy, with_tokens
 from fakes.gpu_cases import gpu_case
 from slowtok.detectors.case.case import Baseline, Case
-from slowtok.detectors.expectation.case_envelope import expectation, with_expectation
+from slowtok.detectors.expectation.envelope import expectation, with_expectation
 
 LEARNED = Baseline(count=20, decode_tps=120.0, decode_p10_tps=115.0)
 

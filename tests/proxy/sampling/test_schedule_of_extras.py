@@ -1,7 +1,7 @@
 """When the dearest readings are due; time is data."""
 
 from slowtok.proxy.sampling.budget import SamplingPace
-from slowtok.proxy.sampling.optional_readings import Extras, ExtrasDue
+from slowtok.proxy.sampling.schedule import Extras, ExtrasDue
 
 NONE = Extras(energy=False, lists=False, shares=False, traffic=None)
 SLOW = SamplingPace(traffic_s=2.0, energy_s=60.0, shares_s=10.0, lists_s=5.0)
