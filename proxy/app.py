@@ -157,7 +157,7 @@ class Proxy:
 
     async def stop(self) -> None:
         """Stop everything, leaving no process and no task behind."""
-        self.observer.settle_all()
+        self.observer.conclude_all()
         self.lag.stop()
         await self.ram.stop()
         await self.engines.stop()

@@ -28,12 +28,12 @@ async def test_gains_are_the_engines_own_counts(engine: RunningEngine) -> None:
         scraper = Scraper(session, engine.url, log)
         scraper.begin()
         begin_s = time.monotonic()
-        assert await scraper.settled(PATIENCE_S)
+        assert await scraper.wait_for_answers(PATIENCE_S)
         question = {"prompt": "One, two, three", "max_tokens": 8}
         said = (await client.post(f"{engine.url}/v1/completions", json=question)).json()
         end_s = time.monotonic()
         scraper.want()
-        assert await scraper.settled(PATIENCE_S)
+        assert await scraper.wait_for_answers(PATIENCE_S)
         await scraper.stop()
     gained = log.between(begin_s, end_s)
 

@@ -181,7 +181,7 @@ class Engine:
         self.look_over.set()
         self.look_over.clear()
 
-    async def settled(self, timeout_s: float) -> bool:
+    async def wait_for_look(self, timeout_s: float) -> bool:
         """Wait until a look that is wanted or under way is over; False when it is late."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -265,7 +265,7 @@ class Engine:
 
     @property
     def sleeping(self) -> bool | None:
-        """Whether it has put its model away; None where it does not tell."""
+        """Return True if it has unloaded its model; None where it does not tell."""
         return self.probe.sleeping
 
     @property

@@ -18,7 +18,7 @@ from slowtok.proxy.engines.models.loading import (
     VLLM_ONLINE,
     Loading,
     loading_asked,
-    settled,
+    with_options_read,
 )
 from slowtok.proxy.engines.models.model_facts import find_folder, read_model_facts
 from slowtok.proxy.engines.probing import probe
@@ -91,7 +91,7 @@ async def _loading(engine: Engine, process: ProcessFacts | None) -> Loading:
     if process is None or not process.cmdline:
         return engine.loading
     online = SGLANG_ONLINE if engine.kind == "sglang" else VLLM_ONLINE
-    return await asyncio.to_thread(settled, loading_asked(process.cmdline, online))
+    return await asyncio.to_thread(with_options_read, loading_asked(process.cmdline, online))
 
 
 async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str | None:

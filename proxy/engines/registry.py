@@ -81,7 +81,7 @@ class Engines:
 
     @property
     def several(self) -> bool:
-        """Whether requests have several engines to go to."""
+        """Return True if there are several engines to choose from."""
         return len(self.all) > 1 and len(self.present) > 1
 
     @property
@@ -249,17 +249,17 @@ class Engines:
         engine.note_runs(self._process(engine))
         engine.note_reply(load_s, fingerprint)
 
-    async def settled(self, name: str | None, timeout_s: float) -> bool:
+    async def wait_for_look(self, name: str | None, timeout_s: float) -> bool:
         """Wait until a look that is wanted or under way is over; False when it is late."""
         engine = self.find(name)
-        return engine is None or await engine.settled(timeout_s)
+        return engine is None or await engine.wait_for_look(timeout_s)
 
-    async def scraped(self, name: str | None, timeout_s: float) -> bool:
+    async def wait_for_scrapes(self, name: str | None, timeout_s: float) -> bool:
         """Wait until the scrapes begun so far are there; False when they are late."""
         engine = self.find(name)
         if engine is None or engine.scraper is None:
             return True
-        return await engine.scraper.settled(timeout_s)
+        return await engine.scraper.wait_for_answers(timeout_s)
 
     def _process(self, engine: Engine) -> ProcessFacts | None:
         return self._sampler.process(engine.port) if engine.local is not False else None

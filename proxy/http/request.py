@@ -84,7 +84,7 @@ class ClientRequest:
 
     @property
     def keep_alive(self) -> bool:
-        """Whether more may be asked over its connection: the client wants to, and we stay.
+        """Return True if the connection stays open for more: the client wants it, and we stay.
 
         Not after an offer of another protocol: aiohttp forgets what came in one read with it.
         """
@@ -105,7 +105,7 @@ class ClientRequest:
 
     @property
     def body_exists(self) -> bool:
-        """Whether there is a body, if an empty one."""
+        """Return True if there is a body, be it an empty one."""
         return self.content is not EMPTY_PAYLOAD
 
     @property

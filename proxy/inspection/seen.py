@@ -45,7 +45,7 @@ class EngineSeen:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on the machine that was looked at."""
+        """Return True if it runs on the machine that was looked at."""
         return self.answers and not self.is_slowtok and self.server.local is not False
 
 
@@ -82,7 +82,7 @@ class Seen:
 
     @property
     def is_anything(self) -> bool:
-        """Whether there was an engine or a GPU to look at."""
+        """Return True if there was an engine or a GPU to look at."""
         answering = any(e.answers and not e.is_slowtok for e in self.engines)
         return answering or bool(self.device.gpus)
 

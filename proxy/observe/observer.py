@@ -39,7 +39,7 @@ from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.call import PromptFingerprint, parts_of
 
-SETTLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
+LAST_SAMPLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
 PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
@@ -91,7 +91,7 @@ class Observer:
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
         self._occupancy_log = OccupancyLog()
-        self._settling: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
+        self._awaiting_sample: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
         self._in_turn = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._verdicts = PreviousVerdicts()
@@ -162,8 +162,8 @@ class Observer:
         if exchange.request_id in self._concluded or not exchange.stream:
             self._publishing.add(partial(self._publish, exchange))
         else:
-            waiting = asyncio.create_task(self._settle_when_sampled(exchange))
-            self._settling[exchange.request_id] = (exchange, waiting)
+            waiting = asyncio.create_task(self._publish_when_sampled(exchange))
+            self._awaiting_sample[exchange.request_id] = (exchange, waiting)
         for other in self._live.values():
             if other.api is not None:
                 break
@@ -183,7 +183,7 @@ class Observer:
         """
         if exchange.request_id not in self._live:
             return  # a large prompt, which took longer than its reply
-        self._settle_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
+        self._publish_each(self._just_ended(exchange.model, KEEP_PER_MODEL))
         self.publish_all()
         self._compare(exchange, fingerprint)
         self._runs.fingerprinted(exchange, fingerprint)
@@ -212,8 +212,10 @@ class Observer:
         name = exchange.engine_name
         self._pending.take(exchange.request_id)
         if exchange.meter is None or not exchange.meter.reply.is_timed:
-            await self._wait("engine counters", lambda: self._engines.scraped(name, COUNTERS_S))
-        await self._wait("engine look", lambda: self._engines.settled(name, COUNTERS_S))
+            await self._wait(
+                "engine counters", lambda: self._engines.wait_for_scrapes(name, COUNTERS_S)
+            )
+        await self._wait("engine look", lambda: self._engines.wait_for_look(name, COUNTERS_S))
         if exchange.request_id not in self._live:  # a worker's, which did not wait so long
             return {}
         try:
@@ -241,9 +243,9 @@ class Observer:
             self.failures["annotation"] += 1
             return None
 
-    def settle_all(self) -> None:
+    def conclude_all(self) -> None:
         """Conclude what is still waiting for its last samples: the proxy stops."""
-        self._settle_each(list(self._settling))
+        self._publish_each(list(self._awaiting_sample))
         self.publish_all()
 
     def publish_all(self) -> None:
@@ -257,24 +259,24 @@ class Observer:
             except Exception:  # noqa: BLE001 - a failing output costs only itself
                 self.failures[f"sink {name}"] += 1
 
-    def _settle(self, request_id: str) -> None:
-        settling = self._settling.pop(request_id, None)
-        if settling is not None:
-            self._publish(settling[0])
+    def _publish_now(self, request_id: str) -> None:
+        waiting = self._awaiting_sample.pop(request_id, None)
+        if waiting is not None:
+            self._publish(waiting[0])
 
-    async def _settle_when_sampled(self, exchange: Exchange) -> None:
+    async def _publish_when_sampled(self, exchange: Exchange) -> None:
         await asyncio.sleep(NEXT_FIRST_S)
-        if exchange.request_id not in self._settling:
+        if exchange.request_id not in self._awaiting_sample:
             return  # it was concluded for another's header
         name = exchange.engine_name
-        until_s = time.monotonic() + SETTLE_S  # for both; counters were asked for already
-        await self._wait("sampling", lambda: self._sampler.fresh(SETTLE_S))
+        until_s = time.monotonic() + LAST_SAMPLE_S  # for both; counters were asked for already
+        await self._wait("sampling", lambda: self._sampler.fresh(LAST_SAMPLE_S))
         left_s = max(until_s - time.monotonic(), 0.0)
-        await self._wait("engine counters", lambda: self._engines.scraped(name, left_s))
+        await self._wait("engine counters", lambda: self._engines.wait_for_scrapes(name, left_s))
         left_s = max(until_s - time.monotonic(), 0.0)
-        await self._wait("engine look", lambda: self._engines.settled(name, left_s))
+        await self._wait("engine look", lambda: self._engines.wait_for_look(name, left_s))
         async with self._in_turn:  # of many that end at once: streams go on in between
-            self._settle(exchange.request_id)
+            self._publish_now(exchange.request_id)
             await asyncio.sleep(0)
 
     async def _wait(self, place: str, ask: Callable[[], Awaitable[object]]) -> None:
@@ -347,19 +349,19 @@ class Observer:
 
     def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
         """Return the newest streams of a model that wait for their last samples, in their order."""
-        newest = reversed(self._settling.values())
+        newest = reversed(self._awaiting_sample.values())
         ended = (other.request_id for other, _ in newest if other.model == model)
         return list(itertools.islice(ended, most))[::-1]
 
-    def _settle_each(self, request_ids: Iterable[str]) -> None:
+    def _publish_each(self, request_ids: Iterable[str]) -> None:
         """Conclude streams without their last samples: the next request of their model is here."""
         for request_id in request_ids:
-            self._settle(request_id)
+            self._publish_now(request_id)
 
     def _previous_header(self, exchange: Exchange) -> dict[str, str]:
         """Return the verdict on the request before, which is published once this is said."""
-        for request_id in self._just_ended(exchange.model, 1) if self._settling else ():
-            before = self._settling.pop(request_id)[0]
+        for request_id in self._just_ended(exchange.model, 1) if self._awaiting_sample else ():
+            before = self._awaiting_sample.pop(request_id)[0]
             with contextlib.suppress(Exception):  # counted when it is to be published
                 self._concluded[request_id] = concluded = self._diagnose(before)
                 self._verdicts.note(before, concluded[1])

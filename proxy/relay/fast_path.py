@@ -33,7 +33,7 @@ class FlowControl(Protocol):
 
     @property
     def writing_paused(self) -> bool:
-        """Whether it has as much as it may have."""
+        """Return True if it has as much as it may have."""
         ...
 
 
@@ -41,7 +41,7 @@ class FastPath(asyncio.Protocol):
     """Passes the body of `reply` to a `client` while `flow` is awaited.
 
     `flow_control` tells when the client is behind, `chunked` how its reply is framed; the head of
-    that has gone. `reshape` may change what the client gets. After that, `exchange` is shown every
+    that has gone. `rewrite` may change what the client gets. After that, `exchange` is shown every
     piece as the engine sent it, and `backlog` looks at what the client has not taken. For that
     there must be `room`.
     """
@@ -57,7 +57,7 @@ class FastPath(asyncio.Protocol):
         "_exchange",
         "_flow_control",
         "_inner",
-        "_reshape",
+        "_rewrite",
         "_room",
         "_transport",
     )
@@ -69,7 +69,7 @@ class FastPath(asyncio.Protocol):
         flow_control: FlowControl,
         *,
         chunked: bool,
-        reshape: Callable[[bytes], bytes] | None,
+        rewrite: Callable[[bytes], bytes] | None,
         exchange: Exchange,
         backlog: BacklogWatch,
         room: BacklogRoom,
@@ -80,7 +80,7 @@ class FastPath(asyncio.Protocol):
         self._client = client
         self._flow_control = flow_control
         self._chunked = chunked
-        self._reshape = reshape
+        self._rewrite = rewrite
         self._exchange = exchange
         self._backlog = backlog
         self._room = room
@@ -156,8 +156,8 @@ class FastPath(asyncio.Protocol):
 
     def _write(self, piece: bytes, at_s: float, as_it_came: bytes = b"") -> None:
         """Write a piece to the client, in its own chunks where it can be, then look at it."""
-        if self._reshape is not None:
-            passing = self._reshape(piece)
+        if self._rewrite is not None:
+            passing = self._rewrite(piece)
             if passing:
                 self._client.write(_chunk(passing) if self._chunked else passing)
         elif self._chunked:

@@ -31,7 +31,7 @@ class EngineRef(Protocol):
 
     @property
     def sleeping(self) -> bool | None:
-        """Whether it has put its model away; None where it does not tell."""
+        """Return True if it has unloaded its model; None where it does not tell."""
         ...
 
 
@@ -40,7 +40,7 @@ class EngineDirectory(Protocol):
 
     @property
     def several(self) -> bool:
-        """Whether there are several engines to choose from."""
+        """Return True if there are several engines to choose from."""
         ...
 
     @property

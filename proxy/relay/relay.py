@@ -27,14 +27,14 @@ from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.interfaces import EngineDirectory, EngineRef, RequestObserver, SafeObserver
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.request_body import read_request
-from slowtok.proxy.relay.rewritten import Reshaped, as_document, assemble, break_off
+from slowtok.proxy.relay.rewritten import RewrittenStream, as_document, assemble, break_off
 from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
 from slowtok.proxy.stream.annotate import mode_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
 from slowtok.proxy.stream.call import Call, max_tokens_of
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.rewrite import Reshaping, make_reshaping
+from slowtok.proxy.stream.rewrite import StreamRewriter, make_rewriter
 from slowtok.proxy.stream.usage import ask_for_usage
 from slowtok.proxy.upstream.client import UpstreamError, broke_off, no_engine, send
 from slowtok.proxy.upstream.reply import EngineReply
@@ -246,16 +246,16 @@ class Relay:
             return await self._assembled(reply, exchange, passed)
         passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
         passed.extend(await self._observer.stream_headers(exchange))
-        reshaping = None
+        rewriter = None
         if exchange.meter is not None:
-            reshaping = make_reshaping(
+            rewriter = make_rewriter(
                 content_type,
                 takes_usage_out=exchange.asked_for_usage,
                 annotate=exchange.annotate,
             )
-        if reshaping is not None:
+        if rewriter is not None:
             passed.popall("Content-Length", None)  # it counts other bytes
-        return await self._stream(request, reply, exchange, passed, reshaping=reshaping)
+        return await self._stream(request, reply, exchange, passed, rewriter=rewriter)
 
     async def _stream(
         self,
@@ -265,7 +265,7 @@ class Relay:
         passed: headers.Headers,
         *,
         first: deque[bytes] | None = None,
-        reshaping: Reshaping | None = None,
+        rewriter: StreamRewriter | None = None,
     ) -> ClientReply:
         """Pass the reply on piece by piece, `first` before what is still to come."""
         reason = headers.without_controls(reply.reason or "")
@@ -279,9 +279,9 @@ class Relay:
         if transport is None:
             raise asyncio.CancelledError
         room = BacklogRoom(transport, self.held, exchange)
-        reshaped = None
-        if reshaping is not None:
-            reshaped = Reshaped(response, exchange, reshaping, self._observer.record_so_far)
+        rewritten = None
+        if rewriter is not None:
+            rewritten = RewrittenStream(response, exchange, rewriter, self._observer.record_so_far)
         backlog = BacklogWatch(backlog_of(transport), room.give_back)
         try:
             while first:
@@ -292,7 +292,7 @@ class Relay:
                 reply,
                 response,
                 exchange,
-                reshaped,
+                rewritten,
                 backlog,
                 room,
                 use_fast_path=self._use_fast_path,
@@ -300,12 +300,12 @@ class Relay:
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
                 await delivered(backlog.waiting)
-                await break_off(request, reshaped)
+                await break_off(request, rewritten)
                 return response
             exchange.last_byte_at_s = ended_at_s
             self._observer.arrived(exchange)
-            if reshaped is not None:
-                await reshaped.close()
+            if rewritten is not None:
+                await rewritten.close()
             await response.write_eof(headers.trailer_to_client(reply.body.trailer))
             await delivered(backlog.waiting)
         except ConnectionError:  # the client's side; the engine's is caught above
@@ -313,7 +313,7 @@ class Relay:
             return response
         except asyncio.CancelledError:
             if self._is_cut_off:
-                await break_off(request, reshaped)
+                await break_off(request, rewritten)
             raise
         finally:
             backlog.close()

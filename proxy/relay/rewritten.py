@@ -15,7 +15,7 @@ from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.stream.assemble import Assembler
-from slowtok.proxy.stream.rewrite import Reshaping
+from slowtok.proxy.stream.rewrite import StreamRewriter
 from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.reply import EngineReply
 
@@ -25,58 +25,58 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; heur
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 
-class Reshaped:
-    """Writes to the client what `reshaping` makes of the engine's bytes."""
+class RewrittenStream:
+    """Writes to the client what `rewriter` makes of the engine's bytes."""
 
     def __init__(
         self,
         response: ClientReply,
         exchange: Exchange,
-        reshaping: Reshaping,
+        rewriter: StreamRewriter,
         make_record: MakeRecord,
     ) -> None:
         self._response = response
         self._exchange = exchange
-        self._reshaping = reshaping
+        self._rewriter = rewriter
         self._make_record = make_record
 
     @property
     def annotates(self) -> bool:
-        """Whether a record is still to be put in."""
-        return self._reshaping.annotates
+        """Return True while a record is still to be put in."""
+        return self._rewriter.annotates
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what may go to the client now, to be written by the caller."""
-        return self._reshaping.feed(chunk)
+        return self._rewriter.feed(chunk)
 
     async def write(self, chunk: bytes, at_s: float) -> None:
         """Pass a chunk on, then look at it; the record goes out before what ends the stream."""
-        if passing := self._reshaping.feed(chunk):
+        if passing := self._rewriter.feed(chunk):
             await self._response.write(passing)
         self._exchange.observe(chunk, at_s)
-        if self._reshaping.ending:
+        if self._rewriter.ending:
             self._exchange.last_byte_at_s = at_s
             await self.close()
 
     async def close(self) -> None:
         """Let go of what was held back, with the record."""
         record = None
-        if self._reshaping.annotates:
+        if self._rewriter.annotates:
             record = await self._make_record(self._exchange)
-        if rest := self._reshaping.close(record):
+        if rest := self._rewriter.close(record):
             await self._response.write(rest)
 
     async def abandon(self) -> None:
         """The stream broke off: let go of what was held back."""
-        if rest := self._reshaping.close(None):
+        if rest := self._rewriter.close(None):
             await self._response.write(rest)
 
 
-async def break_off(request: ClientRequest, reshaped: Reshaped | None) -> None:
+async def break_off(request: ClientRequest, rewritten: RewrittenStream | None) -> None:
     """End the client's stream visibly broken, after the last bytes that the engine sent."""
     transport = request.transport
-    if reshaped is not None:
-        await reshaped.abandon()
+    if rewritten is not None:
+        await rewritten.abandon()
     if transport is None:
         return
     if request.version < aiohttp.HttpVersion11 and (sock := transport.get_extra_info("socket")):

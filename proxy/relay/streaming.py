@@ -10,7 +10,7 @@ from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.fast_path import FastPath
-from slowtok.proxy.relay.rewritten import Reshaped
+from slowtok.proxy.relay.rewritten import RewrittenStream
 from slowtok.proxy.upstream.reply import EngineReply
 
 UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
@@ -21,7 +21,7 @@ async def pass_chunks(
     reply: EngineReply,
     response: ClientReply,
     exchange: Exchange,
-    reshaped: Reshaped | None,
+    rewritten: RewrittenStream | None,
     backlog: BacklogWatch,
     room: BacklogRoom,
     *,
@@ -30,7 +30,7 @@ async def pass_chunks(
     """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
     fast_path = None
     if use_fast_path:
-        fast_path = _fast_path(request, reply, response, exchange, reshaped, backlog, room)
+        fast_path = _fast_path(request, reply, response, exchange, rewritten, backlog, room)
     while True:
         if fast_path is not None:
             await fast_path.flow()
@@ -43,11 +43,11 @@ async def pass_chunks(
         if not chunk:
             backlog.note()
             return at_s
-        if reshaped is None:
+        if rewritten is None:
             await response.write(chunk)
             exchange.observe(chunk, at_s)
         else:
-            await reshaped.write(chunk, at_s)
+            await rewritten.write(chunk, at_s)
         backlog.note()
 
 
@@ -56,20 +56,20 @@ def _fast_path(
     reply: EngineReply,
     response: ClientReply,
     exchange: Exchange,
-    reshaped: Reshaped | None,
+    rewritten: RewrittenStream | None,
     backlog: BacklogWatch,
     room: BacklogRoom,
 ) -> FastPath | None:
     """Return the fast path; None if the client has gone, or `annotate` will insert a record."""
     client = request.transport
-    if client is None or (reshaped is not None and reshaped.annotates):
+    if client is None or (rewritten is not None and rewritten.annotates):
         return None
     return FastPath(
         reply,
         client,
         request.protocol,
         chunked=response.is_chunked,
-        reshape=None if reshaped is None else reshaped.feed,
+        rewrite=None if rewritten is None else rewritten.feed,
         exchange=exchange,
         backlog=backlog,
         room=room,

@@ -228,12 +228,12 @@ def _lost_s(turns: Sequence[Turn]) -> dict[str, dict[str, float]]:
     short steps that together are slow.
     """
     found = {turn.request: dict(turn.lost_s) for turn in turns}
-    cache_cause = _dearest(turns, lambda turn, cause: cause in CACHE_CAUSES) or CACHE_CAUSE
+    cache_cause = _costliest(turns, lambda turn, cause: cause in CACHE_CAUSES) or CACHE_CAUSE
     for turn in turns:
         named = next((c for c in turn.lost_s if c in CACHE_CAUSES), cache_cause)
         if turn.again_s > found[turn.request].get(named, 0.0):
             found[turn.request][named] = turn.again_s
-    decode_cause = _dearest(turns, lambda turn, cause: turn.phases.get(cause) == DECODE)
+    decode_cause = _costliest(turns, lambda turn, cause: turn.phases.get(cause) == DECODE)
     for turn in _short_and_slow(turns):
         usual_s = turn.usual_decode_s[0] if turn.usual_decode_s else 0.0
         if (excess_s := turn.parts_s[DECODE] - usual_s) > 0:
@@ -241,7 +241,7 @@ def _lost_s(turns: Sequence[Turn]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _dearest(turns: Iterable[Turn], is_meant: Callable[[Turn, str], bool]) -> str | None:
+def _costliest(turns: Iterable[Turn], is_meant: Callable[[Turn, str], bool]) -> str | None:
     """Return the cause that most was lost to of those that are meant.
 
     Nothing is guessed: a cause that no request of the run was charged with is not named.

@@ -205,7 +205,7 @@ def _rank(how: How, link: EarlierRequest) -> int:
 
 
 def _repeated(prompt: Messages, link: EarlierRequest) -> How | None:
-    """Say whether the same once more belongs to the same run.
+    """Return True if the same prompt once more belongs to the same run.
 
     It does where the conversation has had an answer already, or where the earlier one failed. Two
     that begin alike are two runs: a benchmark, or the same task once more.

@@ -1,7 +1,7 @@
 """Paces sampling so that it stays below its share of a core. Pure.
 
 Strategy: a leaky bucket. CPU time spent beyond the share allowed fills it; when it is full, the
-next level of `PACES` holds, which leaves out the dearest first and the fast tier last. A long
+next level of `PACES` holds, which leaves out the costliest first and the fast tier last. A long
 stretch that was cheap enough brings the level before back; if that proves too expensive, the next
 try waits twice as long. Samples at a request's edges are never slowed: their counters are exact.
 """

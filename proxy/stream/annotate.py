@@ -73,7 +73,7 @@ class Annotator:
 
     @property
     def is_over(self) -> bool:
-        """Whether the record is in, or there will be none."""
+        """Return True once the record is in, or if there will be none."""
         return self._over
 
     def flush(self) -> bytes:

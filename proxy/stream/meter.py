@@ -89,7 +89,7 @@ class Meter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the reply has said all that it had to say, its counts included."""
+        """Return True once the reply has said all that it had to say, its counts included."""
         said_all = self.reply.finish is not None and self.reply.tokens().completion is not None
         return self.done or said_all
 

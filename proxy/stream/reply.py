@@ -92,7 +92,7 @@ class Reply:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the engine gave timings of its own."""
+        """Return True if the engine gave timings of its own."""
         if self.timings or self.prefill_s is not None or self.decode_s is not None:
             return True
         return self.queue_s is not None or self.load_s is not None

@@ -11,7 +11,7 @@ from slowtok.proxy.stream.annotate import Annotator, Mode
 from slowtok.proxy.stream.usage import UsageRemover
 
 
-class Reshaping:
+class StreamRewriter:
     """Passes a stream's bytes on, changed in one or both ways; `ending`: its record is due."""
 
     def __init__(self, remover: UsageRemover | None, annotator: Annotator | None) -> None:
@@ -20,12 +20,12 @@ class Reshaping:
 
     @property
     def annotates(self) -> bool:
-        """Whether a record is still to be put in."""
+        """Return True while a record is still to be put in."""
         return self._annotator is not None and not self._annotator.is_over
 
     @property
     def ending(self) -> bool:
-        """Whether all but the end has passed, so that the record is due."""
+        """Return True if all but the end has passed, so that the record is due."""
         return self._annotator is not None and self._annotator.ending
 
     def feed(self, chunk: bytes) -> bytes:
@@ -41,12 +41,12 @@ class Reshaping:
         return self._annotator.feed(left) + self._annotator.close(record)
 
 
-def make_reshaping(
+def make_rewriter(
     content_type: str, *, takes_usage_out: bool, annotate: Mode | None
-) -> Reshaping | None:
+) -> StreamRewriter | None:
     """Return what changes a stream on its way; None for one that passes as it is."""
     ndjson = content_type.startswith("application/x-ndjson")
     can = annotate == "chunk" or not ndjson  # JSON lines have no comments
     annotator = Annotator(annotate, ndjson=ndjson) if annotate and can else None
     remover = UsageRemover() if takes_usage_out else None
-    return Reshaping(remover, annotator) if annotator or remover else None
+    return StreamRewriter(remover, annotator) if annotator or remover else None

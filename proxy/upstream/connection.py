@@ -69,7 +69,7 @@ class EngineConnection(asyncio.Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is there."""
+        """Return True while the connection is open."""
         return self.transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

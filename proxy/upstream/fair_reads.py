@@ -35,7 +35,7 @@ class FairReads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for a turn: who comes now waits, too."""
+        """Return True if a connection waits for its turn: one that comes now waits, too."""
         return bool(self._waiting)
 
     def ask(self, who: WaitingRead) -> None:

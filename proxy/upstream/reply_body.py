@@ -49,7 +49,7 @@ class ReplyBody:
 
     @property
     def ends_with_the_connection(self) -> bool:
-        """Whether nothing else says where the body ends."""
+        """Return True if the body ends where the connection does: nothing else says where."""
         return self._left_bytes is None
 
     def feed(self, data: bytes) -> tuple[list[bytes], BadReply | None]:

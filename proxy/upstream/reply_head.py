@@ -62,7 +62,7 @@ class HeadReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of a head is here."""
+        """Return True if a part of a head is here, and not all of it."""
         return bool(self._begun)
 
     def feed(self, data: bytes) -> ReplyHead | None:

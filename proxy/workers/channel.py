@@ -48,7 +48,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the other end that it seems to have stopped, or is gone."""
+        """Return True if the other end is gone, or so much waits for it that it seems stopped."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return True

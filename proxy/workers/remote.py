@@ -162,7 +162,7 @@ class RemoteEngines:
 
     @property
     def several(self) -> bool:
-        """Whether there are several engines to choose from."""
+        """Return True if there are several engines to choose from."""
         return self.known.several
 
     @property

@@ -74,7 +74,7 @@ def census(proxy: Served) -> tuple[int, ...]:
         len(asyncio.all_tasks()),
         len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0,  # noqa: PTH208, PTH110
         proxy.proxy.observer.in_flight,
-        len(proxy.proxy.observer._settling),
+        len(proxy.proxy.observer._awaiting_sample),
         len(proxy.proxy.relay._tasks),
         proxy.proxy.relay.held.now_bytes,
         len(in_use(proxy.proxy.session)),
@@ -85,4 +85,4 @@ def census(proxy: Served) -> tuple[int, ...]:
 async def forget_idle(proxy: Served, engine: Upstream) -> None:
     """Close connections that are only kept for later; the engine closes its ends."""
     close_kept(proxy.proxy.session)
-    await until(lambda: not proxy.proxy.observer._settling)
+    await until(lambda: not proxy.proxy.observer._awaiting_sample)

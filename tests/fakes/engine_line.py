@@ -133,10 +133,10 @@ class TappedLine(EngineLine):
     """The same with the fast path on it, and a client that takes all."""
 
     def __init__(
-        self, *, chunked: bool = True, reshape: Callable[[bytes], bytes] | None = None
+        self, *, chunked: bool = True, rewrite: Callable[[bytes], bytes] | None = None
     ) -> None:
         super().__init__()
-        self._chunked, self._reshape = chunked, reshape
+        self._chunked, self._rewrite = chunked, rewrite
         self._seen = _Seen()
         self.client = _Wire()
         self.flow_control = BaseProtocol(asyncio.get_running_loop())
@@ -164,7 +164,7 @@ class TappedLine(EngineLine):
             self.client,
             self.flow_control,
             chunked=self._chunked,
-            reshape=self._reshape,
+            rewrite=self._rewrite,
             exchange=exchange,
             backlog=BacklogWatch(lambda: 0),
             room=BacklogRoom(self.client, MemoryBudget(0), exchange),

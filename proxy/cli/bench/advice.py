@@ -23,7 +23,7 @@ class AdviceStep:
 
 
 def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[AdviceStep]:
-    """Return what to try, the dearest first; empty where nothing costs speed."""
+    """Return what to try, the costliest first; empty where nothing costs speed."""
     found = {**_of_runs(runs)}
     for check in checks:
         if check.state == "warn" and check.advice and check.name not in found:
@@ -37,8 +37,8 @@ def _of_runs(runs: Sequence[Run]) -> dict[str, AdviceStep]:
     for finding in findings:
         cause = str(finding["cause"])
         lost_ms[cause] = lost_ms.get(cause, 0.0) + float(finding.get("lost_ms") or 0.0)
-    dearest = sorted(lost_ms, key=lambda cause: -lost_ms[cause])
-    return {cause: _step(cause, findings, lost_ms[cause]) for cause in dearest}
+    costliest = sorted(lost_ms, key=lambda cause: -lost_ms[cause])
+    return {cause: _step(cause, findings, lost_ms[cause]) for cause in costliest}
 
 
 def _step(cause: str, findings: Sequence[dict[str, object]], lost_ms: float) -> AdviceStep:

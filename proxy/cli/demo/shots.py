@@ -44,7 +44,7 @@ class Shot:
 
     @property
     def stream(self) -> bool:
-        """Whether the answer comes as a stream."""
+        """Return True if the answer comes as a stream."""
         return bool(self.body.get("stream"))
 
     @property
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the proxy said what was really done to this request."""
+        """Return True if the proxy named what was really done to this request."""
         return self.word in self.shot.expected
 
 

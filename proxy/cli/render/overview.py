@@ -336,7 +336,7 @@ def worth_saying(known: Facts) -> dict[str, Any]:
 
 
 def fit_words(fit: Facts) -> str:
-    """Say whether a model fits, and what to do where that costs speed."""
+    """Return the line on whether a model fits, and what to do where that costs speed."""
     model, said = str(fit.get("model", "?")), str(fit.get("said") or "")
     word = STATES.get(str(fit.get("state")), str(fit.get("state")))
     parts = [f"{model} {word}" if fit.get("state") == "ok" else f"{model}: {word}"]

@@ -40,7 +40,7 @@ def summarise(
             "fix_first": _fix_first(now),
             "models": [_group({"model": name}, group) for name, group in _worst(now.models)],
             "clients": [_group({"client": name}, group) for name, group in _worst(now.clients)],
-            "runs": now.runs.dearest(),
+            "runs": now.runs.costliest(),
             "busiest_hours": [_group(_at(hour), group) for hour, group in _busiest(now)],
             "hours": [_group(_at(hour), group) for hour, group in sorted(now.hours.items())],
             "prompt_cache": _prompt_cache(now),
@@ -52,8 +52,8 @@ def summarise(
 
 def _causes(tally: Tally) -> list[dict[str, Any]]:
     won_ms = tally.won_ms + tally.runs.won_ms()
-    dearest = sorted(tally.causes.items(), key=lambda item: -item[1].lost_ms)
-    return [_cause(name, loss, tally.whole.lost_ms, won_ms[name]) for name, loss in dearest]
+    costliest = sorted(tally.causes.items(), key=lambda item: -item[1].lost_ms)
+    return [_cause(name, loss, tally.whole.lost_ms, won_ms[name]) for name, loss in costliest]
 
 
 def _cause(name: str, loss: Loss, all_lost_ms: float, won_ms: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class RunTally:
         self._close_all()
         return self._won_ms
 
-    def dearest(self) -> list[Json]:
+    def costliest(self) -> list[Json]:
         """Return the runs that would win most, the first one first."""
         self._close_all()
         return [run for _, _, run in sorted(self._worst, key=lambda one: (-one[0], one[1]))]

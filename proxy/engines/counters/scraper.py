@@ -68,7 +68,7 @@ class Scraper:
             asked_at_s = self._ask() if self._wait_s() == 0 else None
             self._task = asyncio.create_task(self._scrape_all(asked_at_s))
 
-    async def settled(self, timeout_s: float) -> bool:
+    async def wait_for_answers(self, timeout_s: float) -> bool:
         """Wait until what was wanted by now has been asked and answered; False when it is late."""
         wanted = self._wanted
         if self._served >= wanted:

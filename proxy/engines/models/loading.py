@@ -74,7 +74,7 @@ class Loading:
     `plain_bits` is the size of those that are not quantised. `quantisation` is the method asked
     for; of a plain checkpoint it makes `linear_bits` and `expert_bits` of a weight (None: they stay
     plain; both None: not known). `doubt` says why the bytes cannot be told. `options_file` may have
-    more options; see `settled`.
+    more options; see `with_options_read`.
     """
 
     plain_bits: int = 16
@@ -126,7 +126,7 @@ def loading(
     )
 
 
-def settled(asked: Loading) -> Loading:
+def with_options_read(asked: Loading) -> Loading:
     """Return the same with its file of options looked into, if it has one. Asks the file system.
 
     The file is only searched for the names of options that matter here: one that has none of them

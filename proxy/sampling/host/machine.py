@@ -33,7 +33,7 @@ class PortPart(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether no other process of this machine can be the server's."""
+        """Return True if no other process of this machine can be the server's."""
 
     def read(self, *, slow_tier: bool) -> Fields:
         """Return the server's fields; none of them while no process is known."""

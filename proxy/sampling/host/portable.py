@@ -69,7 +69,7 @@ class PortablePort:
 
     @property
     def is_known(self) -> bool:
-        """Whether no other process of this machine can be the server's."""
+        """Return True if no other process of this machine can be the server's."""
         return self._root is not None or is_elsewhere(self._reason)
 
     def read(self, *, slow_tier: bool) -> Fields:

@@ -82,19 +82,19 @@ class RamBandwidth:
 
     @property
     def source(self) -> Source | None:
-        """Whether it was given or measured; None where it is not known yet."""
+        """Return how it is known: given or measured; None where it is not known yet."""
         if self._given_bytes_per_s is not None:
             return "given"
         return None if self._kept is None else "measured"
 
     @property
     def is_beside_others(self) -> bool:
-        """Whether all that was measured is of a machine that others kept busy."""
+        """Return True if all that was measured is of a machine that others kept busy."""
         return self._kept is not None and self._kept.windows == 0
 
     def start(self) -> None:
         """Begin to measure unless the number is known."""
-        if self._given_bytes_per_s is None and not self._is_settled():
+        if self._given_bytes_per_s is None and not self._is_measured_enough():
             self._task = asyncio.create_task(self._measure())
 
     async def stop(self) -> None:
@@ -111,12 +111,12 @@ class RamBandwidth:
         if kept is not None and bytes_per_s > NOTABLE_RATIO * kept.bytes_per_s:
             self._keep(bytes_per_s, windows=kept.windows)
 
-    def _is_settled(self) -> bool:
+    def _is_measured_enough(self) -> bool:
         return self._kept is not None and self._kept.windows >= ENOUGH_WINDOWS
 
     async def _measure(self) -> None:
         began_s, pause_s = time.monotonic(), QUIET_CHECK_S
-        while not self._is_settled():
+        while not self._is_measured_enough():
             idle = self._is_idle()
             out_of_patience = time.monotonic() - began_s > PATIENCE_S
             if self._is_quiet() and (idle or (out_of_patience and self._kept is None)):
@@ -128,7 +128,7 @@ class RamBandwidth:
             await asyncio.sleep(pause_s)
 
     async def _try_once(self, *, beside_others: bool) -> bool:
-        """Measure until a request comes; say whether anything was found."""
+        """Measure until a request comes. Returns True if anything was found."""
         self.failure = None
         try:
             process = await _start()

@@ -44,11 +44,11 @@ async def test_what_a_vllm_gained_around_a_request(engine: Upstream, tmp_path: P
         name = engines.all[0].name
         engines.note_begin(name, "small")
         begin_s = time.monotonic()
-        assert await engines.scraped(name, PATIENCE_S)
+        assert await engines.wait_for_scrapes(name, PATIENCE_S)
         show(engine, one_more_request(VLLM))
         end_s = time.monotonic()
         engines.note_end(name)
-        assert await engines.scraped(name, PATIENCE_S)
+        assert await engines.wait_for_scrapes(name, PATIENCE_S)
         found = engines.all[0].activity.between(begin_s, end_s)
 
     assert found is not None
@@ -62,7 +62,7 @@ async def test_restart_of_an_engine_is_given_another_try(engine: Upstream, tmp_p
     async with looking(tmp_path, engine.url) as engines:
         only = engines.all[0]
         engines.note_begin(only.name)
-        await engines.scraped(only.name, PATIENCE_S)
+        await engines.wait_for_scrapes(only.name, PATIENCE_S)
         assert only.scraper is not None
         assert only.scraper.refused, "it has no /metrics"
         engines.lose(only.name)
@@ -78,7 +78,7 @@ async def test_engines_without_counters_are_not_asked(engine: Upstream, tmp_path
         engines.note_begin(only.name)
         engines.note_end(only.name)
 
-        assert await engines.scraped(only.name, 0.0)
+        assert await engines.wait_for_scrapes(only.name, 0.0)
         assert (only.scraper, only.activity.between(1.0, 2.0)) == (None, None)
 
 
@@ -96,7 +96,7 @@ async def test_nobody_has_gained_nothing(engine: Upstream, tmp_path: Path) -> No
         engines.note_begin("nobody")
         engines.note_end(None)
 
-        assert await engines.scraped("nobody", 0.0)
+        assert await engines.wait_for_scrapes("nobody", 0.0)
 
 
 @pytest.mark.parametrize("kind", ["vllm"])

@@ -58,9 +58,9 @@ async def test_a_request_that_loaded_a_model_has_it_looked_at_again(
         hold(engine, 3 * GIB)
         engines.note_begin(name, "small")
         engines.note_end(name, load_s=0.04)  # as Ollama reports it for a model that is there
-        unchanged = await engines.settled(name, PATIENCE_S), gpu_bytes(engines)
+        unchanged = await engines.wait_for_look(name, PATIENCE_S), gpu_bytes(engines)
         engines.note_end(name, load_s=2.5)
-        assert await engines.settled(name, PATIENCE_S)
+        assert await engines.wait_for_look(name, PATIENCE_S)
 
         assert unchanged == (True, 8 * GIB)
         assert gpu_bytes(engines) == 3 * GIB
@@ -77,7 +77,7 @@ async def test_another_runner_has_the_engine_looked_at_again(
         hold(engine, 3 * GIB)
         show_process(700, 702)
         engines.note_end(engines.all[0].name)
-        assert await engines.settled(engines.all[0].name, PATIENCE_S)
+        assert await engines.wait_for_look(engines.all[0].name, PATIENCE_S)
 
         assert gpu_bytes(engines) == 3 * GIB
         assert [event for event, _ in told] == ["engine-found"]  # the same engine
@@ -95,7 +95,7 @@ async def test_an_engine_that_was_started_anew_is_another(
         engine.looks["/version"] = told_as({"version": "0.34.0"})
         show_process(900, 901, created_unix_s=1e9 + 60)
         await until(lambda: seen.version == "0.34.0")  # without any request
-        await engines.settled(seen.name, PATIENCE_S)
+        await engines.wait_for_look(seen.name, PATIENCE_S)
 
         assert [facts.get("version") for _, facts in told] == ["0.32.0", "0.34.0"]
         assert (seen.found_at_s or 0.0) > before_s
@@ -132,10 +132,10 @@ async def test_an_engine_whose_process_is_not_seen_any_more_has_not_changed(
 async def test_a_look_that_does_not_end_is_not_waited_for(engine: Upstream, tmp_path: Path) -> None:
     async with looking(tmp_path, engine.url) as engines:
         engines.all[0].is_looked_at = True
-        late: dict[str, Any] = {"settled": await engines.settled(engines.all[0].name, 0.01)}
+        late: dict[str, Any] = {"in time": await engines.wait_for_look(engines.all[0].name, 0.01)}
 
-        assert late == {"settled": False}
-        assert await engines.settled("no such engine", 0.01)
+        assert late == {"in time": False}
+        assert await engines.wait_for_look("no such engine", 0.01)
 
 
 async def test_who_listens_here_is_nothing_to_an_engine_elsewhere(

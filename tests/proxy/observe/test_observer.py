@@ -308,7 +308,7 @@ async def test_a_prompt_that_is_read_after_its_reply_is_let_go(proxy: Served) ->
     watching.note_fingerprint(mine, fingerprint)
 
     assert mine.prompt is None
-    assert set(watching._settling) == {"mine"}  # it still waits for its last sample
+    assert set(watching._awaiting_sample) == {"mine"}  # it still waits for its last sample
 
 
 async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -> None:
@@ -318,7 +318,7 @@ async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -
     exchange = generation("one", stream=True)
     watching.begin(exchange)
     watching.end(exchange)
-    watching.settle_all()
+    watching.conclude_all()
     await asyncio.sleep(0)
     gc.collect()
 

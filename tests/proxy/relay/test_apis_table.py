@@ -73,7 +73,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineHistory, "of", lambda *_: history)
     monkeypatch.setattr(Baselines, "find", lambda *_: Baseline(decode_tps=DECODE_TPS))
     monkeypatch.setattr(observer, "COUNTERS_S", PATIENCE_S)
-    monkeypatch.setattr(observer, "SETTLE_S", PATIENCE_S)
+    monkeypatch.setattr(observer, "LAST_SAMPLE_S", PATIENCE_S)
 
 
 async def drive(
@@ -99,7 +99,7 @@ async def drive(
             arrived = await at.next()
             if row.alone:
                 name = served.proxy.engines.all[0].name
-                assert await served.proxy.engines.scraped(name, PATIENCE_S)
+                assert await served.proxy.engines.wait_for_scrapes(name, PATIENCE_S)
                 at.looks["/metrics"] = page(gained)
             request_id = await answer(served, arrived, client, played, *fields)
             record = await served.newest()

@@ -201,7 +201,7 @@ async def test_client_without_chunks_gets_what_they_hold() -> None:
 
 
 async def test_what_is_taken_out_stays_out() -> None:
-    line = TappedLine(reshape=lambda piece: piece.replace(b"hello", b""))
+    line = TappedLine(rewrite=lambda piece: piece.replace(b"hello", b""))
     await line.begin()
 
     for read in (A, C, A, A + C + A):

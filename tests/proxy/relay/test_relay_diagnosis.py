@@ -13,7 +13,7 @@ from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, Head, chunk, chunked_head, reply
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis, Finding
-from slowtok.proxy.observe.observer import SETTLE_S
+from slowtok.proxy.observe.observer import LAST_SAMPLE_S
 
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
 STREAM = chunked_head(SSE) + chunk(TEXT) + LAST_CHUNK
@@ -170,4 +170,4 @@ async def test_engines_own_server_timing_is_kept(engine: Upstream, client: Clien
 
 
 async def test_record_is_due_soon() -> None:
-    assert SETTLE_S < 0.25
+    assert LAST_SAMPLE_S < 0.25

@@ -122,7 +122,7 @@ async def test_detector_that_raises(
         "slowtok.proxy.observe.case_builder.facts_at",
         "slowtok.proxy.engines.registry.Engines.note_begin",
         "slowtok.proxy.engines.registry.Engines.note_end",
-        "slowtok.proxy.engines.registry.Engines.scraped",
+        "slowtok.proxy.engines.registry.Engines.wait_for_scrapes",
         "slowtok.proxy.engines.counters.activity.ActivityLog.between",
         "slowtok.proxy.observe.case_builder.gpus_used",
         "slowtok.proxy.sampling.supervisor.Sampler.set_active",

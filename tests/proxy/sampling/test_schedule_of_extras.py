@@ -1,4 +1,4 @@
-"""When the dearest readings are due; time is data."""
+"""When the costliest readings are due; time is data."""
 
 from slowtok.proxy.sampling.budget import SamplingPace
 from slowtok.proxy.sampling.schedule import Extras, ExtrasDue

@@ -134,7 +134,7 @@ def test_a_cache_that_was_avoided_on_purpose_is_no_cause() -> None:
     assert beside.verdict == "slow"
 
 
-def test_the_dearest_cause_is_tried_first_then_what_the_doctor_says() -> None:
+def test_the_costliest_cause_is_tried_first_then_what_the_doctor_says() -> None:
     runs = [
         run_of("decode 1", record(verdict="slow", findings=[finding("power-cap", 100)])),
         run_of("decode 2", record(verdict="slow", findings=[finding("queued", 60)])),

@@ -55,14 +55,14 @@ async def scraper(vllm: Upstream, kept: Kept) -> AsyncIterator[Scraper]:
 
 
 async def test_nothing_is_asked_before_a_request(scraper: Scraper, kept: Kept) -> None:
-    assert await scraper.settled(0.0)
+    assert await scraper.wait_for_answers(0.0)
     assert kept.scrapes == []
 
 
 async def test_scrape_of_a_recorded_page(scraper: Scraper, kept: Kept) -> None:
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     [scrape] = kept.scrapes
     assert scrape.counters.prompt_tokens == 987
     assert scrape.asked_at_s <= scrape.answered_at_s
@@ -74,7 +74,7 @@ async def test_large_page_is_read_too(
     monkeypatch.setattr(module, "LARGE_PAGE_BYTES", 0)
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert kept.scrapes[0].counters.prompt_tokens == 987
 
 
@@ -98,7 +98,7 @@ async def test_what_is_wanted_meanwhile_is_asked_afterwards_and_once(
     assert asked == 1, "never two at a time"
     answer.set()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert len(kept.scrapes) == 2
 
 
@@ -109,7 +109,7 @@ async def test_end_that_comes_while_a_scrape_sets_out_gets_its_own(
     end_s = time.monotonic()
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert kept.scrapes[0].asked_at_s <= end_s <= kept.scrapes[1].asked_at_s
 
 
@@ -117,10 +117,10 @@ async def test_request_soon_after_a_scrape_needs_no_other(scraper: Scraper, kept
     scraper.begin()
     scraper.begin()
     scraper.poll()
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     scraper.poll()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert len(kept.scrapes) == 1
 
 
@@ -133,10 +133,10 @@ async def test_requests_in_plenty_are_not_scraped_each(
     monkeypatch.setattr(module, "time", clock)
     for _ in range(most):
         scraper.want()
-        assert await scraper.settled(PATIENCE_S)
+        assert await scraper.wait_for_answers(PATIENCE_S)
     scraper.want()
 
-    assert not await scraper.settled(0.02), "its time has not come"
+    assert not await scraper.wait_for_answers(0.02), "its time has not come"
     assert len(kept.scrapes) == most
 
 
@@ -146,11 +146,11 @@ async def test_engine_without_metrics_is_asked_once(
 ) -> None:
     vllm.looks["/metrics"] = reply(b"{}", TEXT, "Connection: close", status=status)
     scraper.want()
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     connections = vllm.connections
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert (scraper.refused, vllm.connections, kept.scrapes) == (True, connections, [])
     assert scraper.failures == 0, "it has none to show"
 
@@ -159,7 +159,7 @@ async def test_page_of_another_program_is_asked_for_once(scraper: Scraper, vllm:
     vllm.looks["/metrics"] = reply(b"python_info 1\n", TEXT, "Connection: close")
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert (scraper.refused, scraper.failures) == (True, 0)
 
 
@@ -175,12 +175,12 @@ async def test_failure_is_counted_and_asked_again(
         reply(body, TEXT, "Connection: close", status=status),
     )
     scraper.want()
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert (scraper.failures, scraper.refused, kept.scrapes) == (1, False, [])
     vllm.looks["/metrics"] = good
     scraper.want()
 
-    assert await scraper.settled(PATIENCE_S)
+    assert await scraper.wait_for_answers(PATIENCE_S)
     assert len(kept.scrapes) == 1
 
 
@@ -194,4 +194,4 @@ async def test_engine_that_hangs_costs_the_wait_alone(
     monkeypatch.setattr(module, "get", get)
     scraper.want()
 
-    assert not await scraper.settled(0.01)
+    assert not await scraper.wait_for_answers(0.01)

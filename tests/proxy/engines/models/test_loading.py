@@ -12,8 +12,8 @@ from slowtok.proxy.engines.models.loading import (
     VLLM_ONLINE,
     Loading,
     loading_asked,
-    settled,
     unknown_because,
+    with_options_read,
 )
 
 FP8 = Loading(quantisation="fp8", linear_bits=8, expert_bits=8)
@@ -134,7 +134,7 @@ def test_the_engines_mean_different_things_by_one_name() -> None:
 def test_a_file_of_options_that_is_silent(tmp_path: Path, text: str) -> None:
     file = tmp_path / "o.yaml"
     file.write_text(text)
-    assert settled(replace(FP8, options_file=str(file))) == FP8
+    assert with_options_read(replace(FP8, options_file=str(file))) == FP8
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_file_of_options_that_may_say_more(tmp_path: Path, text: str) -> None:
     file = tmp_path / "o.yaml"
     file.write_text(text)
     asked = Loading(options_file=str(file))
-    assert settled(asked) == asked
+    assert with_options_read(asked) == asked
     assert str(file) in (unknown_because(asked, quantised=True, bits=4) or "")
 
 
@@ -166,4 +166,4 @@ def test_a_file_of_options_that_cannot_be_read(tmp_path: Path) -> None:
         str(tmp_path / "pipe"),
         str(tmp_path / "binary"),
     ):
-        assert settled(Loading(options_file=name)).options_file == name
+        assert with_options_read(Loading(options_file=name)).options_file == name
