@@ -71,6 +71,7 @@ class PromptEstimate:
 class Exchange:
     """One request and its reply. Times are on the monotonic clock, see `Timeline`."""
 
+    # What the client sent.
     request_id: str
     method: str
     path: str
@@ -80,37 +81,43 @@ class Exchange:
     model: str | None = None
     stream: bool = False
     max_tokens: int | None = None  # of its answer, as far as the client set a limit
-    engine_name: str | None = None
     caller_id: str | None = None  # x-request-id: the client's own, else ours
     traceparent: str | None = None  # as the engine gets it
     began_trace: bool = False  # the client sent no traceparent: it is ours
-    slept: bool | None = None  # the engine had put its model away when the request went to it
-    awaits_load: bool | None = None  # the same of a model that another program starts for it
     clues: Clues | None = None  # what it says of its run and its client
-    run: RunPosition | None = None
-    prompt: PromptFingerprint | None = None
+
+    # What the relay does with it.
+    engine_name: str | None = None
     asked_for_usage: bool = False
     annotate: Mode | None = None  # put the record into the stream
     assembling: bool = False  # a stream was asked for in place of a whole reply
-    meter: Meter | None = None
-    observer_errors: int = 0
     held_bytes: int = 0  # of its body and its whole reply, in memory: see memory_budget.py
+    slept: bool | None = None  # the engine had unloaded its model when the request went to it
+
+    # The reply, and when what happened.
+    meter: Meter | None = None
     status: int | None = None
     ended: str | None = None
     sent_at_s: float | None = None
     headers_at_s: float | None = None
+    seen_at_s: float | None = None  # the last bytes that went to the client
     last_byte_at_s: float | None = None
     delivered_at_s: float | None = None
     ended_at_s: float | None = None
-    prefix: PromptPrefix | None = None
-    parts: PromptParts | None = None
-    repeat: Repeat | None = None
-    seen_at_s: float | None = None  # the last bytes that went to the client
     client_blocked_s: float = 0.0
     proxy_s: float = 0.0
-    slot: SlotProgress | Queued | None = None  # by the engine's word, while it is at work
-    prompt_estimate: PromptEstimate | None = None
     loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
+    observer_errors: int = 0
+
+    # What the observer finds out meanwhile.
+    awaits_load: bool | None = None  # another program has to load the model first
+    run: RunPosition | None = None
+    prompt: PromptFingerprint | None = None
+    parts: PromptParts | None = None
+    prefix: PromptPrefix | None = None
+    repeat: Repeat | None = None
+    prompt_estimate: PromptEstimate | None = None
+    slot: SlotProgress | Queued | None = None  # by the engine's word, while it is at work
 
     def observe(self, chunk: bytes, at_s: float) -> None:
         """Show the meter a chunk that has gone to the client; a meter that breaks is put aside."""
