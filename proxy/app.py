@@ -45,8 +45,8 @@ from slowtok.proxy.runtime.version import own_version
 from slowtok.proxy.sampling.host.ram import BESIDE_OTHERS, RamBandwidth
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.server.access import AccessPolicy
+from slowtok.proxy.server.connection_limit import ConnectionLimiter
 from slowtok.proxy.server.edge import Edge, make_edge, make_relay
-from slowtok.proxy.server.listener import ConnectionLimiter
 from slowtok.proxy.server.self_test import fast_path_works
 from slowtok.proxy.server.server import Server
 from slowtok.proxy.upstream.client import make_session
@@ -98,8 +98,8 @@ class Proxy:
         self._own_cost = OwnCost()
         self._broken: Counter[str] = Counter()  # what broke in showing, by its place
         self._device: tuple[object, DeviceFacts] | None = None  # as last told, put together
-        self.door: ConnectionLimiter | None = None  # where the proxy listens for others than tests
-        self.front: Server | None = None  # the same, or the workers who do
+        self.limiter: ConnectionLimiter | None = None  # else the workers have one each
+        self.server: Server | None = None  # in one process, or the pool of workers
         self.is_stopping = False  # each connection ends with the reply that it is at
 
     async def start(self, port: int) -> None:
@@ -218,8 +218,8 @@ class Proxy:
             "state_dir": str(self.settings.state_path.absolute()),
             "log": self._log_name(),
             "engines": [self._engine_status(engine, seen) for engine in self.engines.all],
-            "looked_at": self.engines.looked_at,
-            "workers": self.front.workers() if self.front else [],
+            "looked_at": self.engines.searched_at,
+            "workers": self.server.workers() if self.server else [],
             "running": self.observer.running(),
             "gpus": gpu_status(device, gpu_samples),
             "machine": {k: v for k, v in asdict(device).items() if k != "gpus"}
@@ -238,14 +238,14 @@ class Proxy:
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self._loop_lag(),
-                "held": self.front.held if self.front else self.relay.held.summary(),
+                "held": self.server.held if self.server else self.relay.held.summary(),
                 "sampling": self.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },
             "counts": {
                 "requests": self.observer.requests,
                 "in_flight": self.observer.in_flight,
-                "connections_refused": self.front.refused if self.front else 0,
+                "connections_refused": self.server.refused if self.server else 0,
                 "failures": self._failures(),
                 "log_lines_lost": self._log_lines_lost(),
                 "baseline_errors": self.baselines.errors,
@@ -273,7 +273,7 @@ class Proxy:
             sampling_cpu_ratio=sampling["cpu_ratio"],
             sampling_restarts=sampling["restarts"],
             lines_lost=self._log_lines_lost(),
-            connections_refused=self.front.refused if self.front else 0,
+            connections_refused=self.server.refused if self.server else 0,
             listeners=self.events.listeners,
             events_lost=self.events.lost,
             failures=self._failures(),
@@ -303,7 +303,7 @@ class Proxy:
 
     def _loop_lag(self) -> Mapping[str, float | None]:
         """Return how late the event loop is that carries tokens; of several the latest."""
-        return (self.front.loop_lag if self.front else None) or self.lag.summary()
+        return (self.server.loop_lag if self.server else None) or self.lag.summary()
 
     def _engine_status(self, engine: Engine, seen: Seen) -> dict[str, Any]:
         server, _ = self.engines.facts(engine.name, None)
@@ -367,7 +367,7 @@ def make_app(proxy: Proxy, *, own_port: Callable[[], int]) -> Edge:
         publish_all=publish_all,
     )
     edge = make_edge(
-        AccessPolicy(relay_settings(proxy.settings), lambda: proxy.door),
+        AccessPolicy(relay_settings(proxy.settings), lambda: proxy.limiter),
         relay,
         api.routes(),
         is_stopping=lambda: proxy.is_stopping,

@@ -55,3 +55,8 @@ class CutShort(StrEnum):
 
 
 CUT_SHORT: Mapping[str, CutShort] = {str(ending): ending for ending in CutShort}
+
+WHAT_TO_CHECK: Mapping[str, str] = {
+    str(ending): ending.hint for ending in CutShort if ending.hint is not None
+}
+"""What to look at, by how a request was cut short: its error reply says so, too."""

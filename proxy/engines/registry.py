@@ -85,7 +85,7 @@ class Engines:
         return len(self.all) > 1 and len(self.present) > 1
 
     @property
-    def looked_at(self) -> str:
+    def searched_at(self) -> str:
         """Say where engines were looked for, for messages."""
         if self.all:
             return ", ".join(engine.url for engine in self.all)
@@ -209,7 +209,7 @@ class Engines:
         process = None if engine is None else self.process_of(engine, model)
         return facts_at(engine, process, model, seen)
 
-    def note_begin(self, name: str | None, model: str | None = None) -> None:
+    def note_sent(self, name: str | None, model: str | None = None) -> None:
         """Scrape an engine's counters: a request for `model` is about to be sent to it."""
         engine = self.find(name)
         if engine is None:
@@ -233,7 +233,7 @@ class Engines:
         is_seen = behind is not None and behind.pid is not None
         return behind if is_seen else self._process(engine)
 
-    def note_end(
+    def note_arrived(
         self, name: str | None, load_s: float | None = None, fingerprint: str | None = None
     ) -> None:
         """Scrape an engine's counters: the last byte of a request has come.

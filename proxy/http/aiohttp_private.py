@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class PrivateName:
     """A name of aiohttp's, and how it is called: with so many arguments, and these keywords.
 
     `positional` counts `self`; None is an attribute. `is_for_speed`: what it serves can be left.
@@ -42,60 +42,60 @@ _REQUEST_HANDLER_OPTIONS = (
 
 USED = (
     # The body of an engine's reply, between the connection and whoever reads it.
-    Used(name="aiohttp.StreamReader", positional=2, keywords=("loop",)),
-    Used(name="aiohttp.StreamReader.exception", positional=1),
-    Used(name="aiohttp.StreamReader.feed_data", positional=2),
-    Used(name="aiohttp.StreamReader.feed_eof", positional=1),
-    Used(name="aiohttp.StreamReader.on_eof", positional=2),
-    Used(name="aiohttp.StreamReader.set_exception", positional=2),
+    PrivateName(name="aiohttp.StreamReader", positional=2, keywords=("loop",)),
+    PrivateName(name="aiohttp.StreamReader.exception", positional=1),
+    PrivateName(name="aiohttp.StreamReader.feed_data", positional=2),
+    PrivateName(name="aiohttp.StreamReader.feed_eof", positional=1),
+    PrivateName(name="aiohttp.StreamReader.on_eof", positional=2),
+    PrivateName(name="aiohttp.StreamReader.set_exception", positional=2),
     # Connections from clients.
-    Used(name="aiohttp.web.AppRunner._make_server", positional=1),
-    Used(
+    PrivateName(name="aiohttp.web.AppRunner._make_server", positional=1),
+    PrivateName(
         name="aiohttp.web.Server",
         positional=1,
         keywords=("request_factory", "handler_cancellation"),
     ),
-    Used(name="aiohttp.web.Server.connections"),
-    Used(name="aiohttp.web.RequestHandler", positional=1, keywords=_REQUEST_HANDLER_OPTIONS),
-    Used(name="aiohttp.web.RequestHandler._messages"),
-    Used(name="aiohttp.web.RequestHandler._request_count"),
-    Used(name="aiohttp.web.RequestHandler._request_in_progress"),
-    Used(name="aiohttp.web.RequestHandler.data_received", positional=2),
-    Used(name="aiohttp.web.RequestHandler.force_close", positional=1),
-    Used(name="aiohttp.web.RequestHandler.max_field_size"),
-    Used(name="aiohttp.web.RequestHandler.pause_reading", positional=1),
-    Used(name="aiohttp.web.RequestHandler.resume_reading", positional=2),
-    Used(name="aiohttp.web.RequestHandler.transport"),
-    Used(name="aiohttp.web_protocol.ERROR"),
+    PrivateName(name="aiohttp.web.Server.connections"),
+    PrivateName(name="aiohttp.web.RequestHandler", positional=1, keywords=_REQUEST_HANDLER_OPTIONS),
+    PrivateName(name="aiohttp.web.RequestHandler._messages"),
+    PrivateName(name="aiohttp.web.RequestHandler._request_count"),
+    PrivateName(name="aiohttp.web.RequestHandler._request_in_progress"),
+    PrivateName(name="aiohttp.web.RequestHandler.data_received", positional=2),
+    PrivateName(name="aiohttp.web.RequestHandler.force_close", positional=1),
+    PrivateName(name="aiohttp.web.RequestHandler.max_field_size"),
+    PrivateName(name="aiohttp.web.RequestHandler.pause_reading", positional=1),
+    PrivateName(name="aiohttp.web.RequestHandler.resume_reading", positional=2),
+    PrivateName(name="aiohttp.web.RequestHandler.transport"),
+    PrivateName(name="aiohttp.web_protocol.ERROR"),
     # One request from a client, and the reply to it.
-    Used(name="aiohttp.http.RawRequestMessage.chunked"),
-    Used(name="aiohttp.http.RawRequestMessage.headers"),
-    Used(name="aiohttp.http.RawRequestMessage.method"),
-    Used(name="aiohttp.http.RawRequestMessage.path"),
-    Used(name="aiohttp.http.RawRequestMessage.raw_headers"),
-    Used(name="aiohttp.http.RawRequestMessage.should_close"),
-    Used(name="aiohttp.http.RawRequestMessage.upgrade"),
-    Used(name="aiohttp.http.RawRequestMessage.url"),
-    Used(name="aiohttp.http.RawRequestMessage.version"),
-    Used(name="aiohttp.http.StreamWriter.drain", positional=1),
-    Used(name="aiohttp.http.StreamWriter.enable_chunking", positional=1),
-    Used(name="aiohttp.http.StreamWriter.length"),
-    Used(name="aiohttp.http.StreamWriter.output_size"),
-    Used(name="aiohttp.http.StreamWriter.transport"),
-    Used(name="aiohttp.http.StreamWriter.write", positional=2),
-    Used(name="aiohttp.http.StreamWriter.write_eof", positional=1),
+    PrivateName(name="aiohttp.http.RawRequestMessage.chunked"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.headers"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.method"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.path"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.raw_headers"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.should_close"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.upgrade"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.url"),
+    PrivateName(name="aiohttp.http.RawRequestMessage.version"),
+    PrivateName(name="aiohttp.http.StreamWriter.drain", positional=1),
+    PrivateName(name="aiohttp.http.StreamWriter.enable_chunking", positional=1),
+    PrivateName(name="aiohttp.http.StreamWriter.length"),
+    PrivateName(name="aiohttp.http.StreamWriter.output_size"),
+    PrivateName(name="aiohttp.http.StreamWriter.transport"),
+    PrivateName(name="aiohttp.http.StreamWriter.write", positional=2),
+    PrivateName(name="aiohttp.http.StreamWriter.write_eof", positional=1),
     # The fast path, on which a stream goes past aiohttp's writer and reader.
-    Used(name="aiohttp.StreamReader.read_nowait", positional=1, is_for_speed=True),
-    Used(name="aiohttp.web.RequestHandler.writing_paused", is_for_speed=True),
+    PrivateName(name="aiohttp.StreamReader.read_nowait", positional=1, is_for_speed=True),
+    PrivateName(name="aiohttp.web.RequestHandler.writing_paused", is_for_speed=True),
 )
 
 
-def missing() -> Iterator[Used]:
+def missing() -> Iterator[PrivateName]:
     """Yield what is used of aiohttp and is not there, or can no longer be called as it is."""
     return (used for used in USED if not _is_there(used))
 
 
-def _is_there(used: Used) -> bool:
+def _is_there(used: PrivateName) -> bool:
     try:
         found = _find(used.name)
     except (ImportError, AttributeError):
@@ -124,7 +124,7 @@ def _find(name: str) -> Any:
     return found
 
 
-def make_reader(
+def make_stream_reader(
     protocol: asyncio.Protocol, limit_bytes: int, loop: asyncio.AbstractEventLoop
 ) -> aiohttp.StreamReader:
     """Return what a body is read from; it pauses `protocol` at twice the limit.

@@ -13,7 +13,7 @@ from slowtok.proxy.http.aiohttp_private import (
     taken,
 )
 
-HEAD_FIELDS = 4  # of the longest that one may be: as much may a whole head be
+MAX_HEAD_FIELDS = 4  # a head may be as long as this many fields of the greatest length
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
@@ -44,7 +44,7 @@ class ClientConnection(web.RequestHandler):
             self._last_body = body_of_last(self) or self._last_body
         elif self._last_body is None or self._last_body.is_eof():
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_FIELDS * self.max_field_size:
+            if self._head_bytes > MAX_HEAD_FIELDS * self.max_field_size:
                 self._refuse_head()
 
     def _refuse_head(self) -> None:

@@ -18,7 +18,7 @@ from slowtok.proxy.http.run_clues import URL_PREFIX, split_run
 if TYPE_CHECKING:
     from slowtok.proxy.http.aiohttp_private import RawRequestMessage, StreamWriter
 
-UNTOLD_TYPE = "application/octet-stream"  # RFC 9110, section 8.3
+DEFAULT_CONTENT_TYPE = "application/octet-stream"  # RFC 9110, section 8.3
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -111,7 +111,9 @@ class ClientRequest:
     @property
     def content_type(self) -> str:
         """The type of the body, in lower case and without parameters."""
-        return self.headers.get("Content-Type", UNTOLD_TYPE).partition(";")[0].strip().lower()
+        return (
+            self.headers.get("Content-Type", DEFAULT_CONTENT_TYPE).partition(";")[0].strip().lower()
+        )
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -131,7 +133,7 @@ class ClientRequest:
         self.headers = NO_FIELDS
         del self.message
 
-    async def go_on(self) -> None:
+    async def send_continue(self) -> None:
         """Tell a client to send the body that it holds back until it hears that it may."""
         if self.version == HttpVersion11:  # older ones know no such word
             await self.writer.write(CONTINUE)

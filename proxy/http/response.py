@@ -20,19 +20,8 @@ from slowtok.proxy.http.request import ClientRequest
 if TYPE_CHECKING:
     from slowtok.proxy.http.aiohttp_private import StreamWriter
 
-_BODILESS = frozenset({204, 304})  # an interim reply never passes
+_STATUSES_WITHOUT_BODY = frozenset({204, 304})  # an interim reply never passes
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-
-
-WHAT_TO_CHECK = {
-    "no-engine": "start llama-server, vLLM or Ollama, or name one with --upstream URL",
-    "upstream-refused": "is the engine running, and is this its address? (slowtok --upstream URL)",
-    "upstream-error": "did the engine crash or restart? its own log says more",
-    "timeout": "is the machine reachable, and does a firewall drop the connection?",
-    "overloaded": "raise the limit of open files (ulimit -n), or set max_connections lower; where "
-    "memory was the limit, raise max_held_bytes",
-}
-"""What to look at, by how a request was cut short: what its error reply has said, too."""
 
 
 class ClientReply:
@@ -124,10 +113,10 @@ class ClientReply:
         status, headers = self.status, self.headers
         if self.body is not None:
             headers["Content-Length"] = str(len(self.body))
-        if request.method == "HEAD" or status in _BODILESS:
+        if request.method == "HEAD" or status in _STATUSES_WITHOUT_BODY:
             if self.body:
                 self.body = b""  # its length is told all the same
-            if status in _BODILESS:
+            if status in _STATUSES_WITHOUT_BODY:
                 headers.popall("Content-Length", None)
             writer.length = 0
         elif "Content-Length" in headers:

@@ -68,7 +68,7 @@ async def take_look(settings: Settings, tell: Told, ram_bytes_per_s: float | Non
         try:
             await sampler.start()
             sampler.set_active(True)
-            tell(f"looking for engines: {engines.looked_at}")
+            tell(f"looking for engines: {engines.searched_at}")
             # what an engine was told on its command line says where its model lies
             sampler.watch([e.port for e in engines.all] or list(USUAL_PORTS))
             await _wait_until_read(sampler, engines)
@@ -116,7 +116,7 @@ async def _see(
         engines=tuple(
             [await _engine(session, engines, e, sampler, from_s, said) for e in list(engines.all)]
         ),
-        looked_at=engines.looked_at,
+        looked_at=engines.searched_at,
         device=_device(sampler),
         gpu=sampler.gpu_window(from_s, now_s),
         host=sampler.host_window(port, from_s, now_s),

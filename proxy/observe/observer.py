@@ -121,7 +121,7 @@ class Observer:
         return any(e.engine_name == engine_name for e in live)
 
     def begin(self, exchange: Exchange) -> None:
-        """A request has come."""
+        """Note that a request has arrived."""
         self.requests += 1
         self._live[exchange.request_id] = exchange
         self._store.expect(exchange.request_id)
@@ -130,22 +130,22 @@ class Observer:
         self._note("begin", exchange)
 
     def sent(self, exchange: Exchange) -> None:
-        """A request is about to go to its engine."""
+        """Note that a request is about to go to its engine."""
         self._note("sent", exchange)
         if exchange.api is not None:
             self._runs.sent(exchange)
             exchange.awaits_load = self._engines.awaits_load(exchange.engine_name, exchange.model)
-            self._engines.note_begin(exchange.engine_name, exchange.model)
+            self._engines.note_sent(exchange.engine_name, exchange.model)
 
     def arrived(self, exchange: Exchange) -> None:
-        """The last byte of a reply has come from its engine."""
+        """Note that the last byte of a reply has come from its engine."""
         if exchange.api is not None:
             reply = exchange.meter.reply if exchange.meter else None
             said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
-            self._engines.note_end(exchange.engine_name, *said)
+            self._engines.note_arrived(exchange.engine_name, *said)
 
     def end(self, exchange: Exchange) -> None:
-        """A request is over, however it ended."""
+        """Note that a request is over, however it ended."""
         now_s = time.monotonic()
         exchange.end(None, now_s)
         self._pending.take(exchange.request_id)
@@ -270,7 +270,7 @@ class Observer:
             return  # it was concluded for another's header
         name = exchange.engine_name
         until_s = time.monotonic() + LAST_SAMPLE_S  # for both; counters were asked for already
-        await self._wait("sampling", lambda: self._sampler.fresh(LAST_SAMPLE_S))
+        await self._wait("sampling", lambda: self._sampler.wait_for_fresh_sample(LAST_SAMPLE_S))
         left_s = max(until_s - time.monotonic(), 0.0)
         await self._wait("engine counters", lambda: self._engines.wait_for_scrapes(name, left_s))
         left_s = max(until_s - time.monotonic(), 0.0)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runs.book import Book
 from slowtok.proxy.runs.chain import Messages, messages_of, new_chars
@@ -11,10 +12,7 @@ from slowtok.proxy.runs.ledger import Ledger
 from slowtok.proxy.runs.turn import Turn
 from slowtok.proxy.stream.call import PromptFingerprint
 
-_FAILED = frozenset(
-    {"client-gone", "upstream-error", "upstream-refused", "timeout", "http-error", "no-engine",
-     "overloaded", "proxy-stopped"}
-)  # fmt: skip
+_FAILED = frozenset({*CUT_SHORT, "http-error"})
 
 FIELDS = frozenset({"run", "since_previous_ms", "client", "retry"})
 """Fields of a record that tell of its run and its client, not of the request's own case."""

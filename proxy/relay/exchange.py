@@ -6,6 +6,7 @@ The relay writes the times, the meter the tokens; nobody reads before the end bu
 from dataclasses import dataclass, replace
 
 from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
+from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.engines.counters.slots import WorkingSlot
 from slowtok.proxy.http.run_clues import Clues
 from slowtok.proxy.runs.book import RunPosition
@@ -15,17 +16,6 @@ from slowtok.proxy.stream.call import PromptFingerprint
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.reply import Reply
 
-_CUT_SHORT = frozenset(
-    {
-        "client-gone",
-        "no-engine",
-        "upstream-error",
-        "upstream-refused",
-        "timeout",
-        "overloaded",
-        "proxy-stopped",
-    }
-)
 NO_TOKENS = Tokens()  # of a reply that was not looked into
 
 
@@ -193,7 +183,7 @@ class Exchange:
         A stream that neither gave one nor said that it is done is an error.
         """
         plain = self.ended or self._plain_ending()
-        if plain in _CUT_SHORT:
+        if plain in CUT_SHORT:
             return plain
         if self.status is not None and self.status >= 400:
             return "http-error"

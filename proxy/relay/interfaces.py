@@ -5,10 +5,12 @@ observing process (workers/remote.py). The relay tells its observer through `Saf
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from slowtok.proxy.relay.exchange import Exchange
+
+T = TypeVar("T")
 
 
 class EngineRef(Protocol):
@@ -44,7 +46,7 @@ class EngineDirectory(Protocol):
         ...
 
     @property
-    def looked_at(self) -> str:
+    def searched_at(self) -> str:
         """Where engines were looked for, for messages."""
         ...
 
@@ -75,11 +77,11 @@ class RequestObserver(Protocol):
     failures: Counter[str]
 
     def begin(self, exchange: Exchange) -> None:
-        """A request has come."""
+        """Note that a request has arrived."""
         ...
 
     def sent(self, exchange: Exchange) -> None:
-        """A request is about to go to its engine."""
+        """Note that a request is about to go to its engine."""
         ...
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
@@ -87,11 +89,11 @@ class RequestObserver(Protocol):
         ...
 
     def arrived(self, exchange: Exchange) -> None:
-        """The last byte of a reply has come from its engine."""
+        """Note that the last byte of a reply has come from its engine."""
         ...
 
     def end(self, exchange: Exchange) -> None:
-        """A request is over, however it ended."""
+        """Note that a request is over, however it ended."""
         ...
 
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
@@ -122,63 +124,50 @@ class SafeObserver:
         self._observer = observer
 
     def begin(self, exchange: Exchange) -> None:
-        """See `RequestObserver`, as for all that follow."""
-        try:
-            self._observer.begin(exchange)
-        except Exception:  # noqa: BLE001 - see the class
-            self._count("begin")
+        """Note that a request has arrived."""
+        self._notify("begin", self._observer.begin, exchange)
 
     def sent(self, exchange: Exchange) -> None:
-        """A request is about to go to its engine."""
-        try:
-            self._observer.sent(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("sent")
+        """Note that a request is about to go to its engine."""
+        self._notify("sent", self._observer.sent, exchange)
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
-        """Its prompt is this one."""
-        try:
-            self._observer.note_prompt(exchange, payload, size_bytes)
-        except Exception:  # noqa: BLE001
-            self._count("prompt fingerprint")
+        """Note the prompt of a request."""
+        note = self._observer.note_prompt
+        self._notify("prompt fingerprint", note, exchange, payload, size_bytes)
 
     def arrived(self, exchange: Exchange) -> None:
-        """The last byte of its reply has come."""
-        try:
-            self._observer.arrived(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("arrived")
+        """Note that the last byte of a reply has come."""
+        self._notify("arrived", self._observer.arrived, exchange)
 
     def end(self, exchange: Exchange) -> None:
-        """It is over."""
-        try:
-            self._observer.end(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("end")
+        """Note that a request is over."""
+        self._notify("end", self._observer.end, exchange)
 
     async def stream_headers(self, exchange: Exchange) -> Mapping[str, str]:
         """Return what the head of a stream can say."""
-        try:
-            return await self._observer.stream_headers(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("stream headers")
-            return {}
+        return await self._ask("stream headers", self._observer.stream_headers, exchange) or {}
 
     async def diagnosis_headers(self, exchange: Exchange) -> Mapping[str, str]:
         """Return what the head of a whole reply can say."""
-        try:
-            return await self._observer.diagnosis_headers(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("diagnosis headers")
-            return {}
+        ask = self._observer.diagnosis_headers
+        return await self._ask("diagnosis headers", ask, exchange) or {}
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
         """Return the record of a stream that is about to end."""
-        try:
-            return await self._observer.record_so_far(exchange)
-        except Exception:  # noqa: BLE001
-            self._count("annotation")
-            return None
+        return await self._ask("annotation", self._observer.record_so_far, exchange)
 
-    def _count(self, place: str) -> None:
-        self._observer.failures[place] += 1
+    def _notify(self, place: str, notify: Callable[..., None], *noted: Any) -> None:
+        try:
+            notify(*noted)
+        except Exception:  # noqa: BLE001 - see the class
+            self._observer.failures[place] += 1
+
+    async def _ask(
+        self, place: str, ask: Callable[[Exchange], Awaitable[T]], exchange: Exchange
+    ) -> T | None:
+        try:
+            return await ask(exchange)
+        except Exception:  # noqa: BLE001 - see the class
+            self._observer.failures[place] += 1
+            return None

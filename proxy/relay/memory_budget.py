@@ -50,7 +50,7 @@ class MemoryBudget:
         if given:
             self._freed(given)
 
-    def no_room(self, exchange: Exchange, what: str) -> UpstreamError:
+    def release_and_refuse(self, exchange: Exchange, what: str) -> UpstreamError:
         """Return the error of an exchange whose `what` is too much; it holds nothing any more.
 
         So there is room at once for others that are in the middle of their bodies.
@@ -64,7 +64,7 @@ class MemoryBudget:
             check="retry shortly, or raise max_held_bytes",
         )
 
-    def let_go(self, exchange: Exchange, _written: asyncio.Task[object]) -> None:
+    def release_when_written(self, exchange: Exchange, _written: asyncio.Task[object]) -> None:
         """Give back what is left once a reply was written, or could not be."""
         self.give_back(exchange)
 

@@ -22,20 +22,24 @@ from slowtok.proxy.http.api_key import client_keys
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.http.run_clues import clues_of
+from slowtok.proxy.relay.assembled import as_document, assemble
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch, backlog_of, delivered
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.interfaces import EngineDirectory, EngineRef, RequestObserver, SafeObserver
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.request_body import read_request
-from slowtok.proxy.relay.rewritten import RewrittenStream, as_document, assemble, break_off
-from slowtok.proxy.relay.streaming import UPSTREAM_BROKE, pass_chunks
-from slowtok.proxy.stream.annotate import mode_of
+from slowtok.proxy.relay.streaming import (
+    UPSTREAM_BROKE,
+    RewrittenStream,
+    break_off,
+    pass_chunks,
+)
+from slowtok.proxy.stream.annotate import Annotator, mode_of
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.assemble import ask_for_stream
 from slowtok.proxy.stream.call import Call, max_tokens_of
 from slowtok.proxy.stream.meter import Meter
-from slowtok.proxy.stream.rewrite import StreamRewriter, make_rewriter
-from slowtok.proxy.stream.usage import ask_for_usage
+from slowtok.proxy.stream.usage import UsageRemover, ask_for_usage
 from slowtok.proxy.upstream.client import UpstreamError, broke_off, no_engine, send
 from slowtok.proxy.upstream.reply import EngineReply
 from slowtok.proxy.upstream.request import Body
@@ -99,7 +103,7 @@ class Relay:
         finally:
             self._tasks.discard(task)
             if exchange.held_bytes:  # a whole reply is written when this has returned
-                task.add_done_callback(partial(self.held.let_go, exchange))
+                task.add_done_callback(partial(self.held.release_when_written, exchange))
             self._observer.end(exchange)
 
     @property
@@ -115,6 +119,20 @@ class Relay:
         return len(self._tasks)
 
     async def _relay(self, request: ClientRequest, exchange: Exchange) -> ClientReply:
+        reply = await self._ask(request, exchange)
+        if isinstance(reply, ClientReply):
+            return reply
+        self.held.give_back(exchange)
+        exchange.headers_at_s = time.monotonic()
+        with reply:
+            return await self._pass_on(request, reply, exchange)
+
+    async def _ask(self, request: ClientRequest, exchange: Exchange) -> EngineReply | ClientReply:
+        """Send the request to its engine, and return the reply once its head is here.
+
+        What was read of the request ends with this call: a stream may last for hours. The list of
+        several engines' models is a reply that no engine gives.
+        """
         outgoing = headers.to_upstream(
             request.fields,
             request_id=exchange.request_id,
@@ -124,7 +142,7 @@ class Relay:
         exchange.caller_id = outgoing["X-Request-Id"]
         exchange.traceparent = outgoing["traceparent"]
         exchange.began_trace = "traceparent" not in request.headers
-        body, call = await read_request(
+        original_body, call = await read_request(
             request,
             exchange,
             self.held,
@@ -138,14 +156,14 @@ class Relay:
             merged = await self._engines.merged_list(request.method, request.path, keys)
             if merged is not None:
                 return self._give(request, exchange, merged)
-        model = call.model if call else model_named(request.path, request.query, body)
+        model = call.model if call else model_named(request.path, request.query, original_body)
         engine = await self._engines.choose(model, request.path, keys)
         chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
         if engine is None:
-            raise no_engine(self._engines.looked_at)
-        asked = body
+            raise no_engine(self._engines.searched_at)
+        body = original_body
         if call is not None:
-            body = self._prepare(call, engine, exchange, outgoing, body)
+            body = self._prepare(call, engine, exchange, outgoing, original_body)
         exchange.engine_name = engine.name
         exchange.slept = engine.sleeping
         exchange.sent_at_s = time.monotonic()
@@ -163,16 +181,12 @@ class Relay:
                 reply.close()
                 exchange.assembling = False
                 exchange.sent_at_s = time.monotonic()
-                reply = await ask(asked)
+                reply = await ask(original_body)
         except UpstreamError as error:
             if error.ended == "upstream-refused":
                 self._engines.lose(engine.name)
             raise
-        del ask, asked, body, outgoing  # a stream may last for hours: the prompt must not
-        self.held.give_back(exchange)
-        exchange.headers_at_s = time.monotonic()
-        with reply:
-            return await self._pass_on(request, reply, exchange)
+        return reply
 
     def _note_clues(self, request: ClientRequest, exchange: Exchange, call: Call | None) -> None:
         """Note what a generation says of its run; a request that breaks this has no clues."""
@@ -233,10 +247,10 @@ class Relay:
         passed.setdefault("X-Request-Id", exchange.caller_id or exchange.request_id)
         if exchange.api is None:
             return await self._stream(request, reply, exchange, passed)
-        content_type = reply.headers.get("Content-Type", "").lower()
+        content_type = _content_type(reply)
         asked_to_stream = exchange.stream
         exchange.stream = content_type.startswith(("text/event-stream", "application/x-ndjson"))
-        if not exchange.stream and asked_to_stream and not _is_document(reply, content_type):
+        if not exchange.stream and asked_to_stream and not _is_document(reply):
             return await self._stream(request, reply, exchange, passed)
         if "Content-Encoding" not in reply.headers:
             exchange.meter = Meter(exchange.api, content_type)
@@ -246,16 +260,30 @@ class Relay:
             return await self._assembled(reply, exchange, passed)
         passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
         passed.extend(await self._observer.stream_headers(exchange))
-        rewriter = None
-        if exchange.meter is not None:
-            rewriter = make_rewriter(
-                content_type,
-                takes_usage_out=exchange.asked_for_usage,
-                annotate=exchange.annotate,
-            )
-        if rewriter is not None:
-            passed.popall("Content-Length", None)  # it counts other bytes
-        return await self._stream(request, reply, exchange, passed, rewriter=rewriter)
+        return await self._stream(request, reply, exchange, passed)
+
+    def _rewritten(
+        self, reply: EngineReply, response: ClientReply, exchange: Exchange
+    ) -> RewrittenStream | None:
+        """Return what changes a stream on its way; None for a reply that passes as it is."""
+        if exchange.meter is None:
+            return None
+        ndjson = _content_type(reply).startswith("application/x-ndjson")
+        can_annotate = exchange.annotate == "chunk" or not ndjson  # JSON lines have no comments
+        annotator = None
+        if exchange.annotate and can_annotate:
+            annotator = Annotator(exchange.annotate, ndjson=ndjson)
+        remover = UsageRemover() if exchange.asked_for_usage else None
+        if annotator is None and remover is None:
+            return None
+        response.headers.popall("Content-Length", None)  # it counts other bytes
+        return RewrittenStream(
+            response,
+            exchange,
+            self._observer.record_so_far,
+            remover=remover,
+            annotator=annotator,
+        )
 
     async def _stream(
         self,
@@ -265,11 +293,11 @@ class Relay:
         passed: headers.Headers,
         *,
         first: deque[bytes] | None = None,
-        rewriter: StreamRewriter | None = None,
     ) -> ClientReply:
         """Pass the reply on piece by piece, `first` before what is still to come."""
         reason = headers.without_controls(reply.reason or "")
         response = ClientReply(reply.status, passed, reason=reason)
+        rewritten = self._rewritten(reply, response, exchange)
         await response.prepare(request)
         request.forget_head()
         reply.forget_head()
@@ -279,9 +307,6 @@ class Relay:
         if transport is None:
             raise asyncio.CancelledError
         room = BacklogRoom(transport, self.held, exchange)
-        rewritten = None
-        if rewriter is not None:
-            rewritten = RewrittenStream(response, exchange, rewriter, self._observer.record_so_far)
         backlog = BacklogWatch(backlog_of(transport), room.give_back)
         try:
             while first:
@@ -409,6 +434,10 @@ def _of_ours(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> 
     return reply
 
 
-def _is_document(reply: EngineReply, content_type: str) -> bool:
+def _content_type(reply: EngineReply) -> str:
+    return reply.headers.get("Content-Type", "").lower()
+
+
+def _is_document(reply: EngineReply) -> bool:
     """Return True if a reply to a streamed request is one JSON document after all, or an error."""
-    return content_type.startswith("application/json") or reply.status >= 400
+    return _content_type(reply).startswith("application/json") or reply.status >= 400

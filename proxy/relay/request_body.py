@@ -53,7 +53,7 @@ async def read_request(
             raise _too_large(max_bytes)
         has_room = not too_large and held.take(exchange, len(chunk))
         if for_model and not has_room:
-            raise held.no_room(exchange, "this request")
+            raise held.release_and_refuse(exchange, "this request")
         if not has_room:
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
         pieces.append(chunk)

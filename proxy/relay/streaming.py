@@ -1,7 +1,15 @@
-"""Passes the chunks of a stream to the client: on the fast path where it can, else one by one."""
+"""Passes a stream to the client: on the fast path where it can, else one chunk after the other.
+
+A stream is changed in two cases: the usage chunk that only slowtok asked for is taken out, and the
+record is put in where `annotate` wants it.
+"""
 
 import asyncio
+import socket
+import struct
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 
@@ -10,10 +18,66 @@ from slowtok.proxy.http.response import ClientReply
 from slowtok.proxy.relay.backpressure import BacklogRoom, BacklogWatch
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.fast_path import FastPath
-from slowtok.proxy.relay.rewritten import RewrittenStream
+from slowtok.proxy.stream.annotate import Annotator
+from slowtok.proxy.stream.usage import UsageRemover
 from slowtok.proxy.upstream.reply import EngineReply
 
 UPSTREAM_BROKE = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+MakeRecord = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
+
+
+class RewrittenStream:
+    """A stream that is changed on its way to the client, in one or both ways."""
+
+    def __init__(
+        self,
+        response: ClientReply,
+        exchange: Exchange,
+        make_record: MakeRecord,
+        *,
+        remover: UsageRemover | None,
+        annotator: Annotator | None,
+    ) -> None:
+        self._response = response
+        self._exchange = exchange
+        self._make_record = make_record
+        self._remover = remover
+        self._annotator = annotator
+
+    @property
+    def annotates(self) -> bool:
+        """Return True while a record is still to be put in."""
+        return self._annotator is not None and not self._annotator.is_over
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what may go to the client now, to be written by the caller."""
+        left = chunk if self._remover is None else self._remover.feed(chunk)
+        return left if self._annotator is None else self._annotator.feed(left)
+
+    async def write(self, chunk: bytes, at_s: float) -> None:
+        """Pass a chunk on, then look at it; the record goes out before what ends the stream."""
+        if passing := self.feed(chunk):
+            await self._response.write(passing)
+        self._exchange.observe(chunk, at_s)
+        if self._annotator is not None and self._annotator.ending:
+            self._exchange.last_byte_at_s = at_s
+            await self.close()
+
+    async def close(self) -> None:
+        """Write what was held back, with the record."""
+        await self._release(await self._make_record(self._exchange) if self.annotates else None)
+
+    async def abandon(self) -> None:
+        """Write what was held back as it is: the stream broke off."""
+        await self._release(None)
+
+    async def _release(self, record: dict[str, Any] | None) -> None:
+        rest = b"" if self._remover is None else self._remover.flush()
+        if self._annotator is not None:
+            rest = self._annotator.feed(rest) + self._annotator.close(record)
+        if rest:
+            await self._response.write(rest)
 
 
 async def pass_chunks(
@@ -74,3 +138,16 @@ def _fast_path(
         backlog=backlog,
         room=room,
     )
+
+
+async def break_off(request: ClientRequest, rewritten: RewrittenStream | None) -> None:
+    """End the client's stream visibly broken, after the last bytes that the engine sent."""
+    transport = request.transport
+    if rewritten is not None:
+        await rewritten.abandon()
+    if transport is None:
+        return
+    if request.version < aiohttp.HttpVersion11 and (sock := transport.get_extra_info("socket")):
+        # Without chunks or a length a plain close would look like a clean end: reset instead.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.close()

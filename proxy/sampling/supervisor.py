@@ -121,7 +121,7 @@ class Sampler:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._linger_s, self._go_idle)
 
-    async def fresh(self, timeout_s: float = 0.1) -> bool:
+    async def wait_for_fresh_sample(self, timeout_s: float = 0.1) -> bool:
         """Ask for a sample of this moment; False when none came in time.
 
         For the end of a request: the last regular sample may be up to 0.2 s old, what is counted

@@ -13,7 +13,7 @@ from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.http.response import ClientReply, as_page, error_response
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.server import origins
-from slowtok.proxy.server.listener import ConnectionLimiter
+from slowtok.proxy.server.connection_limit import ConnectionLimiter
 
 if TYPE_CHECKING:
     from slowtok.proxy.http.aiohttp_private import RawRequestMessage
@@ -25,16 +25,16 @@ _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 91
 
 
 class AccessPolicy:
-    """Lets in what may pass. `door` is where connections come in, once there is one."""
+    """Decides who may pass. `limiter` returns the limiter of connections, None if there is none."""
 
     def __init__(
-        self, settings: RelaySettings, door: Callable[[], ConnectionLimiter | None]
+        self, settings: RelaySettings, limiter: Callable[[], ConnectionLimiter | None]
     ) -> None:
         self._own_hosts = (settings.host, *settings.allow_host)
         self._origins = settings.allow_origin
         self._is_local = settings.is_local
         self._key = settings.api_key
-        self._door = door
+        self._limiter = limiter
 
     def refusal_of(self, request: ClientRequest) -> ClientReply | None:
         """Return the reply to a request that is not relayed, None where it is."""
@@ -59,10 +59,10 @@ class AccessPolicy:
     def _refusal(self, request: Asked) -> ClientReply | None:
         """Return the reply to a request that goes no further, None where it may pass."""
         fields = request.headers
-        if (door := self._door()) is not None:
-            door.heard_of(request.protocol)
+        if (limiter := self._limiter()) is not None:
+            limiter.note_request(request.protocol)
         origin = fields.get("Origin")
-        foreign = origins.refuse(
+        foreign = origins.refusal_reason(
             fields.get("Host"),
             origin,
             own_hosts=self._own_hosts,
@@ -112,7 +112,7 @@ def _unclear(request: ClientRequest) -> ClientReply | None:
     if request.message.version.major != 1:
         refusal = error_response(505, "slowtok speaks HTTP/1.1 and HTTP/1.0", "version")
     else:  # RFC 9112, section 6.1
-        refusal = error_response(400, "HTTP/1.0 knows no Transfer-Encoding", "malformed")
+        refusal = error_response(400, "HTTP/1.0 has no Transfer-Encoding", "malformed")
     refusal.force_close()
     return refusal
 
@@ -122,7 +122,7 @@ def _unexpected(request: ClientRequest) -> ClientReply | None:
     expected = request.headers.get("Expect")
     if not expected or expected.lower() == "100-continue" or request.version < HttpVersion11:
         return None
-    return error_response(417, "slowtok supports no Expect but 100-continue", "expectation-failed")
+    return error_response(417, "slowtok supports only Expect: 100-continue", "expectation-failed")
 
 
 def _not_implemented(message: str) -> ClientReply:

@@ -18,8 +18,8 @@ from slowtok.proxy.http.response import ClientReply, error_response
 from slowtok.proxy.relay.interfaces import EngineDirectory, RequestObserver
 from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.relay import Relay
-from slowtok.proxy.relay.rewritten import break_off
 from slowtok.proxy.relay.settings import RelaySettings
+from slowtok.proxy.relay.streaming import break_off
 from slowtok.proxy.runtime.heap import Heap, find_trim
 from slowtok.proxy.server.access import AccessPolicy, Relayed, is_unclear
 
@@ -40,18 +40,18 @@ class Edge:
 
     pages: web.Application
     relay: Relayed
-    entrance: AccessPolicy
+    access: AccessPolicy
     is_stopping: Callable[[], bool]
 
 
 def make_edge(
-    entrance: AccessPolicy,
+    access: AccessPolicy,
     relay: Relayed,
     own_pages: Iterable[web.RouteDef],
     *,
     is_stopping: Callable[[], bool],
 ) -> Edge:
-    """Return the edge; who may not pass the entrance gets neither a page nor an engine."""
+    """Return the edge; who may not pass gets neither a page nor an engine."""
 
     async def mend_head(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
@@ -59,10 +59,10 @@ def make_edge(
             response.force_close()
             response.headers["Connection"] = "close"
 
-    pages = web.Application(middlewares=[entrance.middleware()])
+    pages = web.Application(middlewares=[access.middleware()])
     pages.on_response_prepare.append(mend_head)
     pages.add_routes([web.get(f"{OWN}/health", _health), *own_pages])
-    return Edge(pages=pages, relay=relay, entrance=entrance, is_stopping=is_stopping)
+    return Edge(pages=pages, relay=relay, access=access, is_stopping=is_stopping)
 
 
 async def _health(_request: web.Request) -> web.Response:
@@ -118,7 +118,7 @@ def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
     return Runner(
         edge.pages,
         relaying,
-        shutdown_timeout=1.0,  # drain.py has waited before
+        shutdown_timeout=1.0,  # `drain` has waited before
         handle_signals=False,
     )
 
@@ -126,7 +126,7 @@ def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
 def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
     """Return what makes a request of a message, and what answers it."""
     make_page_request, show_page = pages.request_factory, pages.request_handler
-    refusal_of, relay, is_stopping = edge.entrance.refusal_of, edge.relay, edge.is_stopping
+    refusal_of, relay, is_stopping = edge.access.refusal_of, edge.relay, edge.is_stopping
 
     def make(message: "RawRequestMessage", *rest: Any) -> Any:
         if _is_own(message) and not is_unclear(message):
@@ -141,7 +141,7 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
             if refusal is not None:
                 return refusal
             if request.headers.get("Expect"):
-                await request.go_on()
+                await request.send_continue()
             return await relay(request)
         except Exception as error:  # noqa: BLE001 - aiohttp could not answer such a request
             if not isinstance(error, ConnectionError):  # its client has gone: nobody hears us

@@ -1,190 +1,14 @@
-"""The listening socket and the connection limit; connections beyond it get a 503.
+"""Listening sockets: opened before anything else, so that a taken port is told at once."""
 
-A proxy that ran out of file descriptors would neither accept a client nor reach an engine. So it
-takes no more clients than it can serve, and tells the others at once to come back later.
-"""
-
-import asyncio
 import contextlib
-import math
 import socket
 import sys
-import time
-from collections.abc import Callable
-from typing import cast
 
-import orjson
-from aiohttp import web
-
-if sys.platform != "win32":
-    import resource
-
-MAX_DESCRIPTORS = 65_536  # asked of the system; more would only cost memory in its tables
-OWN_DESCRIPTORS = 64  # files, pipes, looks at engines; counted: 25 to 40
 BACKLOG = 1024  # connections that the kernel keeps until they are accepted
-MAX_REFUSALS = 32  # that are being told so at the same time; what comes beyond is closed at once
-SILENT_KEPT = 64  # connections that may be gone by now, beside as many as are here
-REFUSAL_S = 2.0  # at most, until a refused client has read why
 KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client that is long gone
 
 
-def refusal_of(limit: int) -> bytes:
-    """Return the whole reply to a connection beyond the limit."""
-    why = {
-        "message": f"too many connections (limit {limit}): retry shortly, or raise max_connections"
-        " and the limit of open files (ulimit -n)",
-        "type": "slowtok_error",
-        "param": None,
-        "code": "overloaded",
-    }
-    body = orjson.dumps({"error": why})
-    head = (
-        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
-        b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-    )
-    return head % len(body) + body
-
-
-class ConnectionLimiter:
-    """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
-
-    def __init__(
-        self,
-        server: web.Server,
-        most: int,
-        *,
-        head_timeout_s: float,
-        log_event: Callable[..., None],
-    ) -> None:
-        self.refused = 0
-        self._is_full = False
-        self._server = server
-        self._most = most
-        self._refusal = refusal_of(most)
-        self._head_timeout_s = head_timeout_s
-        self._log_event = log_event
-        self._silent_since_s: dict[object, float] = {}  # connections that asked for nothing yet
-        self._refusing: set[_Refusal] = set()
-
-    def __call__(self) -> asyncio.BaseProtocol:
-        """Return the protocol for one connection that has just been accepted."""
-        if len(self._server.connections) < self._most:
-            self._is_full = False
-            protocol = self._server()
-            self._silent_since_s[protocol] = time.monotonic()
-            self._forget_gone()
-            return cast(asyncio.BaseProtocol, protocol)
-        self._close_silent()
-        if not self._is_full:
-            self._log_event("connections-refused", most=self._most)
-        self._is_full = True
-        self.refused += 1
-        return _Refusal(self._refusing, self._refusal)
-
-    def heard_of(self, protocol: object) -> None:
-        """Take note that a connection has sent the head of a request."""
-        self._silent_since_s.pop(protocol, None)
-
-    def _close_silent(self) -> None:
-        """Close connections that others need more: those that have said nothing for too long."""
-        before_s = time.monotonic() - self._head_timeout_s
-        for protocol in self._server.connections:
-            if self._silent_since_s.get(protocol, math.inf) < before_s:
-                protocol.force_close()
-
-    def _forget_gone(self) -> None:
-        """Let go of connections that ended before they asked; each one would hold its buffers."""
-        here = self._server.connections
-        if len(self._silent_since_s) > 2 * len(here) + SILENT_KEPT:
-            self._silent_since_s = {
-                p: self._silent_since_s[p] for p in here if p in self._silent_since_s
-            }
-
-
-class _Refusal(asyncio.Protocol):
-    """Says no to the first bytes of a request, and ends when the client has had time to read it.
-
-    A connection that is closed with bytes unread is reset, and the answer may be lost with it. So
-    what still comes is read and thrown away.
-    """
-
-    def __init__(self, refusing: "set[_Refusal]", reply: bytes) -> None:
-        self._refusing, self._reply = refusing, reply
-        self._said = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if len(self._refusing) >= MAX_REFUSALS:
-            self._transport.abort()
-            return
-        self._refusing.add(self)
-        self._timer = asyncio.get_running_loop().call_later(REFUSAL_S, self._transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._said and not self._transport.is_closing():
-            self._said = True
-            self._transport.write(self._reply)
-            self._transport.write_eof()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self in self._refusing:
-            self._refusing.discard(self)
-            self._timer.cancel()
-
-
-def most_connections(wanted: int) -> int:
-    """Return how many clients can be served at once; raises the limit of open files for them.
-
-    Each one may need a second descriptor, for its engine.
-    """
-    if sys.platform == "win32":
-        return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < highest:
-        with contextlib.suppress(OSError, ValueError):  # then it stays as it is
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-            soft = highest
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(min(wanted, (soft - OWN_DESCRIPTORS - MAX_REFUSALS) // 2), 1)
-
-
-def open_ports(
-    host: str, port: int, client_timeout_s: float, count: int
-) -> tuple[socket.socket, ...]:
-    """Return sockets that are bound to one port, over which Linux spreads its connections.
-
-    Elsewhere they are one socket, at which whoever is free takes the next connection.
-
-    Raises:
-        OSError, UnicodeError: as `open_port`.
-    """
-    first = open_port(host, port, client_timeout_s)
-    if count == 1:
-        return (first,)
-    if sys.platform != "linux":
-        return (first, *(first.dup() for _ in range(count - 1)))
-    with first:  # opened unshared first: a second slowtok must not get half of the connections
-        port = int(first.getsockname()[1])
-    with contextlib.ExitStack() as opened:
-        found = [
-            opened.enter_context(open_port(host, port, client_timeout_s, shared=True))
-            for _ in range(count)
-        ]
-        opened.pop_all()
-        return tuple(found)
-
-
-def leave_no_core() -> None:
-    """Let a crash write no core file: prompts and keys on their way are in memory."""
-    if sys.platform == "win32":
-        return
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-def open_port(
+def open_listener(
     host: str, port: int, client_timeout_s: float, *, shared: bool = False
 ) -> socket.socket:
     """Return the bound socket. Its connections end when a client takes nothing for so long.
@@ -216,3 +40,29 @@ def open_port(
         listener.close()
         raise
     return listener
+
+
+def open_listeners(
+    host: str, port: int, client_timeout_s: float, count: int
+) -> tuple[socket.socket, ...]:
+    """Return sockets that are bound to one port, over which Linux spreads its connections.
+
+    Elsewhere they are one socket, at which whoever is free takes the next connection.
+
+    Raises:
+        OSError, UnicodeError: as `open_listener`.
+    """
+    first = open_listener(host, port, client_timeout_s)
+    if count == 1:
+        return (first,)
+    if sys.platform != "linux":
+        return (first, *(first.dup() for _ in range(count - 1)))
+    with first:  # opened unshared first: a second slowtok must not get half of the connections
+        port = int(first.getsockname()[1])
+    with contextlib.ExitStack() as opened:
+        found = [
+            opened.enter_context(open_listener(host, port, client_timeout_s, shared=True))
+            for _ in range(count)
+        ]
+        opened.pop_all()
+        return tuple(found)

@@ -25,7 +25,7 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s\[\]:/?#@\\]+)(?::[0-9]*)?")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
-def refuse(
+def refusal_reason(
     host: str | None,
     origin: str | None,
     *,

@@ -1,6 +1,12 @@
-"""The serving side as commands see it: this process itself, or its workers."""
+"""The serving side as commands see it, from the first client to the orderly end.
+
+At the end, what is on its way may finish, and is cut off visibly where it does not. aiohttp's own
+way to shut down throws away what still comes of a request's body, and closes what a client has not
+taken yet. So slowtok waits first.
+"""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,8 +14,10 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from slowtok.proxy.relay.relay import Relay
-from slowtok.proxy.server.drain import drain, under_way
-from slowtok.proxy.server.listener import BACKLOG, ConnectionLimiter
+from slowtok.proxy.server.connection_limit import ConnectionLimiter
+from slowtok.proxy.server.listener import BACKLOG
+
+POLL_S = 0.02  # aiohttp tells nobody when the last byte of a reply has gone out
 
 
 class Server(Protocol):
@@ -58,18 +66,18 @@ class SingleProcessServer:
         relay: Relay,
         server: web.Server,
         listener: socket.socket,
-        door: ConnectionLimiter,
+        limiter: ConnectionLimiter,
         grace_s: float,
     ) -> None:
         self._relay, self._server = relay, server
-        self._listener, self._door = listener, door
+        self._listener, self._limiter = listener, limiter
         self._grace_s = grace_s
         self._listening: asyncio.Server | None = None
 
     @property
     def refused(self) -> int:
         """Connections beyond what can be served."""
-        return self._door.refused
+        return self._limiter.refused
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
@@ -88,7 +96,9 @@ class SingleProcessServer:
     async def open(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(self._door, sock=self._listener, backlog=BACKLOG)
+        self._listening = await loop.create_server(
+            self._limiter, sock=self._listener, backlog=BACKLOG
+        )
 
     async def close(self) -> int:
         """Listen no more."""
@@ -97,5 +107,42 @@ class SingleProcessServer:
         return under_way(self._relay, self._server)
 
     async def drain(self, at_once: asyncio.Event) -> int:
-        """See `drain.drain`."""
+        """See `drain`."""
         return await drain(self._relay, self._server, self._grace_s, at_once)
+
+
+class StopRequest:
+    """What signals ask for: the first one to finish, a second one to stop at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def ask(self) -> None:
+        """Take note of one signal."""
+        (self.at_once if self.asked.is_set() else self.asked).set()
+
+    def ask_at_once(self) -> None:
+        """Let nothing wait any more."""
+        self.asked.set()
+        self.at_once.set()
+
+
+async def drain(relay: Relay, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
+    """Wait until every reply has gone out; return how many were cut off.
+
+    They are cut off after `grace_s`, or as soon as `at_once` is set.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            while under_way(relay, server) and not at_once.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(at_once.wait(), POLL_S)
+    return relay.cut_off()
+
+
+def under_way(relay: Relay, server: web.Server) -> int:
+    """Return how many requests are on their way, or have bytes of a reply wait for their client."""
+    transports = [connection.transport for connection in server.connections]
+    waiting = [t for t in transports if t is not None and t.get_write_buffer_size()]
+    return max(relay.in_flight, len(waiting))

@@ -24,7 +24,7 @@ MAX_STEPS = 16_384  # 128 KiB of arrival times; a longer answer is thinned to ev
 Reader = SseReader | NdjsonReader
 
 
-def make_reader(content_type: str) -> Reader | None:
+def make_event_reader(content_type: str) -> Reader | None:
     """Return the reader for a stream's framing, by its `Content-Type`; None for one document."""
     if content_type.startswith("text/event-stream"):
         return SseReader()
@@ -49,7 +49,7 @@ class Meter:
         self.last_at_s: float | None = None
         self.done = False
         self._read = api.read
-        self._reader = reader = make_reader(content_type)
+        self._reader = reader = make_event_reader(content_type)
         if reader is None:
             self._document: list[bytes] = []
         else:

@@ -8,8 +8,8 @@ from typing import cast
 
 import aiohttp
 
+from slowtok.detectors.case.ending import WHAT_TO_CHECK
 from slowtok.proxy.http.headers import Headers
-from slowtok.proxy.http.response import WHAT_TO_CHECK
 from slowtok.proxy.upstream.connection import (
     MAX_HEAD_BYTES,
     READ_BUFFER_BYTES,
@@ -115,9 +115,9 @@ def _usual(status: int, ended: str, failed: str) -> UpstreamError:
     return UpstreamError(status=status, ended=ended, failed=failed, check=WHAT_TO_CHECK[ended])
 
 
-def no_engine(looked_at: str) -> UpstreamError:
-    """Return the error of a request for which there is no engine; `looked_at` says where."""
-    return _usual(502, "no-engine", f"no inference server found ({looked_at})")
+def no_engine(searched_at: str) -> UpstreamError:
+    """Return the error of a request for which there is no engine; `searched_at` says where."""
+    return _usual(502, "no-engine", f"no inference server found ({searched_at})")
 
 
 def broke_off(reply: EngineReply) -> UpstreamError:

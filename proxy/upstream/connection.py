@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import aiohttp
 
-from slowtok.proxy.http.aiohttp_private import make_reader
+from slowtok.proxy.http.aiohttp_private import make_stream_reader
 from slowtok.proxy.upstream.fair_reads import SLICE_BYTES, FairReads
 from slowtok.proxy.upstream.reply_body import ReplyBody
 from slowtok.proxy.upstream.reply_head import BadReply, HeadReader, ReplyHead
@@ -51,7 +51,7 @@ class EngineConnection(asyncio.Protocol):
         self.writing_paused = False
         self.heard = False  # a byte of the reply
         self.body: ReplyBody | None = None  # of the reply, once its head is there
-        self._events = loop
+        self._event_loop = loop
         self._max_head_bytes = max_head_bytes
         self._keep = keep
         self._turns = turns
@@ -89,7 +89,7 @@ class EngineConnection(asyncio.Protocol):
             BadReply: what came is no reply.
         """
         if self._begun is None and self._error is None:
-            self._head_waiter = self._events.create_future()
+            self._head_waiter = self._event_loop.create_future()
             try:
                 await self._head_waiter
             finally:
@@ -120,7 +120,7 @@ class EngineConnection(asyncio.Protocol):
         looking.register(line.fileno(), select.POLLIN)
         return not looking.poll(0)
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Be kept for the next request; whatever is said until then makes `should_close` true."""
         self._keep(self)
 
@@ -140,9 +140,9 @@ class EngineConnection(asyncio.Protocol):
         if self._turns.is_busy:
             self._ask_for_turn()
         else:
-            self.go_on()
+            self.pass_next_slice()
 
-    def go_on(self) -> None:
+    def pass_next_slice(self) -> None:
         """Pass on the next slice; read on when nothing is left."""
         self._awaits_turn = False
         if self._is_behind:
@@ -182,7 +182,7 @@ class EngineConnection(asyncio.Protocol):
         if head is not None:
             self._begin(head, reader.rest)
         elif reader.has_begun and self._head_late is None:
-            self._head_late = self._events.call_later(HEAD_S, self._be_late)
+            self._head_late = self._event_loop.call_later(HEAD_S, self._be_late)
 
     def _begin(self, head: ReplyHead, rest: bytes) -> None:
         """Hand over a head, and begin with the body."""
@@ -190,7 +190,7 @@ class EngineConnection(asyncio.Protocol):
         self._be_in_time()
         self.should_close = self.should_close or head.should_close
         body = self.body = ReplyBody(head)
-        content = make_reader(self, READ_BUFFER_BYTES, self._events)
+        content = make_stream_reader(self, READ_BUFFER_BYTES, self._event_loop)
         pieces, error = body.feed(rest)
         if error is not None:  # nothing has gone out yet: it is no reply at all
             self._refuse(error)
@@ -281,7 +281,7 @@ class EngineConnection(asyncio.Protocol):
             ConnectionError: the connection has ended.
         """
         if self.writing_paused and self.transport is not None:
-            self._writable = self._events.create_future()
+            self._writable = self._event_loop.create_future()
             try:
                 await self._writable
             finally:

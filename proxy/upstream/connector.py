@@ -47,8 +47,8 @@ class EngineConnector(aiohttp.TCPConnector):
 
     def __init__(self, max_head_bytes: int, keep_s: float, **options: Any) -> None:
         super().__init__(keepalive_timeout=keep_s, **options)
-        self._events = asyncio.get_running_loop()
-        self._turns = FairReads(self._events)
+        self._event_loop = asyncio.get_running_loop()
+        self._turns = FairReads(self._event_loop)
         self._max_head_bytes = max_head_bytes
         self._keep_s = keep_s
         self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
@@ -79,7 +79,7 @@ class EngineConnector(aiohttp.TCPConnector):
         reached = self._take(address.idle)
         if reached is None:
             reached = EngineConnection(
-                self._events, self._max_head_bytes, self._keep, self._turns, address.idle
+                self._event_loop, self._max_head_bytes, self._keep, self._turns, address.idle
             )
             async with asyncio.timeout(limits.sock_connect):
                 await self._open(address, reached)
@@ -100,10 +100,10 @@ class EngineConnector(aiohttp.TCPConnector):
         """Open a connection: to the address of the name that answers first (RFC 8305)."""
         url, found = address.url, await self._resolve(address)
         line = await aiohappyeyeballs.start_connection(
-            found, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self._events
+            found, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self._event_loop
         )
         is_tls = url.scheme == "https"
-        await self._events.create_connection(
+        await self._event_loop.create_connection(
             lambda: connection,
             sock=line,
             ssl=_tls() if is_tls else None,
@@ -112,20 +112,20 @@ class EngineConnector(aiohttp.TCPConnector):
 
     async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
         """Return the addresses that a name stands for; they are asked for again at times."""
-        now_s = self._events.time()
+        now_s = self._event_loop.time()
         asked_s, known = self._resolved.get(address.origin, (0.0, ()))
         if known and now_s - asked_s < RESOLVED_S:
             return known
         url = address.url
         try:
-            found = await self._events.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            found = await self._event_loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
         except UnicodeError as error:
             raise OSError("that is no name of a host") from error
         self._resolved[address.origin] = (now_s, found)
         return found
 
     def _take(self, idle: "deque[EngineConnection]") -> EngineConnection | None:
-        oldest_s = self._events.time() - self._keep_s
+        oldest_s = self._event_loop.time() - self._keep_s
         while idle:
             kept = idle.popleft()
             if kept.rested_at_s >= oldest_s and kept.is_silent():
@@ -138,15 +138,15 @@ class EngineConnector(aiohttp.TCPConnector):
         if self.closed or connection.should_close:
             connection.close()
             return
-        connection.rested_at_s = self._events.time()
+        connection.rested_at_s = self._event_loop.time()
         connection.idle.append(connection)
         if self._closing_old is None:
-            self._closing_old = self._events.call_later(self._keep_s, self._close_old)
+            self._closing_old = self._event_loop.call_later(self._keep_s, self._close_old)
 
     def _close_old(self) -> None:
         """Close what nobody took in time; look again when the next one has rested so long."""
         self._closing_old = None
-        now_s = self._events.time()
+        now_s = self._event_loop.time()
         due_s = []
         for address in self._addresses.values():
             idle = address.idle
@@ -155,7 +155,7 @@ class EngineConnector(aiohttp.TCPConnector):
             if idle:
                 due_s.append(idle[0].rested_at_s + self._keep_s)
         if due_s:
-            self._closing_old = self._events.call_at(min(due_s), self._close_old)
+            self._closing_old = self._event_loop.call_at(min(due_s), self._close_old)
 
 
 @cache

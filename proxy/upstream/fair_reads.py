@@ -18,7 +18,7 @@ SLICES_PER_TURN = 2
 class WaitingRead(Protocol):
     """Who has something to go on with."""
 
-    def go_on(self) -> None:
+    def pass_next_slice(self) -> None:
         """Take one slice, and ask for the next turn if more is left."""
         ...
 
@@ -39,7 +39,7 @@ class FairReads:
         return bool(self._waiting)
 
     def ask(self, who: WaitingRead) -> None:
-        """Let `go_on` be called when it is this one's turn."""
+        """Let `pass_next_slice` be called when it is this one's turn."""
         self._waiting.append(who)
         if self._handle is None:
             self._handle = self._loop.call_soon(self._turn)
@@ -47,6 +47,6 @@ class FairReads:
     def _turn(self) -> None:
         self._handle = None
         for _ in range(min(SLICES_PER_TURN, len(self._waiting))):
-            self._waiting.popleft().go_on()
+            self._waiting.popleft().pass_next_slice()
         if self._waiting and self._handle is None:
             self._handle = self._loop.call_soon(self._turn)

@@ -78,7 +78,7 @@ class EngineReply:
         if connection.writing_paused or (self._sending is not None and not self._sending.done()):
             self._stop(connection)
             return
-        connection.rest()
+        connection.release()
 
     def _stop(self, connection: EngineConnection) -> None:
         if self._sending is not None:

@@ -33,10 +33,11 @@ from slowtok.proxy.runtime.heap import collect_seldom
 from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import LoopLag, keep_threads_short
 from slowtok.proxy.server.access import AccessPolicy
-from slowtok.proxy.server.drain import Stop, drain, under_way
+from slowtok.proxy.server.connection_limit import ConnectionLimiter, raise_descriptor_limit
 from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
-from slowtok.proxy.server.listener import BACKLOG, ConnectionLimiter, most_connections
+from slowtok.proxy.server.listener import BACKLOG
 from slowtok.proxy.server.self_test import fast_path_works
+from slowtok.proxy.server.server import StopRequest, drain, under_way
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.remote import RemoteEngines, RemoteObserver
@@ -56,7 +57,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
-        self._stop = Stop()
+        self._stop = StopRequest()
         self._has_been_signalled = False
         self._lag = LoopLag()
         handlers: Handlers = {
@@ -68,7 +69,7 @@ class Worker:
         self._channel = Channel(handlers, self._count_failure)
         self._observer = RemoteObserver(self._channel, self._lag.most_since)
         self._engines = RemoteEngines(self._channel)
-        self._door: ConnectionLimiter | None = None
+        self._limiter: ConnectionLimiter | None = None
         self._under_way: Callable[[], int] = lambda: 0
         self._held: Callable[[], dict[str, int]] = dict
         self.grace_s = 0.0  # as told at the start
@@ -104,7 +105,7 @@ class Worker:
                 settings, session, self._engines, self._observer, use_fast_path=use_fast_path
             )
             edge = make_edge(
-                AccessPolicy(settings, lambda: self._door),
+                AccessPolicy(settings, lambda: self._limiter),
                 relay.handle,
                 pages.routes(),
                 is_stopping=self._stop.asked.is_set,
@@ -114,11 +115,11 @@ class Worker:
             server = cast(web.Server, runner.server)  # it is set up
             self._under_way = lambda: under_way(relay, server)
             self._held = relay.held.summary
-            most = most_connections(settings.max_connections)
-            self._door = ConnectionLimiter(
+            most = raise_descriptor_limit(settings.max_connections)
+            self._limiter = ConnectionLimiter(
                 server, most, head_timeout_s=settings.head_timeout_s, log_event=self._log_event
             )
-            listening = await loop.create_server(self._door, sock=listener, backlog=BACKLOG)
+            listening = await loop.create_server(self._limiter, sock=listener, backlog=BACKLOG)
             logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._log_event)])
             self._lag.start()
             self._channel.tell("ready")
@@ -159,7 +160,7 @@ class Worker:
             return
         failures = dict(self._observer.failures)
         self._observer.failures.clear()
-        refused = self._door.refused if self._door else 0
+        refused = self._limiter.refused if self._limiter else 0
         progress = self._observer.progress()
         heartbeat = Heartbeat(progress, failures, refused, self._lag.summary(), self._held())
         self._channel.tell("heartbeat", heartbeat)

@@ -54,15 +54,15 @@ class Channel(asyncio.Protocol):
             return True
         return transport.get_write_buffer_size() > MAX_UNREAD_BYTES
 
-    def tell(self, name: str, *said: Any) -> None:
+    def tell(self, name: str, *arguments: Any) -> None:
         """Send a message within `GATHER_S`; nothing happens where the other end is gone."""
-        self._send((None, name, said), at_once=False)
+        self._send((None, name, arguments), at_once=False)
 
-    def tell_at_once(self, name: str, *said: Any) -> None:
+    def tell_at_once(self, name: str, *arguments: Any) -> None:
         """Send a message that others go by, with what waits."""
-        self._send((None, name, said))
+        self._send((None, name, arguments))
 
-    def ask(self, name: str, *said: Any) -> asyncio.Future[Any]:
+    def ask(self, name: str, *arguments: Any) -> asyncio.Future[Any]:
         """Send a question; its answer comes into the future, None where the other end is gone."""
         answer = asyncio.get_running_loop().create_future()
         if self.is_full:
@@ -71,10 +71,10 @@ class Channel(asyncio.Protocol):
         number = next(self._numbers)
         self._asked[number] = answer
         answer.add_done_callback(lambda _: self._asked.pop(number, None))
-        self._send((number, name, said))
+        self._send((number, name, arguments))
         return answer
 
-    async def answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
+    async def wait_for_answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
         """Return the answer to what was asked; None where it does not come in time."""
         await asyncio.wait((asked,), timeout=timeout_s)
         if asked.done():

@@ -18,17 +18,17 @@ from aiohttp import web
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.relay.settings import RelaySettings
-from slowtok.proxy.server.drain import Stop
-from slowtok.proxy.server.listener import most_connections
+from slowtok.proxy.server.connection_limit import raise_descriptor_limit
+from slowtok.proxy.server.server import StopRequest
 from slowtok.proxy.workers.priority import Launcher
-from slowtok.proxy.workers.process import END_S, First, WorkerProcess
+from slowtok.proxy.workers.process import END_S, FirstWorker, WorkerProcess
 from slowtok.proxy.workers.session import WorkerSession
 
 START_S = 20.0  # until the greeting comes all the same; a machine that swaps takes long
 
 
 class WorkerPool:
-    """A `Front` of several processes. `runner` serves the own pages, to the workers only.
+    """The `Server` of several worker processes. `runner` serves the own pages, to the workers only.
 
     `first` relays at the first of the `listeners`; without it all ends, as when `stop` is asked.
     """
@@ -40,9 +40,9 @@ class WorkerPool:
         engines: Engines,
         runner: web.AppRunner,
         listeners: Sequence[socket.socket],
-        first: First,
+        first: FirstWorker,
         launcher: Launcher,
-        stop: Stop,
+        stop: StopRequest,
         log_event: Callable[..., None],
     ) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class WorkerPool:
                 pages_path=str(self._folder / "pages"),
                 environment=first.environment,
                 launcher=launcher,
-                make_worker_session=self._make_desk,
+                make_worker_session=self._make_session,
                 log_event=log_event,
                 failed=self._count_failure,
                 first=first if listener is listeners[0] else None,
@@ -91,7 +91,7 @@ class WorkerPool:
 
     async def open(self) -> None:
         """Start them, and wait until each one takes clients in, or has failed to."""
-        most_connections(self._settings.max_connections)  # pages may need as many descriptors here
+        raise_descriptor_limit(self._settings.max_connections)  # pages may need as many here
         await web.UnixSite(self._runner, str(self._folder / "pages")).start()
         for worker in self._workers:
             self._running.append(asyncio.create_task(worker.keep_running()))
@@ -123,7 +123,7 @@ class WorkerPool:
         shutil.rmtree(self._folder, ignore_errors=True)
         return sum(worker.cut_off for worker in self._workers)
 
-    def _make_desk(self) -> WorkerSession:
+    def _make_session(self) -> WorkerSession:
         return WorkerSession(self._observer, self._engines, self._log_event)
 
     def _count_failure(self, name: str) -> None:

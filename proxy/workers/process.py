@@ -36,7 +36,7 @@ END_S = 6.0  # from the last word to the end of the process; then it is killed. 
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstWorker:
     """The worker that runs already, as its child sees it.
 
     It is the process that the user started; what observes is its child. So whoever looks at the
@@ -71,7 +71,7 @@ class WorkerProcess:
     make_worker_session: Callable[[], WorkerSession]
     log_event: Callable[..., None]
     failed: Callable[[str], None]
-    first: First | None = None
+    first: FirstWorker | None = None
     gone: Callable[[], None]
     has_tried: asyncio.Event = field(default_factory=asyncio.Event)  # it is ready, or died before
     is_ready: bool = False  # takes clients in
@@ -82,14 +82,14 @@ class WorkerProcess:
     _has_drained: bool = False
     _refused: int = 0  # by processes that are gone
     _channel: Channel | None = None
-    _process: "subprocess.Popen[bytes] | First | None" = None
+    _process: "subprocess.Popen[bytes] | FirstWorker | None" = None
     _usage: tuple[float, float] | None = None  # when it was looked at, and CPU seconds by then
     _began_s: float = 0.0
 
     async def keep_running(self) -> None:
         """Run it until it is told to stop."""
         if self.first is not None:
-            await self._see_through(self.first)
+            await self._serve_first(self.first)
             return
         pause_s = PAUSE_S[0]
         while not self.stopping.is_set():
@@ -116,7 +116,7 @@ class WorkerProcess:
         self.listener.close()
         if self._channel is None:
             return 0
-        under_way = await self._channel.answer(self._channel.ask("stop"), STOP_S)
+        under_way = await self._channel.wait_for_answer(self._channel.ask("stop"), STOP_S)
         return under_way or 0
 
     def stop_at_once(self) -> None:
@@ -158,7 +158,7 @@ class WorkerProcess:
             **(self._cost(process.pid) if process else {}),
         }
 
-    async def _see_through(self, first: First) -> None:
+    async def _serve_first(self, first: FirstWorker) -> None:
         """Answer the one that runs already to its end; it ends after this process.
 
         It is not started again: whoever started it sees it end, and begins again or not.
@@ -166,7 +166,7 @@ class WorkerProcess:
         self._began_s, self._process = time.monotonic(), first
         self._session = self.make_worker_session()
         try:
-            await self._speak(first.channel, self._session)
+            await self._serve_channel(first.channel, self._session)
         finally:
             is_lost = not (self.stopping.is_set() or self._has_drained)
             if is_lost:
@@ -200,14 +200,14 @@ class WorkerProcess:
         self._session = session = self.make_worker_session()
         process = self._process
         try:
-            await self._speak(ours, session)
+            await self._serve_channel(ours, session)
             return await _ended(process)
         finally:
             self.kill()
             await asyncio.to_thread(process.wait)
             self._process = self._channel = None
 
-    async def _speak(self, ours: socket.socket, session: WorkerSession) -> None:
+    async def _serve_channel(self, ours: socket.socket, session: WorkerSession) -> None:
         """Answer the process until it closes its end."""
         loop = asyncio.get_running_loop()
         handlers: Handlers = {
@@ -218,7 +218,7 @@ class WorkerProcess:
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
-        _tell_news(channel, session)
+        _send_directory(channel, session)
         channel.tell("start", Start(settings=self.settings, pages_path=self.pages_path))
         if self.stopping.is_set():
             channel.tell("stop")
@@ -226,7 +226,7 @@ class WorkerProcess:
             silent_ticks, heard = 0, session.heartbeats
             while not channel.ended.done() and silent_ticks < MAX_MISSED_HEARTBEATS:
                 await asyncio.wait((channel.ended,), timeout=HEARTBEAT_S)
-                _tell_news(channel, session)
+                _send_directory(channel, session)
                 is_silent = session.heartbeats == heard > 0  # before the first word it starts
                 silent_ticks = silent_ticks + 1 if is_silent else 0
                 heard = session.heartbeats
@@ -261,13 +261,13 @@ class WorkerProcess:
         return {"cpu_ratio": round(ratio, 4), "resident_bytes": resident}
 
 
-def _tell_news(channel: Channel, session: WorkerSession) -> None:
+def _send_directory(channel: Channel, session: WorkerSession) -> None:
     """Tell what is new of the engines."""
     if (changes := session.changes()) is not None:
         channel.tell("directory", changes)
 
 
-def begin_to_relay(listener: socket.socket) -> First:
+def begin_to_relay(listener: socket.socket) -> FirstWorker:
     """Make this process the first worker; returns in a child of it, which is to observe.
 
     Signals are the first worker's, which passes them on as `PASSED_ON`. It ends when its child has
@@ -285,7 +285,7 @@ def begin_to_relay(listener: socket.socket) -> First:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)  # not SIG_IGN, which its own children would inherit
     signal.signal(PASSED_ON, lambda *_: sys.exit(0))  # until there is more to be ended in order
-    return First(pid, ours, shared)
+    return FirstWorker(pid, ours, shared)
 
 
 async def _ended(process: "subprocess.Popen[bytes]") -> int | None:

@@ -46,7 +46,7 @@ class RemoteObserver:
         self._prompts = PendingPrompts(self.failures)
 
     def begin(self, exchange: Exchange) -> None:
-        """A request has come; while nobody reads what is told, nothing is told of it."""
+        """Tell that a request has arrived, unless the observing process does not read."""
         if self._channel.is_full:
             self.failures["observing process"] += 1
             return
@@ -54,7 +54,7 @@ class RemoteObserver:
         self._channel.tell("begin", packed(exchange))
 
     def sent(self, exchange: Exchange) -> None:
-        """A request is about to go to its engine; what its head will tell is asked meanwhile."""
+        """Note that a request is about to go out; what its head will tell is asked meanwhile."""
         if not self._knows(exchange):
             return
         if exchange.stream:
@@ -71,7 +71,7 @@ class RemoteObserver:
             self._prompts.add(exchange.request_id, payload, size_bytes, note)
 
     def arrived(self, exchange: Exchange) -> None:
-        """The last byte of a reply has come from its engine."""
+        """Note that the last byte of a reply has come from its engine."""
         if self._knows(exchange):
             self._channel.tell("arrived", exchange.request_id, exchange.last_byte_at_s)
 
@@ -100,7 +100,7 @@ class RemoteObserver:
         return record
 
     def end(self, exchange: Exchange) -> None:
-        """A request is over, however it ended."""
+        """Note that a request is over, however it ended."""
         exchange.end(None, time.monotonic())
         self._prompts.take(exchange.request_id)
         self._asked.pop(exchange.request_id, None)
@@ -129,7 +129,9 @@ class RemoteObserver:
 
     async def _answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
         """Wait for an answer; not again for one who let the last question wait."""
-        return await self._channel.answer(asked, 0.0 if self._channel.is_silent else timeout_s)
+        return await self._channel.wait_for_answer(
+            asked, 0.0 if self._channel.is_silent else timeout_s
+        )
 
     async def _wait(self, asked: asyncio.Future[Any], timeout_s: float) -> None:
         """Wait for an answer that is of use later, too."""
@@ -166,9 +168,9 @@ class RemoteEngines:
         return self.known.several
 
     @property
-    def looked_at(self) -> str:
+    def searched_at(self) -> str:
         """Where engines were looked for, for messages."""
-        return self.known.looked_at
+        return self.known.searched_at
 
     async def choose(
         self, model: str | None, path: str, keys: Mapping[str, str]
@@ -180,7 +182,7 @@ class RemoteEngines:
         if before is not None and self._channel.is_silent:
             return before
         asked = self._channel.ask("choose", model, path, dict(keys))
-        chosen: RemoteEngine | None = await self._channel.answer(asked, CHOOSE_S)
+        chosen: RemoteEngine | None = await self._channel.wait_for_answer(asked, CHOOSE_S)
         if chosen is None:
             return before
         self._chosen[model, path] = chosen
@@ -193,7 +195,7 @@ class RemoteEngines:
         if not self.several or method != "GET" or path not in MODEL_LISTS:
             return None
         asked = self._channel.ask("merged_list", method, path, dict(keys))
-        merged: Mapping[str, Any] | None = await self._channel.answer(asked, LIST_S)
+        merged: Mapping[str, Any] | None = await self._channel.wait_for_answer(asked, LIST_S)
         return merged
 
     def lose(self, name: str) -> None:

@@ -79,7 +79,7 @@ class WorkerSession:
         is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()
         known = RemoteDirectory(
             several=self._engines.several,
-            looked_at=self._engines.looked_at,
+            searched_at=self._engines.searched_at,
             only=place_of(every[0]) if is_only else None,
         )
         if known == self._told:

@@ -75,7 +75,7 @@ class RemoteDirectory:
     """What a worker knows of the engines by itself. `only`: the one there is, while it answers."""
 
     several: bool = False
-    looked_at: str = ""
+    searched_at: str = ""
     only: RemoteEngine | None = None
 
 

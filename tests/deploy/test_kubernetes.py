@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from fakes.deployed import DEPLOY
 from slowtok.config.settings import Settings
-from slowtok.proxy.server.origins import refuse
+from slowtok.proxy.server.origins import refusal_reason
 
 KUBERNETES = DEPLOY / "kubernetes"
 WAYS = ("sidecar", "daemonset")
@@ -113,9 +113,9 @@ def test_whoever_uses_the_service_by_name_is_answered(way: str) -> None:
     name = service["metadata"]["name"]
 
     for host in (name, f"{name}.ai", f"{name}.ai.svc", f"{name}.ai.svc.cluster.local"):
-        assert refuse(f"{host}:4141", None, own_hosts=own_hosts, allowed=()) is None
-    assert refuse("10.1.2.3:4141", None, own_hosts=(), allowed=()) is None  # the kubelet
-    assert refuse(f"{name}.other:4141", None, own_hosts=own_hosts, allowed=())
+        assert refusal_reason(f"{host}:4141", None, own_hosts=own_hosts, allowed=()) is None
+    assert refusal_reason("10.1.2.3:4141", None, own_hosts=(), allowed=()) is None  # the kubelet
+    assert refusal_reason(f"{name}.other:4141", None, own_hosts=own_hosts, allowed=())
 
 
 @pytest.mark.parametrize("way", WAYS)

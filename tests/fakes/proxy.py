@@ -18,7 +18,7 @@ from slowtok.proxy.engines.probing.reply import TIMEOUT_S
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.server.edge import make_runner
-from slowtok.proxy.server.listener import open_port
+from slowtok.proxy.server.listener import open_listener
 
 SILENT = ("sh", "-c", "exec cat >/dev/null")  # a sampling process that never gives a sample
 FIRST_LOOK_S = 5.0
@@ -30,7 +30,7 @@ class NoSamples(Sampler):
     async def start(self) -> None:
         """Start no process."""
 
-    async def fresh(self, timeout_s: float = 0.1) -> bool:
+    async def wait_for_fresh_sample(self, timeout_s: float = 0.1) -> bool:
         return False
 
 
@@ -104,7 +104,7 @@ async def serving(
     proxy.sampler = NoSamples()
     if change is not None:
         change(proxy)
-    listener = open_port("127.0.0.1", 0, proxy.settings.client_timeout_s)
+    listener = open_listener("127.0.0.1", 0, proxy.settings.client_timeout_s)
     port = int(listener.getsockname()[1])
     runner = make_runner(make_app(proxy, own_port=lambda: port), proxy.settings.max_head_bytes)
     await runner.setup()

@@ -18,7 +18,7 @@ from fakes.client import CHAT, Client
 from fakes.proxy import Served, serving
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, SSE, chunk, chunked_head, reply, until
-from slowtok.proxy.server.listener import KEEPALIVE_IDLE_S, open_port
+from slowtok.proxy.server.listener import KEEPALIVE_IDLE_S, open_listener
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told that")
 SMALL_BUFFER_BYTES = 4096
@@ -178,7 +178,7 @@ async def test_client_that_stops_in_its_request_is_given_up(
 
 @LINUX
 def test_a_connection_inherits_what_its_port_was_told() -> None:
-    with open_port("127.0.0.1", 0, 1.5) as port, socket.socket() as client:
+    with open_listener("127.0.0.1", 0, 1.5) as port, socket.socket() as client:
         port.listen()
         client.connect(port.getsockname())
         with port.accept()[0] as connection:

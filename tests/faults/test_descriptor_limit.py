@@ -24,7 +24,11 @@ from fakes.commands import Running, served
 from fakes.proxy import Served
 from fakes.upstream import Upstream
 from fakes.wire import JSON, LAST_CHUNK, chunk, reply
-from slowtok.proxy.server.listener import MAX_REFUSALS, OWN_DESCRIPTORS, most_connections
+from slowtok.proxy.server.connection_limit import (
+    MAX_REFUSALS,
+    OWN_DESCRIPTORS,
+    raise_descriptor_limit,
+)
 from slowtok.proxy.upstream.client import UpstreamError, make_session, send
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are POSIX; counts, /proc")
@@ -163,8 +167,8 @@ def test_as_many_as_wanted_where_the_system_allows_it() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        assert most_connections(100) == 100
+        assert raise_descriptor_limit(100) == 100
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
-        assert most_connections(1_000_000) == (min(before[1], 65_536) - 96) // 2
+        assert raise_descriptor_limit(1_000_000) == (min(before[1], 65_536) - 96) // 2
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

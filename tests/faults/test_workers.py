@@ -21,7 +21,8 @@ from fakes.client import Client
 from fakes.commands import Running, served
 from fakes.upstream import Arrival, Upstream
 from fakes.wire import LAST_CHUNK, chunk, until
-from slowtok.proxy.server.listener import MAX_REFUSALS, OWN_DESCRIPTORS, open_ports
+from slowtok.proxy.server.connection_limit import MAX_REFUSALS, OWN_DESCRIPTORS
+from slowtok.proxy.server.listener import open_listeners
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is one process only")
 
@@ -176,10 +177,10 @@ async def test_first_worker_that_dies_as_it_starts(engine: Upstream, tmp_path: P
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are one socket")
 def test_second_proxy_does_not_get_half_of_the_connections() -> None:
     """Not even one that is started before the workers of the first one are ready."""
-    ports = open_ports("127.0.0.1", 0, 600, 2)
+    ports = open_listeners("127.0.0.1", 0, 600, 2)
     try:
         with pytest.raises(OSError, match="in use"):
-            open_ports("127.0.0.1", int(ports[0].getsockname()[1]), 600, 2)
+            open_listeners("127.0.0.1", int(ports[0].getsockname()[1]), 600, 2)
     finally:
         for port in ports:
             port.close()

@@ -29,7 +29,7 @@ from slowtok.proxy.engines.probing.reply import ProbeReply
 from slowtok.proxy.http.api_key import fields_with
 from slowtok.proxy.sampling.host.redaction import redact_arguments
 from slowtok.proxy.sampling.protocol import BadLine, parse_line
-from slowtok.proxy.server.origins import refuse
+from slowtok.proxy.server.origins import refusal_reason
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.call import read_call
 from slowtok.proxy.stream.meter import Meter
@@ -119,7 +119,7 @@ def toml(text: bytes) -> None:
 
 def guard(text: bytes) -> None:
     said = words(text)
-    refuse(said, said, own_hosts=(), allowed=(), target=said, site=said, mode=said)
+    refusal_reason(said, said, own_hosts=(), allowed=(), target=said, site=said, mode=said)
 
 
 def key(text: bytes) -> None:

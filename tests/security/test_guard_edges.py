@@ -14,7 +14,7 @@ from fakes.commands import served
 from fakes.proxy import Served, serving
 from fakes.recorder import Recorder
 from security.healthy import works_anew, works_on
-from slowtok.proxy.server.origins import refuse
+from slowtok.proxy.server.origins import refusal_reason
 
 TARGETS = ("/x", "/slowtok/status")
 REFUSED = {
@@ -191,8 +191,8 @@ async def test_allowed_origin_of_any_page_still_minds_the_host(
 def test_names_of_the_local_network_count_where_it_may_come_in() -> None:
     rules = {"own_hosts": ("0.0.0.0",), "allowed": ()}
 
-    assert refuse("box.local:4141", None, **rules, is_local=False) is None  # type: ignore[arg-type]
-    assert refuse("box.local:4141", None, **rules, is_local=True)  # type: ignore[arg-type]
+    assert refusal_reason("box.local:4141", None, **rules, is_local=False) is None  # type: ignore[arg-type]
+    assert refusal_reason("box.local:4141", None, **rules, is_local=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="several workers share a port on Linux")

@@ -32,20 +32,18 @@ from slowtok.proxy.runtime.library_log import LibraryLog
 from slowtok.proxy.runtime.loop_lag import keep_threads_short
 from slowtok.proxy.runtime.service_manager import tell_ready, tell_stopping
 from slowtok.proxy.runtime.state_dir import claimed
-from slowtok.proxy.server.drain import Stop
+from slowtok.proxy.server.connection_limit import ConnectionLimiter, raise_descriptor_limit
 from slowtok.proxy.server.edge import make_runner
-from slowtok.proxy.server.listener import (
-    ConnectionLimiter,
-    leave_no_core,
-    most_connections,
-    open_ports,
-)
+from slowtok.proxy.server.listener import open_listeners
 from slowtok.proxy.server.self_test import UnusableLibraryError
-from slowtok.proxy.server.server import Server, SingleProcessServer
+from slowtok.proxy.server.server import Server, SingleProcessServer, StopRequest
 from slowtok.proxy.workers.pool import WorkerPool
 from slowtok.proxy.workers.priority import Launcher, give_way
-from slowtok.proxy.workers.process import First, begin_to_relay
+from slowtok.proxy.workers.process import FirstWorker, begin_to_relay
 from slowtok.proxy.workers.wire import PASSED_ON
+
+if sys.platform != "win32":
+    import resource
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
@@ -60,13 +58,13 @@ def run_serve(settings: Settings) -> int:
         SettingsError: a cause that is not known, or a port, log or directory that cannot be used.
     """
     check_settings(settings)
-    leave_no_core()
+    _write_no_core_file()
     keep_threads_short()
     with contextlib.ExitStack() as opened:
         listeners = _usable(
             settings,
             "listen",
-            lambda: open_ports(
+            lambda: open_listeners(
                 settings.host, settings.port, settings.client_timeout_s, settings.workers
             ),
             lambda error: why_not(error, settings.port),
@@ -105,7 +103,7 @@ def run_serve(settings: Settings) -> int:
 async def _serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
-    first: First | None,
+    first: FirstWorker | None,
     log: Log | None,
     screen: Screen,
     sinks: dict[str, Sink],
@@ -116,17 +114,17 @@ async def _serve(
     proxy = Proxy(settings, sinks, log_event, first_pid=None if first is None else first.pid)
     edge = make_app(proxy, own_port=lambda: int(listener.getsockname()[1]))
     runner = make_runner(edge, settings.max_head_bytes)
-    stop = Stop()
+    stop = StopRequest()
     if first is not None:
         asyncio.get_running_loop().add_signal_handler(PASSED_ON, stop.ask)
     await runner.setup()
     try:
-        front = proxy.front = _front(proxy, runner, listeners, first, stop)
-        await front.open()
+        server = proxy.server = _make_server(proxy, runner, listeners, first, stop)
+        await server.open()
         tell_ready()
         give_way()
         collect_seldom()
-        if len(workers := front.workers()) > 1:
+        if len(workers := server.workers()) > 1:
             ready = sum(worker["ready"] for worker in workers)
             of_all = "" if ready == len(workers) else f" of {len(workers)}"
             screen.say(f"workers   {ready}{of_all} take clients in")
@@ -134,22 +132,22 @@ async def _serve(
         _warn_of_others(settings, screen, log_event)
         await stop.asked.wait()
         tell_stopping(settings.grace_s)
-        requests = await front.close()
+        requests = await server.close()
         proxy.stop_pages()
         if requests:
             log_event("stopping", requests=requests, grace_s=settings.grace_s)
-        if cut_off := await front.drain(stop.at_once):
+        if cut_off := await server.drain(stop.at_once):
             log_event("cut-off", requests=cut_off)
     finally:
         await runner.cleanup()
 
 
-def _front(
+def _make_server(
     proxy: Proxy,
     runner: web.AppRunner,
     listeners: Sequence[socket.socket],
-    first: First | None,
-    stop: Stop,
+    first: FirstWorker | None,
+    stop: StopRequest,
 ) -> Server:
     """Return what takes clients in: a worker for each listening socket; on Windows this process."""
     settings = proxy.settings
@@ -166,11 +164,11 @@ def _front(
             proxy.log_event,
         )
     server = cast(web.Server, runner.server)  # it is set up
-    most = most_connections(settings.max_connections)
-    proxy.door = ConnectionLimiter(
+    most = raise_descriptor_limit(settings.max_connections)
+    proxy.limiter = ConnectionLimiter(
         server, most, head_timeout_s=settings.head_timeout_s, log_event=proxy.log_event
     )
-    return SingleProcessServer(proxy.relay, server, listeners[0], proxy.door, settings.grace_s)
+    return SingleProcessServer(proxy.relay, server, listeners[0], proxy.limiter, settings.grace_s)
 
 
 async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> None:
@@ -183,7 +181,7 @@ async def _greet(screen: Screen, listener: socket.socket, engines: Engines) -> N
         screen.say(plain(f"engine    {engine.url} ({state}{models})"))
     if not engines.all:
         screen.say(
-            f"engine    none found yet ({engines.looked_at}); still looking. Start one, e.g."
+            f"engine    none found yet ({engines.searched_at}); still looking. Start one, e.g."
         )
         screen.say("          llama-server -m model.gguf    or    ollama serve")
     screen.greeted = True
@@ -229,7 +227,7 @@ def _warn_of_others(settings: Settings, screen: Screen, log_event: Callable[...,
     screen.say(f"warning   other machines can reach this address and {said}")
 
 
-def _own_words(listener: socket.socket, first: First | None) -> str:
+def _own_words(listener: socket.socket, first: FirstWorker | None) -> str:
     """Say which slowtok this is, for another one that shares its state directory."""
     host, port = listener.getsockname()[:2]
     return f"process {os.getpid() if first is None else first.pid} at {host}:{port}"
@@ -320,3 +318,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop  # noqa: PLC0415 - not on Windows
 
     return uvloop.new_event_loop
+
+
+def _write_no_core_file() -> None:
+    """Let a crash write no core file: prompts and keys on their way are in memory."""
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -12,11 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.case.ending import WHAT_TO_CHECK
 from slowtok.detectors.diagnosis.clearance import GPU_CAUSES
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, Record, band_words, named, tamed
 from slowtok.proxy.cli.render.hanging import hanging
 from slowtok.proxy.cli.render.units import GIB, seconds
-from slowtok.proxy.http.response import WHAT_TO_CHECK
 
 Entry = Mapping[str, Any]
 

@@ -8,6 +8,7 @@ has renamed some since, in no release yet.
 from urllib.parse import urlsplit
 
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.ending import CUT_SHORT, CutShort
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.stream.apis import find_api
 
@@ -24,10 +25,8 @@ _OPERATIONS = {  # by the name of the API
     "embeddings": "embeddings",
     "rerank": "rerank",  # the conventions have no word for it
 }
-_ERRORS = frozenset(
-    {"no-engine", "upstream-error", "upstream-refused", "timeout", "overloaded", "proxy-stopped"}
-)
-_CUT_SHORT = _ERRORS | {"client-gone", "http-error", "complete", "unknown"}
+_ERRORS = frozenset(CUT_SHORT) - {CutShort.CLIENT_GONE}
+_NO_FINISH_REASON = frozenset({*CUT_SHORT, "http-error", "complete", "unknown"})
 
 
 def operation(case: Case) -> str:
@@ -91,4 +90,4 @@ def of_span(case: Case, diagnosis: Diagnosis) -> Attributes:
 
 
 def _finish(ended: str) -> list[str] | None:
-    return None if ended in _CUT_SHORT else [ended]
+    return None if ended in _NO_FINISH_REASON else [ended]

@@ -69,7 +69,7 @@ async def test_engine_that_does_not_answer_is_kept(tmp_path: Path) -> None:
 
         assert chosen is engines.all[0]
         assert chosen.kind == "unknown"
-        assert engines.looked_at == REFUSED
+        assert engines.searched_at == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_no_engine_is_no_choice(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "USUAL_PORTS", {9: "llama-server", 1: "own"})
     async with looking(tmp_path) as engines:
         assert await engines.choose("any") is None
-        assert engines.looked_at == "ports 9", "its own port is not an engine's"
+        assert engines.searched_at == "ports 9", "its own port is not an engine's"
 
 
 async def test_engine_on_a_usual_port_is_found(

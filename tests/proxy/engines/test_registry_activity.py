@@ -42,12 +42,12 @@ async def test_what_a_vllm_gained_around_a_request(engine: Upstream, tmp_path: P
     show(engine, VLLM)
     async with looking(tmp_path, engine.url) as engines:
         name = engines.all[0].name
-        engines.note_begin(name, "small")
+        engines.note_sent(name, "small")
         begin_s = time.monotonic()
         assert await engines.wait_for_scrapes(name, PATIENCE_S)
         show(engine, one_more_request(VLLM))
         end_s = time.monotonic()
-        engines.note_end(name)
+        engines.note_arrived(name)
         assert await engines.wait_for_scrapes(name, PATIENCE_S)
         found = engines.all[0].activity.between(begin_s, end_s)
 
@@ -61,7 +61,7 @@ async def test_what_a_vllm_gained_around_a_request(engine: Upstream, tmp_path: P
 async def test_restart_of_an_engine_is_given_another_try(engine: Upstream, tmp_path: Path) -> None:
     async with looking(tmp_path, engine.url) as engines:
         only = engines.all[0]
-        engines.note_begin(only.name)
+        engines.note_sent(only.name)
         await engines.wait_for_scrapes(only.name, PATIENCE_S)
         assert only.scraper is not None
         assert only.scraper.refused, "it has no /metrics"
@@ -75,8 +75,8 @@ async def test_restart_of_an_engine_is_given_another_try(engine: Upstream, tmp_p
 async def test_engines_without_counters_are_not_asked(engine: Upstream, tmp_path: Path) -> None:
     async with looking(tmp_path, engine.url) as engines:
         only = engines.all[0]
-        engines.note_begin(only.name)
-        engines.note_end(only.name)
+        engines.note_sent(only.name)
+        engines.note_arrived(only.name)
 
         assert await engines.wait_for_scrapes(only.name, 0.0)
         assert (only.scraper, only.activity.between(1.0, 2.0)) == (None, None)
@@ -86,15 +86,15 @@ async def test_model_that_sleeps_is_left_alone(engine: Upstream, tmp_path: Path)
     engine.looks["/props"] = reply(b'{"build_info":"b1-0","is_sleeping":true}', JSON)
     show(engine, LLAMA_SERVER)
     async with looking(tmp_path, engine.url) as engines:
-        engines.note_begin(engines.all[0].name)
+        engines.note_sent(engines.all[0].name)
 
         assert engines.all[0].scraper is None
 
 
 async def test_nobody_has_gained_nothing(engine: Upstream, tmp_path: Path) -> None:
     async with looking(tmp_path, engine.url) as engines:
-        engines.note_begin("nobody")
-        engines.note_end(None)
+        engines.note_sent("nobody")
+        engines.note_arrived(None)
 
         assert await engines.wait_for_scrapes("nobody", 0.0)
 

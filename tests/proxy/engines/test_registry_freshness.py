@@ -56,10 +56,10 @@ async def test_a_request_that_loaded_a_model_has_it_looked_at_again(
     async with looking(tmp_path, engine.url) as engines:
         name = engines.all[0].name
         hold(engine, 3 * GIB)
-        engines.note_begin(name, "small")
-        engines.note_end(name, load_s=0.04)  # as Ollama reports it for a model that is there
+        engines.note_sent(name, "small")
+        engines.note_arrived(name, load_s=0.04)  # as Ollama reports it for a model that is there
         unchanged = await engines.wait_for_look(name, PATIENCE_S), gpu_bytes(engines)
-        engines.note_end(name, load_s=2.5)
+        engines.note_arrived(name, load_s=2.5)
         assert await engines.wait_for_look(name, PATIENCE_S)
 
         assert unchanged == (True, 8 * GIB)
@@ -76,7 +76,7 @@ async def test_another_runner_has_the_engine_looked_at_again(
     async with looking(tmp_path, engine.url, told=told) as engines:
         hold(engine, 3 * GIB)
         show_process(700, 702)
-        engines.note_end(engines.all[0].name)
+        engines.note_arrived(engines.all[0].name)
         assert await engines.wait_for_look(engines.all[0].name, PATIENCE_S)
 
         assert gpu_bytes(engines) == 3 * GIB
@@ -109,8 +109,8 @@ async def test_another_fingerprint_in_a_reply_has_the_engine_looked_at_again(
         [seen] = engines.all
         wanted = []
         for model, fingerprint in (("a", "b1"), ("a", "b1"), ("b", "b9"), ("a", "b1"), ("a", "b2")):
-            engines.note_begin(seen.name, model)
-            engines.note_end(seen.name, None, fingerprint)
+            engines.note_sent(seen.name, model)
+            engines.note_arrived(seen.name, None, fingerprint)
             wanted.append(seen.wanted.is_set())
 
         assert wanted == [False, False, False, False, True]
@@ -124,7 +124,7 @@ async def test_an_engine_whose_process_is_not_seen_any_more_has_not_changed(
     async with looking(tmp_path, engine.url) as engines:
         [seen] = engines.all
         show_process(None)
-        engines.note_end(seen.name)
+        engines.note_arrived(seen.name)
 
         assert not seen.wanted.is_set()
 

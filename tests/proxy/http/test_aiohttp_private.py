@@ -15,7 +15,7 @@ from aiohttp import client_proto, connector, http, web
 
 from fakes.proxy import serving
 from fakes.upstream import Upstream
-from slowtok.proxy.http.aiohttp_private import USED, Used, missing
+from slowtok.proxy.http.aiohttp_private import USED, PrivateName, missing
 from slowtok.proxy.server import self_test
 from slowtok.proxy.server.self_test import UnusableLibraryError, fast_path_works
 
@@ -100,7 +100,7 @@ def test_all_that_is_used_is_there() -> None:
     ]
 
 
-def rename(used: Used, monkeypatch: pytest.MonkeyPatch, to: object = None) -> None:
+def rename(used: PrivateName, monkeypatch: pytest.MonkeyPatch, to: object = None) -> None:
     """Let a name be gone wherever it is inherited from, or be something else."""
     owner, _, name = used.name.rpartition(".")
     parts = owner.split(".")
@@ -119,7 +119,9 @@ def rename(used: Used, monkeypatch: pytest.MonkeyPatch, to: object = None) -> No
 
 
 @pytest.mark.parametrize("used", USED, ids=lambda used: used.name)
-def test_each_name_is_missed_when_it_is_gone(used: Used, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_name_is_missed_when_it_is_gone(
+    used: PrivateName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         rename(used, monkeypatch)
     except TypeError:
@@ -132,7 +134,7 @@ def test_each_name_is_missed_when_it_is_gone(used: Used, monkeypatch: pytest.Mon
     "used", [used for used in USED if used.positional is not None], ids=lambda used: used.name
 )
 def test_each_call_that_no_longer_works_is_noticed(
-    used: Used, monkeypatch: pytest.MonkeyPatch
+    used: PrivateName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def takes_other_arguments(*, one: int, other: int) -> None:
         pass
@@ -151,7 +153,7 @@ async def test_streams_are_fast_here_and_nothing_is_said() -> None:
 
 @pytest.mark.parametrize("used", [used for used in USED if used.is_for_speed])
 async def test_what_is_only_fast_is_left_with_one_line(
-    used: Used, monkeypatch: pytest.MonkeyPatch
+    used: PrivateName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: Told = []
     rename(used, monkeypatch)

@@ -8,8 +8,8 @@ import pytest
 from fakes.client import CHAT, Client
 from fakes.upstream import Upstream
 from fakes.wire import LAST_CHUNK, chunk, chunked_head, reply
-from slowtok.detectors.case.ending import CUT_SHORT
-from slowtok.proxy.http.response import WHAT_TO_CHECK, error_response
+from slowtok.detectors.case.ending import CUT_SHORT, WHAT_TO_CHECK
+from slowtok.proxy.http.response import error_response
 from slowtok.proxy.upstream.client import _broken, _unreachable, no_engine
 from slowtok.proxy.web.page.serve import FOLDER
 

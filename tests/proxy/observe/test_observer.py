@@ -156,7 +156,7 @@ async def test_memory_that_breaks_costs_only_itself(
 async def test_sampling_that_breaks_costs_only_its_samples(
     engine: Upstream, proxy: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy.proxy.sampler, "fresh", raising)
+    monkeypatch.setattr(proxy.proxy.sampler, "wait_for_fresh_sample", raising)
     request_id, _ = await ask(client, engine)
 
     assert (await proxy.record(request_id))["id"] == request_id

@@ -80,7 +80,7 @@ def test_who_is_refused_makes_room_at_once_and_is_told_the_setting() -> None:
     held, one = MemoryBudget(10), exchange()
     assert held.take(one, 8)
 
-    error = held.no_room(one, "this request")
+    error = held.release_and_refuse(one, "this request")
 
     assert held.now_bytes == one.held_bytes == 0
     assert (error.status, error.ended) == (503, "overloaded")

@@ -146,7 +146,7 @@ async def test_half_an_answer_is_an_error(
 async def test_a_stream_that_is_too_long_to_be_put_together_is_an_error(
     engine: Upstream, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slowtok.proxy.relay.rewritten.MAX_STREAM_BYTES", 1000)
+    monkeypatch.setattr("slowtok.proxy.relay.assembled.MAX_STREAM_BYTES", 1000)
     head, said = await answered(engine, client, TEXT * 20, FINISH, DONE)
 
     assert head.status == 502

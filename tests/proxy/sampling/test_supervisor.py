@@ -89,7 +89,7 @@ async def test_before_the_start_everything_is_unknown_and_nothing_raises() -> No
     assert sampler.gpu_window(0, 1e9) == ()
     assert sampler.process(8080) is None
     assert not sampler.status()["alive"]
-    assert not await sampler.fresh(timeout_s=0.01)
+    assert not await sampler.wait_for_fresh_sample(timeout_s=0.01)
     await sampler.stop()
 
 
@@ -104,7 +104,7 @@ async def test_a_busy_server_is_seen_as_it_is(busy_server: Server) -> None:
             lambda: len(sampler.host_window(busy_server.port, from_s, from_s + 60)) >= 6
         )
         to_s = time.monotonic()
-        assert await sampler.fresh(timeout_s=5.0)
+        assert await sampler.wait_for_fresh_sample(timeout_s=5.0)
         window = sampler.host_window(busy_server.port, from_s, to_s)
         facts = sampler.process(busy_server.port)
         status = sampler.status()
@@ -224,7 +224,7 @@ async def test_fresh_gives_up_in_time() -> None:
     async with started(SAYS_ONE_LINE_THEN_HANGS) as sampler:
         begun_s = time.monotonic()
 
-        assert not await sampler.fresh(timeout_s=0.05)
+        assert not await sampler.wait_for_fresh_sample(timeout_s=0.05)
         assert time.monotonic() - begun_s < 1.0
 
 
@@ -256,9 +256,9 @@ async def test_what_is_asked_for_has_come_when_fresh_returns() -> None:
         await eventually(lambda: sampler.host_window(1, 0, 2))
         sampler.set_active(True)
 
-        assert await sampler.fresh(timeout_s=5.0)
+        assert await sampler.wait_for_fresh_sample(timeout_s=5.0)
         assert len(sampler.gpu_window(0, 1e9)) == 1
-        assert await sampler.fresh(timeout_s=0.0)  # this new is new enough
+        assert await sampler.wait_for_fresh_sample(timeout_s=0.0)  # this new is new enough
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is meant")

@@ -9,7 +9,7 @@ from fakes.client import CHAT, Client
 from fakes.proxy import serving
 from fakes.upstream import Upstream
 from fakes.wire import reply
-from slowtok.proxy.server.origins import refuse
+from slowtok.proxy.server.origins import refusal_reason
 
 EVERYWHERE = pytest.mark.parametrize("target", ["/x", CHAT, "/slowtok/status", "/slowtok/nothing"])
 LOCAL_HOSTS = (
@@ -65,7 +65,7 @@ def refused(
     host: str | None = "localhost", origin: str | None = None, **rules: object
 ) -> str | None:
     own = {"own_hosts": ("127.0.0.1",), "allowed": (), **rules}
-    return refuse(host, origin, **own)  # type: ignore[arg-type]
+    return refusal_reason(host, origin, **own)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("host", LOCAL_HOSTS)

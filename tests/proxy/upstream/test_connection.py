@@ -166,7 +166,7 @@ async def test_session_that_is_closed_keeps_nothing(engine: Upstream) -> None:
         connector: Any = session.connector
         looking = connector._closing_old
         await connector.close()
-        connection.rest()  # as at the end of a reply that was being read until then
+        connection.release()  # as at the end of a reply that was being read until then
 
         assert kept(session) == []
         assert not connection.connected

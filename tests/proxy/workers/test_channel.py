@@ -58,7 +58,7 @@ class Pair:
         await loop.create_unix_connection(lambda: self.far, sock=far)
 
     async def ask(self, name: str, *said: object, timeout_s: float = LONG_S) -> object:
-        return await self.near.answer(self.near.ask(name, *said), timeout_s)
+        return await self.near.wait_for_answer(self.near.ask(name, *said), timeout_s)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_questions_find_their_answers(pair: Pair) -> None:
     asked = [pair.near.ask("later", str(n)) for n in range(50)]
     asked.append(pair.near.ask("same", "at once"))
 
-    found = [await pair.near.answer(each, LONG_S) for each in asked]
+    found = [await pair.near.wait_for_answer(each, LONG_S) for each in asked]
 
     assert found == [*map(str, range(50)), "at once"]
 
@@ -133,7 +133,7 @@ async def test_whoever_waits_is_told_when_the_other_end_is_gone(pair: Pair) -> N
     asked = pair.near.ask("never")
     pair.far.close()
 
-    assert await pair.near.answer(asked, LONG_S) is None
+    assert await pair.near.wait_for_answer(asked, LONG_S) is None
     await pair.near.ended
     assert pair.near.is_full
     assert await pair.ask("same", 1) is None

@@ -14,7 +14,7 @@ from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
 from slowtok.config.settings import load
 from slowtok.proxy.relay.settings import relay_settings
-from slowtok.proxy.server.listener import open_port
+from slowtok.proxy.server.listener import open_listener
 from slowtok.proxy.workers.__main__ import Worker
 from slowtok.proxy.workers.channel import Channel
 from slowtok.proxy.workers.wire import RemoteDirectory, RemoteEngine, Start
@@ -61,7 +61,7 @@ async def main_process(engine: Upstream, tmp_path: Path) -> AsyncIterator[tuple[
         "start",
         Start(settings=relay_settings(settings), pages_path=str(tmp_path / "own" / "pages")),
     )
-    listener = open_port("127.0.0.1", 0, settings.client_timeout_s)
+    listener = open_listener("127.0.0.1", 0, settings.client_timeout_s)
     port = int(listener.getsockname()[1])
     working = asyncio.create_task(Worker().run(theirs, listener))
     try:

@@ -332,9 +332,11 @@ async def test_the_proxy_has_fresh_samples_while_the_driver_hangs(script: Script
     sampler.set_active(True)
     try:
         async with asyncio.timeout(20.0):
-            while not await sampler.fresh(timeout_s=0.5):  # it may not have started yet
+            while not await sampler.wait_for_fresh_sample(
+                timeout_s=0.5
+            ):  # it may not have started yet
                 pass
-        assert await sampler.fresh(timeout_s=5.0)
+        assert await sampler.wait_for_fresh_sample(timeout_s=5.0)
         assert sampler.status()["restarts"] == 0
         assert sampler.device().gpus is None
     finally:
