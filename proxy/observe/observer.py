@@ -37,7 +37,7 @@ from slowtok.proxy.outputs.sink import Sink, Step, Watcher
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.sampling.supervisor import Sampler
-from slowtok.proxy.stream.call import PromptFingerprint, parts_of
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, parts_of
 
 LAST_SAMPLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
 NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting

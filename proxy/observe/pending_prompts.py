@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from slowtok.proxy.runtime.work_queue import WorkQueue
-from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, fingerprint_prompt
 
 AFTER_S = 0.002  # the request is on its way to the engine by then. Heuristic
 LARGE_BYTES = 256 * 1024

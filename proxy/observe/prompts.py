@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slowtok.detectors.case.case import Case, PromptPrefix, Repeat
 from slowtok.proxy.relay.exchange import Exchange, PromptEstimate
 from slowtok.proxy.runtime.bounded_map import BoundedMap
-from slowtok.proxy.stream.call import PromptFingerprint, common_chars, compare
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, common_chars, compare
 
 KEEP_PER_MODEL = 32  # conversations that may come in between; heuristic
 COMPARE = 8  # of them are compared piece by piece where none begins alike: a millisecond each

@@ -10,7 +10,7 @@ from slowtok.proxy.runs.book import Book
 from slowtok.proxy.runs.chain import Messages, messages_of, new_chars
 from slowtok.proxy.runs.ledger import Ledger
 from slowtok.proxy.runs.turn import Turn
-from slowtok.proxy.stream.call import PromptFingerprint
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 
 _FAILED = frozenset({*CUT_SHORT, "http-error"})
 

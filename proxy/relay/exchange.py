@@ -12,8 +12,8 @@ from slowtok.proxy.http.run_clues import Clues
 from slowtok.proxy.runs.book import RunPosition
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
-from slowtok.proxy.stream.call import PromptFingerprint
 from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 from slowtok.proxy.stream.reply import Reply
 
 NO_TOKENS = Tokens()  # of a reply that was not looked into

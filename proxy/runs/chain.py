@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from slowtok.proxy.stream.call import PromptFingerprint
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 
 How = Literal["continued", "changed", "branched", "repeated", "compacted"]
 """How a prompt goes on from an earlier one: `changed` where one message of it is not the same, a

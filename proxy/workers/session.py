@@ -7,7 +7,7 @@ from typing import Any
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.stream.call import PromptFingerprint
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 from slowtok.proxy.workers.channel import Handlers
 from slowtok.proxy.workers.wire import (
     Heartbeat,

@@ -22,7 +22,7 @@ from slowtok.proxy.observe import observer, pending_prompts
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 
 WHOLE = orjson.dumps(
     {

@@ -10,7 +10,7 @@ import pytest
 from fakes.wire import until
 from slowtok.proxy.observe import pending_prompts
 from slowtok.proxy.observe.pending_prompts import LARGE_BYTES, PendingPrompts
-from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, fingerprint_prompt
 
 SAID = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 NEVER_S = 3600.0

@@ -6,7 +6,7 @@ from fakes.cases import healthy, with_phases, with_tokens
 from slowtok.detectors.case.case import PromptPrefix
 from slowtok.proxy.observe.prompts import KEEP_MODELS, PromptEstimates
 from slowtok.proxy.relay.exchange import Exchange, PromptEstimate
-from slowtok.proxy.stream.call import fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 
 
 def request(chars: int, *, same_chars: int | None = None) -> Exchange:

@@ -9,7 +9,7 @@ from slowtok.proxy.observe.prompts import (
     MAX_PAUSE_S,
     Prompts,
 )
-from slowtok.proxy.stream.call import PromptFingerprint, fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, fingerprint_prompt
 
 
 def prompt(*texts: str) -> PromptFingerprint:

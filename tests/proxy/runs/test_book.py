@@ -7,7 +7,7 @@ from fakes.run_records import BEGAN_UNIX_S, run_record
 from slowtok.proxy.http.run_clues import Clues
 from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, RunPosition
 from slowtok.proxy.runs.chain import Messages, messages_of
-from slowtok.proxy.stream.call import fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 
 KEY = bytes(KEY_BYTES)
 

@@ -17,7 +17,7 @@ from slowtok.proxy.runs.chain import (
     messages_of,
     new_chars,
 )
-from slowtok.proxy.stream.call import fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 
 
 def messages(said: dict[str, Any]) -> Messages:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slowtok.proxy.stream.call import compare, fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import compare, fingerprint_prompt
 
 
 def words(count: int, word: str) -> str:

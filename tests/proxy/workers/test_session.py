@@ -7,8 +7,8 @@ from typing import Any
 from fakes.proxy import Served
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 from slowtok.proxy.workers.session import WorkerSession
 from slowtok.proxy.workers.wire import packed
 

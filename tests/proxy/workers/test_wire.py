@@ -8,8 +8,8 @@ import pytest
 from slowtok.proxy.outputs.running import running_entry
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
-from slowtok.proxy.stream.call import fingerprint_prompt
 from slowtok.proxy.stream.meter import Meter
+from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 from slowtok.proxy.workers.wire import RemoteMeter, packed, progress_of, unpacked, update
 
 PATH = "/v1/chat/completions"

@@ -8,7 +8,7 @@ from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.cli.demo import shots
 from slowtok.proxy.cli.demo.shots import Outcome, Shot, ShotPace
 from slowtok.proxy.cli.demo.stage import CONTEXT_TOKENS, SLOTS
-from slowtok.proxy.stream.call import compare, fingerprint_prompt
+from slowtok.proxy.stream.prompt_fingerprint import compare, fingerprint_prompt
 
 LEARNING_CONTEXT_TOKENS = 1024  # the first bucket of the learned baseline
 

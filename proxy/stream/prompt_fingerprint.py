@@ -1,0 +1,255 @@
+"""Fingerprints of prompts: how much a prompt has in common with an earlier one, and what differs.
+
+The prompt itself is never kept: a `PromptFingerprint` holds hashes of its blocks and pieces. They
+are Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process;
+with `hashlib.blake2b` a fingerprint takes 3.3 times as long.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from slowtok.detectors.case.case import DifferenceKind, PromptParts, PromptPrefix
+from slowtok.proxy.stream.prompt_text import (
+    PromptMessage,
+    messages_of,
+    squeezed,
+    tools_of,
+    without_tagged,
+)
+from slowtok.proxy.stream.volatile_spans import VolatileSpan, find_marks, kind_at
+
+FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
+FINE_CHARS = 16_384
+COARSE_BLOCK_CHARS = 256
+MAX_PRINTED_CHARS = 2_000_000  # about 500,000 tokens; the rest of a longer prompt is not compared
+MIN_MOVED_CHARS = 32  # a shorter message may well be said twice
+_RESULTS = frozenset({"tool", "function"})
+PRUNED_RATIO = 0.5  # of an earlier tool result's length: a shorter one was cut down. Heuristic
+# Of these a request names what came before, and the engine alone has it: Responses, and Ollama's
+# generate.
+_KEPT_BY_ENGINE = ("previous_response_id", "conversation", "context")
+_PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
+
+
+class Span(NamedTuple):
+    """Where one message begins in the canonical prompt, and the hash of all of it.
+
+    Further hashes are of what is left without blanks, without the model's reasoning, and without
+    tagged blocks; `images` are the characters that stand for images.
+    """
+
+    role: str
+    begin: int
+    whole: int
+    squeezed: int = 0
+    plain: int = 0
+    untagged: int = 0
+    images: int = 0
+
+
+class PromptFingerprint(NamedTuple):
+    """Hashes of one prompt: of its blocks in order, and of its pieces wherever they stand.
+
+    `pieces` maps a piece's hash to the characters that its occurrences cover together. `marks` are
+    the places of what may change from call to call, `tools` the hashes of its tools in order.
+    """
+
+    chars: int
+    blocks: tuple[int, ...]
+    pieces: Mapping[int, int]
+    spans: tuple[Span, ...]
+    marks: tuple[VolatileSpan, ...]
+    tools: tuple[int, ...]
+
+
+def fingerprint_prompt(payload: Mapping[str, Any]) -> PromptFingerprint | None:
+    """Take the fingerprint of a request's prompt; None where it has none that we understand.
+
+    `payload` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
+    """
+    for name in _KEPT_BY_ENGINE:
+        if payload.get(name):
+            return None
+    spans: list[Span] = []
+    texts: list[str] = []
+    begin = 0
+    for message in messages_of(payload):
+        spans.append(_span(message, begin))
+        texts.append(message.text)
+        begin += len(message.text)
+    whole = "".join(texts)[:MAX_PRINTED_CHARS]
+    if not whole:
+        return None
+    pieces: dict[int, int] = {}
+    for piece in _PIECE.findall(whole):
+        which = hash(piece)
+        pieces[which] = pieces.get(which, 0) + len(piece)
+    tools = tuple([hash(tool) for tool in tools_of(payload)])
+    return PromptFingerprint(
+        len(whole), _blocks(whole), pieces, tuple(spans), find_marks(whole), tools
+    )
+
+
+def _span(message: PromptMessage, begin: int) -> Span:
+    """Return the hashes of one message."""
+    role, text, plain, images = message
+    bare = squeezed(text)
+    untagged = without_tagged(text)
+    return Span(
+        role,
+        begin,
+        hash((role, text)),
+        hash(bare),
+        hash(plain),
+        hash(bare if untagged is text else squeezed(untagged)),
+        images,
+    )
+
+
+def compare(
+    new: PromptFingerprint, old: PromptFingerprint, age_s: float, others_since: int | None = None
+) -> PromptPrefix:
+    """Return how much of `new` an engine that had served `old` could have kept."""
+    begin, length = _block_at(_same(new.blocks, old.blocks))
+    message: int | None = _same(new.spans, old.spans)  # the first that differs
+    common = common_chars(new, old)
+    if common == new.chars:
+        message = None
+    shared_chars = sum(map(new.pieces.__getitem__, new.pieces.keys() & old.pieces.keys()))
+    prompt_chars = sum(new.pieces.values())
+    kind = None if message is None else _kind(new, old, message, begin, length)
+    images = sum([span.images for span in new.spans])
+    return PromptPrefix(
+        chars=new.chars,
+        common_prefix_chars=common,
+        shared_ratio=shared_chars / prompt_chars if prompt_chars else 0.0,
+        first_difference=None if message is None else max(common - new.spans[message].begin, 0),
+        difference_message=message,
+        difference_role=None if message is None else new.spans[message].role,
+        difference_kind=kind,
+        granularity_chars=length,
+        previous_age_s=age_s,
+        previous_chars=old.chars,
+        others_since=others_since,
+        image_chars=images,
+        common_image_chars=images
+        if message is None
+        else sum([span.images for span in new.spans[:message]]),
+    )
+
+
+def common_chars(new: PromptFingerprint, old: PromptFingerprint) -> int:
+    """Return how much of its beginning a prompt has in common with an earlier one."""
+    message = _same(new.spans, old.spans)
+    if message == len(new.spans):
+        return new.chars
+    common = min(_block_at(_same(new.blocks, old.blocks))[0], new.chars, old.chars)
+    if message == len(old.spans):
+        return max(common, min(old.chars, new.spans[message].begin))
+    return common
+
+
+def parts_of(prompt: PromptFingerprint) -> PromptParts:
+    """Return how much of a prompt is whose, in characters."""
+    by_role: dict[str, int] = {}
+    for number, span in enumerate(prompt.spans):
+        by_role[span.role] = by_role.get(span.role, 0) + _length(prompt, number)
+    last = max(
+        (i for i, span in enumerate(prompt.spans) if span.role in ("user", "prompt")), default=None
+    )
+    return PromptParts(
+        chars=prompt.chars,
+        messages=len(prompt.spans),
+        system_chars=sum(by_role.get(role, 0) for role in ("system", "developer")),
+        tools_chars=by_role.get("tools", 0),
+        last_user_chars=0 if last is None else _length(prompt, last),
+        image_chars=sum(span.images for span in prompt.spans),
+    )
+
+
+def _same(new: Sequence[object], old: Sequence[object]) -> int:
+    """Return how many blocks, or messages, both begin with."""
+    both = min(len(new), len(old))
+    if new[:both] == old[:both]:
+        return both
+    same = 0
+    while new[same] == old[same]:
+        same += 1
+    return same
+
+
+def _kind(
+    new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
+) -> DifferenceKind | None:
+    """Return what differs at a place, by its form."""
+    if message >= len(old.spans):
+        return None  # the conversation went on
+    if "tools" in (new.spans[message].role, old.spans[message].role):
+        return "tools-order" if sorted(new.tools) == sorted(old.tools) else "tools"
+    if _moved(new, old, message):
+        return "trimmed"
+    if _moved(old, new, message):
+        return "inserted"
+    return _kind_of_message(new, old, message) or _kind_of_text(new, old, message, begin, length)
+
+
+def _kind_of_message(
+    new: PromptFingerprint, old: PromptFingerprint, message: int
+) -> DifferenceKind | None:
+    """Return what was done to a message; None where what is left of it does not tell."""
+    one, other = new.spans[message], old.spans[message]
+    if one.role != other.role:
+        return None
+    if one.squeezed == other.squeezed:
+        return "whitespace"
+    if one.plain == other.plain:
+        return "reasoning"
+    if one.role in _RESULTS and _length(new, message) < PRUNED_RATIO * _length(old, message):
+        return "pruned"
+    return None
+
+
+def _kind_of_text(
+    new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
+) -> DifferenceKind:
+    """Return what changed within a message, by what stands there."""
+    if kind := kind_at(new.marks, old.marks, begin, begin + length):
+        return kind
+    one, other = new.spans[message], old.spans[message]
+    return "reminder" if one.role == other.role and one.untagged == other.untagged else "text"
+
+
+def _moved(one: PromptFingerprint, other: PromptFingerprint, message: int) -> bool:
+    """Return True if `one` goes on with a message that stood further back in `other`.
+
+    The message after the difference counts, too: a summary may stand for what was left out.
+    """
+    places = {span.whole: i for i, span in enumerate(other.spans)}
+    return any(
+        places.get(one.spans[i].whole, -1) > i and _length(one, i) >= MIN_MOVED_CHARS
+        for i in range(message, min(message + 2, len(one.spans)))
+    )
+
+
+def _length(prompt: PromptFingerprint, message: int) -> int:
+    begins = [*(span.begin for span in prompt.spans[message : message + 2]), prompt.chars]
+    return begins[1] - begins[0]
+
+
+def _blocks(text: str) -> tuple[int, ...]:
+    """Return the hash of each block, see `_block_at`."""
+    fine = range(0, min(len(text), FINE_CHARS), FINE_BLOCK_CHARS)
+    coarse = range(FINE_CHARS, len(text), COARSE_BLOCK_CHARS)
+    return (
+        *[hash(text[at : at + FINE_BLOCK_CHARS]) for at in fine],
+        *[hash(text[at : at + COARSE_BLOCK_CHARS]) for at in coarse],
+    )
+
+
+def _block_at(index: int) -> tuple[int, int]:
+    """Begin and length of block `index`: fine blocks first, then coarse ones."""
+    fine = FINE_CHARS // FINE_BLOCK_CHARS
+    if index < fine:
+        return index * FINE_BLOCK_CHARS, FINE_BLOCK_CHARS
+    return FINE_CHARS + (index - fine) * COARSE_BLOCK_CHARS, COARSE_BLOCK_CHARS
