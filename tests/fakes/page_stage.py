@@ -118,9 +118,9 @@ class Stage:
 def _conclude(proxy: Proxy, case: Case) -> dict[str, Any]:
     diagnosis = diagnose(case)
     record = make_record(case, diagnosis)
-    proxy.store.add(record)
+    proxy.records.add(record)
     proxy.baselines.learn(case, diagnosis)
-    for sink in proxy._sinks.values():
+    for sink in proxy.sinks.values():
         sink(case, diagnosis, record)
     return record
 

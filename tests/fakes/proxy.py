@@ -70,7 +70,7 @@ class Served:
 
     def records(self) -> list[dict[str, Any]]:
         """All records that are kept, the newest first."""
-        found: list[dict[str, Any]] = json.loads(self.proxy.store.newest_first())
+        found: list[dict[str, Any]] = json.loads(self.proxy.records.newest_first())
         return found
 
 

@@ -104,7 +104,7 @@ async def test_locked_database_costs_what_it_would_have_kept(
     locked: Callable[[], None], engine: Upstream, tmp_path: Path
 ) -> None:
     async with serving(tmp_path, engine.url) as proxy:
-        kept = proxy.proxy.kept
+        kept = proxy.proxy.learned
         kept.add_rate(SETUP, today(100.0))
         await asyncio.to_thread(_written, lambda: kept.errors == 1)
         async with unharmed(proxy, engine):

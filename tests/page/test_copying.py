@@ -174,7 +174,7 @@ def test_a_run_is_opened_by_its_link_and_copied_as_an_issue(browser: Browser, st
 def test_a_request_leads_to_its_run(browser: Browser, stage: Stage) -> None:
     [record] = stage.put(simulated("queued"))
     put_run(stage, RUN, "acme", "acme")
-    stage.served.proxy.store.add(record | {"run": {"id": RUN, "by": "header", "turn": 2}})
+    stage.served.proxy.records.add(record | {"run": {"id": RUN, "by": "header", "turn": 2}})
     browser.open(f"{stage.page}#request/{record['id']}")
 
     browser.find(f'#view-request a[href="#runs/{RUN}"]').click()

@@ -34,7 +34,7 @@ def test_what_failed_does_not_look_as_if_it_had_passed(browser: Browser, stage: 
         failed("c", "client-gone", 200, judged=True),
         failed("d", "complete", 200, judged=False),
     ):
-        stage.served.proxy.store.add(record)
+        stage.served.proxy.records.add(record)
     browser.open(stage.page)
     browser.says("#filter-count", "4 of 4")
 
@@ -60,9 +60,9 @@ def test_what_failed_does_not_look_as_if_it_had_passed(browser: Browser, stage: 
 
 def test_what_a_verdict_leaves_open_takes_nothing_from_it(browser: Browser, stage: Stage) -> None:
     [record] = stage.put(simulated("thermal-throttle"))
-    stage.served.proxy.store.add(record | {"id": "open", "reason": "most of it is unexplained"})
+    stage.served.proxy.records.add(record | {"id": "open", "reason": "most of it is unexplained"})
     bare = {"id": "bare", "reason": "not said", "findings": [], "verdict": "slow"}
-    stage.served.proxy.store.add(record | bare)
+    stage.served.proxy.records.add(record | bare)
 
     browser.open(f"{stage.page}#request/open")
     browser.says("#view-request", "What the verdict leaves open: most of it is unexplained")

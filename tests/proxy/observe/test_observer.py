@@ -294,7 +294,7 @@ async def test_what_has_ended_is_concluded_before_the_next_prompt_is_compared(
     watching.begin(mine)
     watching.note_fingerprint(mine, fingerprint)
 
-    assert await proxy.proxy.store.get("before", timeout_s=0.0) is not None
+    assert await proxy.proxy.records.get("before", timeout_s=0.0) is not None
     watching.end(mine)
 
 

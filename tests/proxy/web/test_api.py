@@ -9,8 +9,8 @@ from fakes.client import Client
 from fakes.proxy import Served
 from fakes.upstream import MODEL, Upstream
 from fakes.wire import reply
-from slowtok.proxy import app
 from slowtok.proxy.sampling.host.ram import BESIDE_OTHERS, Kept
+from slowtok.proxy.web import status as status_module
 
 
 async def ask(client: Client, target: str, method: str = "GET") -> tuple[int, dict[str, object]]:
@@ -53,7 +53,7 @@ async def test_its_version_is_that_of_its_start(
     monkeypatch.setattr("slowtok.proxy.runtime.version.version", lambda _: "9.9.9")
 
     assert (await proxy.own("/slowtok/status"))["version"] == before
-    assert proxy.proxy.now().version == before
+    assert proxy.proxy.status.snapshot().version == before
 
 
 async def test_a_fit_that_cannot_be_told_costs_only_itself(
@@ -62,7 +62,7 @@ async def test_a_fit_that_cannot_be_told_costs_only_itself(
     def broken(*_: object) -> list[dict[str, object]]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(app, "fit_status", broken)
+    monkeypatch.setattr(status_module, "fit_status", broken)
     status = await proxy.own("/slowtok/status")
 
     assert [engine["answers"] for engine in status["engines"]] == [True]
