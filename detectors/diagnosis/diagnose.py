@@ -1,6 +1,7 @@
 """From a case to a diagnosis: run every detector, keep what fits, rank it, budget the loss.
 
-The verdict comes from times and counts alone (`phases`). Detectors then explain it:
+The verdict comes from times and counts alone (`detectors/analysis/phase_loss.py`). Detectors then
+explain it:
 
 - Each detector predicts what its cause would have cost.
 - A cause is named only in a phase that was slow. In prefill and decode its predicted slowdown must

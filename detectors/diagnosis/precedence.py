@@ -1,7 +1,7 @@
 """Precedence between causes: the root before its symptom, where both are true.
 
-The first cause is the one whose removal cures. Sources: the links in the project's design, drawn
-from reports in which the symptom was treated first and nothing changed.
+The first cause is the one whose removal cures. Heuristic: drawn from reports in which a symptom was
+treated first and nothing changed; docs/causes.md links them.
 """
 
 from collections.abc import Mapping

@@ -160,11 +160,11 @@ class Baselines:
         return healthy
 
     def summary(self) -> list[dict[str, object]]:
-        """Return a row for each setup, the one that learned last first (`past.summary.row`)."""
+        """Return a row for each setup, the one that learned last first (`rates.setup_row`)."""
         return [setup_row(setup, rates) for setup, rates in self._newest_first()]
 
     def by_day(self) -> list[dict[str, object]]:
-        """Return a row for each day of each setup (`past.summary.day_rows`)."""
+        """Return a row for each day of each setup (`rates.day_rows`)."""
         found = self._newest_first()
         return [row for setup, rates in found for row in day_rows(setup, rates)]
 

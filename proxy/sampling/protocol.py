@@ -74,7 +74,7 @@ class OverheadLine:
 
     Of GPUs: how many readings failed, how many samples took too long to be of one moment, and how
     many readings did not return in time; all since sampling began. `slowed` is what is sampled less
-    often than wished, with its period in seconds, by the names of `budget.Pace`.
+    often than wished, with its period in seconds, by the names of `budget.SamplingPace`.
     """
 
     cpu_ratio: float

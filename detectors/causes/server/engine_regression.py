@@ -23,7 +23,7 @@ Sources:
 - Measured: PyPI's xllamacpp 2026.4.8672, then 2026.10.11549, on an AMD EPYC with AVX-512, which the
   newer build does not use; SmolLM2 135M Q4_0 with flash attention at 2,945 tokens: 53.9, then 27.4
   tokens per second of one core (`tests/engines/test_engine_regression.py`).
-- The ratios: as for a setup's own past (`expectation` of a learned rate).
+- The ratios: as for a setup's own past (`detectors/expectation/learned.py`).
 """
 
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps

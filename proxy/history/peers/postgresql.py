@@ -41,7 +41,7 @@ class _Impatient(psycopg.Connection[TupleRow]):
 
 
 class Postgresql:
-    """A store (`shared.store.Store`)."""
+    """Implements `store.Store` with PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         """Raises ValueError where the library cannot use the URL."""

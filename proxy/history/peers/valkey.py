@@ -18,7 +18,7 @@ PREFIX = "slowtok:rates:"
 
 
 class Valkey:
-    """A store (`shared.store.Store`)."""
+    """Implements `store.Store` with Valkey."""
 
     def __init__(self, url: str) -> None:
         """Raises ValueError where the library cannot use the URL."""
