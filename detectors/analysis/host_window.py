@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuSample, HostSample
 from slowtok.detectors.case.memo import once, once_each
@@ -73,10 +74,6 @@ def runs_on_cpu(case: Case) -> bool:
     return wanted_cores > CPU_DECODES_CORES
 
 
-SPINNING_ENGINES = frozenset({"vllm", "sglang"})
-"""Whose processes wait for GPUs and for each other by spinning on a core each."""
-
-
 @once
 def computes_on_cpu(case: Case) -> bool:
     """Return True if a team of CPU threads computes a part of each token, or all of it.
@@ -88,7 +85,7 @@ def computes_on_cpu(case: Case) -> bool:
     if runs_on_cpu(case):
         return True
     server, layers = case.server, case.model.layers
-    if server.local is False or server.kind in SPINNING_ENGINES:
+    if server.local is False or server.kind in SPINNING_PROCESSES:
         return False
     asked = server.gpu_layers
     is_told = bool(server.cpu_moe_layers) or (

@@ -22,6 +22,7 @@ from typing import Literal
 
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_telling_prefill, judge_decode
 from slowtok.detectors.case.case import Case, ModelLoad, PromptPrefix
+from slowtok.detectors.case.engine_traits import LLAMA_CPP, PAGED_KV_CACHE
 from slowtok.detectors.case.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
@@ -205,15 +206,12 @@ def cannot_rewind(case: Case) -> bool:
     model, server = case.model, case.server
     if model.state_bytes:
         return True
-    return bool(model.kv_window_tokens) and server.kind in _WINDOWED and server.swa_full is not True
+    return bool(model.kv_window_tokens) and server.kind in LLAMA_CPP and server.swa_full is not True
 
 
 _REWINDING = frozenset({"llama-server", "ollama", "vllm", "sglang"})
 """Engines with a remedy of their own for states that cannot be rewound; in others (MLX's) a
 template that renders turns as they were was the cure (QwenLM/Qwen3#1826)."""
-
-_WINDOWED = frozenset({"llama-server", "ollama", "lm-studio"})
-"""Engines that keep no more of a sliding window than it is wide; vLLM keeps the blocks of all."""
 
 
 def finding(case: Case, loss: PromptLoss, lost: float, why: str, remedy: str) -> Finding:
@@ -321,7 +319,7 @@ def _others_took_all(case: Case, prompt: PromptPrefix, _loss: PromptLoss) -> boo
 def _others_took_it(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:
     """Return True if what is left of the cache is what other conversations left of it."""
     others, room = prompt.others_since or 0, case.server.kv_cache_tokens
-    if case.server.kind in _PAGED:
+    if case.server.kind in PAGED_KV_CACHE:
         return room is None or not prompt.only_grew or (others + 1) * loss.total > room
     if prompt.others_common_chars is None or not prompt.chars or loss.cached is None:
         return True
@@ -329,10 +327,6 @@ def _others_took_it(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:
         return _others_took_all(case, prompt, loss)
     left = prompt.others_common_chars / prompt.chars * loss.total
     return loss.cached.tokens <= TAKEN_RATIO * left + MIN_LOST_TOKENS
-
-
-_PAGED = frozenset({"vllm", "sglang"})
-"""Engines whose conversations share one cache, of which the oldest parts go first."""
 
 
 def _is_rendered_anew(case: Case, prompt: PromptPrefix, loss: PromptLoss) -> bool:

@@ -28,6 +28,7 @@ from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
 from slowtok.detectors.analysis.rate_shape import RateStep, step_of
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import LLAMA_CPP
 from slowtok.detectors.case.finding import Channel, Evidence, need, weigh
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.detectors.case.memo import once
@@ -60,7 +61,7 @@ PINNED_BYTES = 512 * 2**20
 """RAM that a GPU uses for a healthy process, too: buffers to copy from and to. Heuristic
 for the amount."""
 
-OWN_RUNTIME = frozenset({"llama-server", "ollama", "lm-studio", "llamafile", "unknown"})
+UNIFIED_MEMORY_ENGINES = LLAMA_CPP | {"unknown"}
 """Engines that know GGML_CUDA_ENABLE_UNIFIED_MEMORY, or may."""
 
 
@@ -96,7 +97,7 @@ def may_spill(case: Case) -> bool | None:
         return True
     if case.device.os is None:
         return None if not server.unified_memory else True
-    return server.unified_memory if server.kind in OWN_RUNTIME else False
+    return server.unified_memory if server.kind in UNIFIED_MEMORY_ENGINES else False
 
 
 @once

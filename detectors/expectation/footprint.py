@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
 from slowtok.detectors.case.memo import once_each
 from slowtok.detectors.expectation.envelope import KV_RATIO
 
@@ -31,9 +32,6 @@ LARGER_MAC_RATIO, SMALLER_MAC_RATIO = 3 / 4, 2 / 3
 llama.cpp prints it at load: 10.67 of 16 GiB (abetlen/llama-cpp-python#687), 21.33 of 32
 (ggml-org/llama.cpp#2011), 27 of 36, 48 of 64 (#1870), 72 of 96 (#3213). Later versions of macOS
 give more, like 107.5 of 128 (antirez/ds4#893): what fits here fits there, too."""
-
-WHOLE_ON_GPU = frozenset({"vllm", "sglang"})
-"""Engines that put all weights on GPUs, or do not start; what is left they fill with KV cache."""
 
 MAX_EMBEDDING_RATIO = 0.55
 """Gemma-4-E2B, with a table for each layer, has the largest of config/models.csv: 0.51 of it. If

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from slowtok.detectors.analysis.cpu import physical_cores, worth_threads
 from slowtok.detectors.analysis.vram import newest_split
+from slowtok.detectors.case.engine_traits import LLAMA_CPP_WITH_OPTIONS
 from slowtok.detectors.case.machine import HostSample
 from slowtok.detectors.expectation.footprint import footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
@@ -16,7 +17,6 @@ from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen, compute
 
 PLAIN_KV = frozenset({"f32", "f16", "bf16", "fp16", "float16", "bfloat16", "auto"})
 DEFAULT_MICRO_BATCH = 512  # llama-server's README
-KNOWN = frozenset({"llama-server", "ollama"})  # engines that run llama.cpp's threads
 
 Found = tuple[str, State, str, str]
 """Name, state, what was found, what to do."""
@@ -125,7 +125,11 @@ def _flash_attention(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> F
 def _threads(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Found | None:
     hard, cores = hard_limit_cores(seen, engine), usable_cores(seen, engine)
     threads = serving.server.threads
-    if cores is None or serving.server.kind not in KNOWN or not computes_on_cpu(seen, serving):
+    if (
+        cores is None
+        or serving.server.kind not in LLAMA_CPP_WITH_OPTIONS
+        or not computes_on_cpu(seen, serving)
+    ):
         return None
     if threads is None:
         return _threads_by_default(seen, engine)
@@ -171,7 +175,7 @@ def _newest(engine: EngineSeen, read: Callable[[HostSample], float | None]) -> f
 def _slots(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     server = serving.server
     slots, context, whole = server.slots, server.context_tokens, server.kv_cache_tokens
-    if server.kind not in KNOWN or not (slots and context and whole):
+    if server.kind not in LLAMA_CPP_WITH_OPTIONS or not (slots and context and whole):
         return None
     if slots < 2 or whole < 2 * context:  # one cache for all: each request may use all of it
         return None
@@ -181,7 +185,11 @@ def _slots(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | No
 
 def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     size = serving.server.micro_batch_tokens
-    if size is None or size >= DEFAULT_MICRO_BATCH or serving.server.kind not in KNOWN:
+    if (
+        size is None
+        or size >= DEFAULT_MICRO_BATCH
+        or serving.server.kind not in LLAMA_CPP_WITH_OPTIONS
+    ):
         return None
     said = f"-ub {size} is below the default of {DEFAULT_MICRO_BATCH}: prompts are read slower"
     return "micro-batch", "note", said, "leave -ub out unless memory is short"

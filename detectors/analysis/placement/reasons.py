@@ -25,11 +25,11 @@ from slowtok.detectors.analysis.placement.where import (
 from slowtok.detectors.analysis.vram import MODEL_BYTES, Holder, VramSplit
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ServerFacts
+from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.expectation.footprint import (
     FIT_MARGIN_BYTES,
     GIB,
-    WHOLE_ON_GPU,
     kv_bytes,
     reserved_tokens,
 )

@@ -18,11 +18,11 @@ from slowtok.detectors.analysis.host_window import (
 from slowtok.detectors.analysis.vram import VramSplit, newest_split
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.expectation.footprint import (
-    WHOLE_ON_GPU,
     Footprint,
     embedding_bytes,
     footprint,

@@ -28,6 +28,7 @@ Sources:
 
 from slowtok.detectors.analysis.prompt_loss import MIN_LOST_TOKENS, finding, prompt_loss, why_lost
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import PAGED_KV_CACHE
 from slowtok.detectors.case.finding import Finding, Traits
 
 TITLE = "Prompt cache taken by others"
@@ -89,7 +90,7 @@ def _remedy(case: Case, others: int) -> str:
             f"Set OLLAMA_NUM_PARALLEL={wanted}, one for each conversation that runs at the same "
             "time (each takes a context of its own), or send them one after the other."
         )
-    if kind in ("vllm", "sglang"):
+    if kind in PAGED_KV_CACHE:
         more = (
             "raise --gpu-memory-utilization, take an 8-bit KV cache (--kv-cache-dtype fp8)"
             if kind == "vllm"

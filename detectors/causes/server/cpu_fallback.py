@@ -39,6 +39,7 @@ from slowtok.detectors.analysis.host_window import (
 from slowtok.detectors.analysis.placement.remedies import engine_name, use_the_gpu
 from slowtok.detectors.analysis.placement.where import holds_some, serving_gpus, shares_memory
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need
 
 TITLE = "Engine runs on the CPU, not on the GPU"
@@ -54,7 +55,6 @@ MIN_BUSY_S = 2.0
 """Heuristic: one busy thread also waits for a GPU that way."""
 
 RESTART = "Restart the machine, so that the GPU's driver and its library have the same version."
-SPINNING = ("vllm", "sglang")
 
 SEEN_CONFIDENCE = 0.95
 """The driver or the engine says that it holds nothing there, and CPU and GPU agree."""
@@ -92,7 +92,7 @@ def _has_reasons_for_threads(case: Case) -> bool:
     asked_for_part = 0 < (server.gpu_layers or 0) < (case.model.layers or 0)
     says_part = 0 < (server.loaded_gpu_bytes or 0) < (server.loaded_bytes or 0)
     is_split = asked_for_part or says_part or bool(server.cpu_moe_layers)
-    return is_split or server.kind in SPINNING
+    return is_split or server.kind in SPINNING_PROCESSES
 
 
 def _says_none(case: Case) -> bool:

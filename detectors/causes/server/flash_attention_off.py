@@ -27,14 +27,12 @@ from slowtok.detectors.analysis.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
 from slowtok.detectors.case.case import Case, Phase
+from slowtok.detectors.case.engine_traits import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.memory import build_of
 
 TITLE = "Flash attention is off"
 TRAITS = Traits(requires="gpu-use", persistent=True, since_load=True)
-
-SWITCHED = frozenset({"llama-server", "ollama", "lm-studio", "llamafile"})
-"""Engines that have the switch: those made of llama.cpp."""
 
 AUTOMATIC_BUILD = 6325
 """From this build of llama.cpp on it is automatic."""
@@ -56,7 +54,7 @@ PREFILL_TOKENS = 4096
 def detect(case: Case) -> Finding | None:
     """Fire when it is off, on a GPU, at a context long enough for that to cost."""
     server = case.server
-    if server.kind not in SWITCHED or server.flash_attention in ("on", "auto"):
+    if server.kind not in LLAMA_CPP or server.flash_attention in ("on", "auto"):
         return None
     if not decodes_on_gpu(case):
         return None

@@ -42,6 +42,7 @@ from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of
 from slowtok.detectors.analysis.tensor_parallel import wait_for_each_other
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
 
 TITLE = "GPU waits for one CPU thread"
@@ -53,10 +54,6 @@ MAX_BUSY_RATIO = 0.85
 MIN_THREAD_CORES = 0.9
 MAX_THREAD_CORES = 1.5
 """One thread all the time, and not two. Heuristic."""
-
-SEVERAL_PROCESSES = frozenset({"vllm", "sglang", "tensorrt-llm"})
-"""Engines with an API server, a scheduler and workers that spin while they wait for a GPU: how many
-cores they use together says nothing, one of them that is busy all the time does."""
 
 MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; heuristic
 
@@ -105,7 +102,7 @@ def detect(case: Case) -> Finding | None:
 def _thread_cores(case: Case) -> float | None:
     """Return the cores that the engine used: its busiest process's where it has several."""
     host = case.host_during("decode")
-    if case.server.kind in SEVERAL_PROCESSES:
+    if case.server.kind in SPINNING_PROCESSES:
         busiest = mean(host, lambda s: s.server_busiest_process_cores)
         if busiest is not None:
             return busiest
@@ -114,7 +111,7 @@ def _thread_cores(case: Case) -> float | None:
 
 def _most_cores(case: Case) -> float:
     """Return from where on more than one thread of a process computes."""
-    is_one = case.server.kind in SEVERAL_PROCESSES and any(
+    is_one = case.server.kind in SPINNING_PROCESSES and any(
         s.server_busiest_process_cores is not None for s in case.host_during("decode")
     )
     processes = 1 if is_one else case.server.tensor_parallel or 1  # one for each GPU

@@ -27,6 +27,7 @@ Sources:
 from slowtok.detectors.analysis.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import COMPILING
 from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
 
 TITLE = "Kernels were being compiled"
@@ -50,9 +51,6 @@ USUAL_BATCH = 512
 
 NEW_S = 900.0
 """An engine that began so long ago has served its first requests. Heuristic."""
-
-COMPILING = frozenset({"vllm", "sglang"})
-"""Engines that compile at run time on any card; llama.cpp's CUDA builds bring their code along."""
 
 
 def detect(case: Case) -> Finding | None:

@@ -26,6 +26,7 @@ from itertools import pairwise
 
 from slowtok.detectors.analysis.rate_shape import Stall, stalls_of
 from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.engine_traits import LLAMA_CPP
 from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.footprint import kv_bytes
 
@@ -41,15 +42,12 @@ ROOMY_RATIO = 0.90
 MAX_OF_GPU_RATIO = 0.95
 """Heuristic: more leaves too little for buffers and a desktop."""
 
-NEVER = frozenset({"llama-server", "ollama", "lm-studio"})
-"""Engines that give a request its room before they begin with it, and throw none out."""
-
 
 def detect(case: Case) -> Finding | None:
     """Fire when requests were thrown out, the cache was full, and this stream stood still."""
     activity = case.activity
     preemptions = None if activity is None else activity.preemptions
-    if preemptions == 0 or (preemptions is None and case.server.kind in NEVER):
+    if preemptions == 0 or (preemptions is None and case.server.kind in LLAMA_CPP):
         return None
     if case.timeline.token_at_s and not stalls_of(case):
         return None

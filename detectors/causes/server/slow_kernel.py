@@ -53,6 +53,7 @@ from slowtok.detectors.analysis.vram import MODEL_BYTES, newest_split
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, THERMAL_BITS
 from slowtok.detectors.case.engine import ServerFacts
+from slowtok.detectors.case.engine_traits import LLAMA_CPP
 from slowtok.detectors.case.finding import Channel, Evidence, Finding, Missing, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import build_of
@@ -89,7 +90,6 @@ MAX_BUSY_RATIO = 0.85
 # code of its own for Blackwell: about build 7,520, as 6,325 is of 30 August and 8,808 of 24
 # April.
 
-LLAMA_CPP = frozenset({"llama-server", "ollama", "lm-studio"})
 KV_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
 SUPPORTED_SINCE = {"Blackwell": 7500}
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from yarl import URL
 
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
+from slowtok.detectors.case.engine_traits import LLAMA_CPP_WITH_OPTIONS
 from slowtok.proxy.engines.drivers import vllm
 from slowtok.proxy.engines.drivers.llama_server import parse_flags, with_defaults
 from slowtok.proxy.engines.drivers.ollama import find_runner, runner_flags
@@ -22,7 +23,6 @@ T = TypeVar("T")
 
 UNMAPPED_REMOTE = "the engine runs on another machine"
 UNMAPPED_BEHIND = "{} listens at its port, and the engine is somewhere behind it"
-RUN_BY_LLAMA_CPP: frozenset[Kind] = frozenset({"llama-server", "ollama"})
 UNIFIED_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"  # counts with any value (ggml-cuda.cu)
 
 
@@ -223,7 +223,7 @@ def _unified_memory(kind: Kind, process: ProcessFacts | None) -> bool | None:
     An environment without any variable of the engine's is one that could not be read, or a bare
     one: which, is not told.
     """
-    if process is None or kind not in RUN_BY_LLAMA_CPP or not process.environment:
+    if process is None or kind not in LLAMA_CPP_WITH_OPTIONS or not process.environment:
         return None
     return UNIFIED_MEMORY in process.environment
 
