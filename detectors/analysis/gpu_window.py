@@ -20,6 +20,16 @@ Typical = Callable[[Sequence[GpuSample], Read], float | None]
 STALE_S = 1.0
 """Utilization and power are means of up to 1 s (nvml.h): what they say at first is of before."""
 
+MIN_BUSY_RATIO = 0.85
+"""A GPU that is busy for less of a phase waits for something. Heuristic: healthy decodes are 90 to
+99 % busy, spinning or not."""
+
+MAX_IDLING_POWER_RATIO = 0.70
+"""A GPU that counts as busy and draws no more of its own best, or of its limit where that is not
+known, does little: many small kernels, or code that does not fit it. An old build: 98 % busy at
+47 % of the limit, a new one at 80 % (Blackwellboy/model-serving-minefield, trap 46). Heuristic: the
+value between; healthy cards may be at 0.55 of their limit, so that alone says nothing."""
+
 
 def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of each GPU by its index."""

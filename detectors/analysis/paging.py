@@ -8,6 +8,7 @@ expected time; otherwise for the time that the kernel counted as stalled on page
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps, mean, need_samples, seconds
+from slowtok.detectors.analysis.phase_loss import MAX_LOST_RATIO
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.case.machine import HostSample
@@ -32,9 +33,6 @@ LEAST_WEIGHTS_RATIO, MOSTLY_STALLED_RATIO = 0.01, 0.5
 """From a hundredth on, the disk decides where all of the machine's work stood still for it most of
 the time: a thread that spins for the GPU hides a part of that from the kernel's count.
 Heuristic."""
-
-MAX_LOST_RATIO = 0.97
-"""Something of the decode did happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,10 @@ FAULTED_RATIO = 0.3
 """What the GPU reaches of that where it asks for pages or cache lines while it computes, at the
 worst. Heuristic: language models."""
 
+FETCHING_BYTES_PER_S = 1e9
+"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link.
+Heuristic: the value between."""
+
 FULL_LANES = 16
 WORKING_PSTATE = 2
 WORKING_S = 1.0

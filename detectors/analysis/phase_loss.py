@@ -28,6 +28,10 @@ UNCERTAINTY = 3.0
 """A shorter decode of n tokens is judged where its rate is below the edge even when it is raised by
 this many standard errors of n gaps that scatter as much as they last. Heuristic."""
 
+ALONE_SEQUENCES = 0.1
+"""So many others that decode, on the mean, still leave a request alone: its rate is held against
+rates of other times. Heuristic."""
+
 PROVEN_RATIO = 0.3
 """A phase is slow where what something counted makes up this much of it. Heuristic."""
 

@@ -63,7 +63,7 @@ MIN_BEGIN_TOKENS = 8
 other losses do not. Heuristic."""
 
 MIN_SHARED_RATIO = 0.5
-"""Heuristic: less in common is another conversation."""
+"""Of the prompt, wherever it stands; less in common is another conversation. Heuristic."""
 
 BLOCK_TOKENS = 16
 """What prompt caches keep whole (vLLM's block): less is no loss."""

@@ -14,6 +14,10 @@ GpuVendor = Literal["nvidia", "amd", "apple"]
 PowerSource = Literal["ac", "battery", "undersized"]
 """What feeds a GPU; `undersized` is an adapter that gives less than the machine may need."""
 
+SAVING_PROFILES = frozenset({"low-power", "power-saver", "powersave", "quiet"})
+"""Power profiles that slow a machine, as the firmware (platform_profile) and power-profiles-daemon
+call them."""
+
 
 @value(frozen=True, slots=True, kw_only=True)
 class CpuUser:

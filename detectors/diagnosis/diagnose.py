@@ -18,6 +18,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from slowtok.detectors.analysis.phase_loss import (
+    ALONE_SEQUENCES,
+    MIN_DECODE_S,
+    MIN_DECODE_TOKENS,
     is_cut_short,
     is_error,
     judge_decode,
@@ -379,13 +382,6 @@ def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> d
 MIN_DRIFT_RATIO = 0.10
 """Of the rate of the days before. Heuristic: a tenth is what is worth a word."""
 
-MIN_DRIFT_TOKENS = 32
-MIN_DRIFT_DECODE_S = 2.0
-"""As for the verdict: what is shorter has no rate to speak of."""
-
-ALONE_SEQUENCES = 0.1
-"""Who shared the engine was slower for that. Heuristic."""
-
 
 def drift_of(case: Case) -> str | None:
     """Say how much slower this decode was than the median of the weeks before; None where not."""
@@ -393,7 +389,7 @@ def drift_of(case: Case) -> str | None:
     took_s, tokens = case.phases.decode_s, case.timeline.tokens.completion
     if rate_tps is None or not before_tps or case.neighbours.decode_mean > ALONE_SEQUENCES:
         return None
-    if (took_s or 0.0) < MIN_DRIFT_DECODE_S or (tokens or 0) < MIN_DRIFT_TOKENS:
+    if (took_s or 0.0) < MIN_DECODE_S or (tokens or 0) < MIN_DECODE_TOKENS:
         return None
     drift_ratio, noise_tps = 1 - rate_tps / before_tps, case.baseline.decode_p10_tps
     if drift_ratio < MIN_DRIFT_RATIO or (noise_tps is not None and rate_tps >= noise_tps):

@@ -27,7 +27,8 @@ NO_LOG_HINT = (
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 TIMEOUT_S = 2.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What stands for every address of this machine, and the address by which itself reaches it."""
 
 
 class NoLog(Exception):
@@ -155,7 +156,7 @@ class NotThere(Exception):
 
 def own_address(settings: Settings) -> str:
     """Return host and port at which a client on this machine reaches the proxy."""
-    host = _EVERYWHERE.get(settings.host, settings.host)
+    host = EVERYWHERE.get(settings.host, settings.host)
     return f"{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 

@@ -19,9 +19,8 @@ from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.engines.probing.facts import Identity, Kind, Probe
 from slowtok.proxy.engines.probing.locality import is_here
 from slowtok.proxy.engines.probing.server_facts import loaded_model, meant_by, server_facts
+from slowtok.proxy.engines.routing import MODELS
 from slowtok.proxy.sampling.protocol import ProcessFacts
-
-MODELS = "/v1/models"  # where every engine lists its models
 
 MOST_USED = 64  # models whose order of use is remembered
 RELOAD_S = 0.25

@@ -13,7 +13,7 @@ from dataclasses import replace
 from slowtok.detectors.analysis.vram import split
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 
-CONTEXT_BYTES = 640 * 2**20
+MAX_CUDA_CONTEXT_BYTES = 640 * 2**20
 """What a process takes on a GPU by merely looking at it: llama.cpp and Ollama show 0.3-0.6 GiB."""
 
 CONTEXT_RATIO = 0.5
@@ -94,7 +94,7 @@ def _server_bytes(sample: GpuSample | None) -> int | None:
 
 def _without_contexts(held: Mapping[int, int | None]) -> tuple[int, ...]:
     most = max((count for count in held.values() if count is not None), default=0)
-    floor = min(CONTEXT_BYTES, CONTEXT_RATIO * most)
+    floor = min(MAX_CUDA_CONTEXT_BYTES, CONTEXT_RATIO * most)
     return tuple(sorted(i for i, count in held.items() if count is None or count >= floor))
 
 

@@ -10,7 +10,7 @@ import aiohttp
 
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.proxy.engines.drivers import vllm
-from slowtok.proxy.engines.engine import MODELS, Engine
+from slowtok.proxy.engines.engine import Engine
 from slowtok.proxy.engines.model_lists import read_list
 from slowtok.proxy.engines.models.loading import (
     AS_IN_THE_FILES,
@@ -26,6 +26,7 @@ from slowtok.proxy.engines.probing.identify import identify
 from slowtok.proxy.engines.probing.locality import is_local
 from slowtok.proxy.engines.probing.reply import get
 from slowtok.proxy.engines.probing.server_facts import model_path, told_model
+from slowtok.proxy.engines.routing import MODELS
 from slowtok.proxy.sampling.protocol import ProcessFacts
 
 SERVES_FOLDERS = frozenset({"vllm", "sglang"})

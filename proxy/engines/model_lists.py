@@ -7,8 +7,9 @@ from typing import Any
 
 import aiohttp
 
-from slowtok.proxy.engines.engine import MODELS, Engine
+from slowtok.proxy.engines.engine import Engine
 from slowtok.proxy.engines.probing.reply import ProbeReply, get
+from slowtok.proxy.engines.routing import MODELS
 
 _REFUSED = (401, 403)
 _NAMES = ("id", "model", "name")  # of an entry, in OpenAI's and in Ollama's lists

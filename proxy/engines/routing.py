@@ -9,8 +9,9 @@ import orjson
 if TYPE_CHECKING:  # a relaying process never loads what asks the engines: 10 MiB less
     from slowtok.proxy.engines.engine import Engine
 
-MODEL_LISTS = ("/v1/models", "/api/tags")
-ONE_MODEL = "/v1/models/"
+MODELS = "/v1/models"  # where every engine lists its models
+MODEL_LISTS = (MODELS, "/api/tags")
+ONE_MODEL = f"{MODELS}/"
 # Paths that one kind of engine alone knows; the longest prefix counts.
 OWN_PATHS: Mapping[str, str] = {
     "/api/": "ollama",

@@ -47,9 +47,9 @@ from slowtok.proxy.history.recent import NOT_KNOWN, Recent
 from slowtok.proxy.runtime.version import own_version
 
 KEEP = 32  # the newest healthy rates are the baseline
-MIN_DECODE_S = 1.0  # a shorter decode says little about a rate
-MIN_PREFILL_TOKENS = 128  # below that it is mostly overhead; heuristic
-MIN_PREFILL_S = 0.1
+MIN_LEARNED_DECODE_S = 1.0  # a shorter decode says little about a rate
+MIN_LEARNED_PREFILL_TOKENS = 128  # below that it is mostly overhead; heuristic
+MIN_LEARNED_PREFILL_S = 0.1
 LAST_WEEK_S = (DAY_S, 14 * DAY_S)  # how old the rates are that drift is held against
 AGES_STEP_S = 60.0  # they are counted to the full minute before a request
 UNKNOWN_VERSION = "?"
@@ -331,7 +331,7 @@ def _has_telling_decode(case: Case) -> bool:
         and completion is not None
         and completion >= MIN_DECODE_TOKENS
         and decode_s is not None
-        and decode_s >= MIN_DECODE_S
+        and decode_s >= MIN_LEARNED_DECODE_S
     )
 
 
@@ -341,9 +341,9 @@ def _has_normal_prefill(case: Case) -> bool:
     return (
         p.prefill_tps is not None
         and p.source in ("engine", "metrics")  # the wait for the first token may be more than it
-        and (p.prefill_s or 0.0) >= MIN_PREFILL_S
+        and (p.prefill_s or 0.0) >= MIN_LEARNED_PREFILL_S
         and tokens.cached is not None  # else what was computed is not known
-        and (tokens.processed or 0) >= MIN_PREFILL_TOKENS
+        and (tokens.processed or 0) >= MIN_LEARNED_PREFILL_TOKENS
         and (band is None or p.prefill_tps >= band.low)
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from slowtok.detectors.analysis.phase_loss import ALONE_SEQUENCES
 from slowtok.detectors.analysis.placement.where import serving_gpus
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.memo import once
@@ -16,8 +17,6 @@ Kind = Literal["decode", "prefill"]
 
 NO_GPUS: Mapping[int, str] = {}
 ALONE = "alone"
-ALONE_SEQUENCES = 0.1
-"""At most so many others on the mean still leave a request alone. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

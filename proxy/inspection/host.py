@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slowtok.detectors.analysis.cpu import programs
 from slowtok.detectors.analysis.host_window import mean
-from slowtok.detectors.case.machine import HostSample
+from slowtok.detectors.case.machine import SAVING_PROFILES, HostSample
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, computes_on_cpu
 
@@ -29,8 +29,6 @@ THROTTLED_RATIO = 0.05  # of the periods, as in the detector of CPU quotas
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """Drivers whose governor `powersave` is the default and clocks up under load (kernel docs,
 admin-guide/pm/intel_pstate and amd-pstate); with others it holds the lowest clock."""
-
-SLOW_PROFILES = frozenset({"low-power", "power-saver", "quiet", "powersave"})
 
 
 def check_host(seen: Seen) -> Iterator[Check]:
@@ -165,7 +163,7 @@ def _clock_policy(seen: Seen) -> Iterator[Check]:
     device = seen.device
     if device.on_battery:
         yield _check("power", "warn", "the machine runs on battery", "plug it in")
-    if device.power_profile in SLOW_PROFILES:
+    if device.power_profile in SAVING_PROFILES:
         said = f"power profile {device.power_profile}"
         yield _check("power-profile", "warn", said, "powerprofilesctl set performance")
     governor, driver = device.cpu_governor, seen.cpu_driver

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.placement.where import MIN_CPU_RATIO
 from slowtok.detectors.analysis.vram import MODEL_BYTES, Holder, VramSplit, newest_split
 from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
-
-MIN_CPU_SHARE = 0.02
-"""Less of the model than this beside the GPU is rounding. Heuristic."""
 
 SURELY_MISSING_RATIO = 0.85
 """A server that holds less VRAM than this share of its weights has some of them elsewhere: token
@@ -195,7 +193,7 @@ def _fit_vram(
     elif beside is None:
         state, advice = "unknown", how_to_enable("GPU memory of the server")
         said += "; how much of it is there is not visible"
-    elif beside.cpu_ratio > MIN_CPU_SHARE:
+    elif beside.cpu_ratio > MIN_CPU_RATIO:
         state = "note" if beside.asked else "warn"
         said += f": about {beside.cpu_ratio:.0%} of it is not there ({beside.source})"
         advice = _cure(serving, need, rooms)

@@ -20,7 +20,7 @@ import orjson
 from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.clocks_event import NAMES
+from slowtok.detectors.case.clocks_event import NAMES, ClocksEvent
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.machine import GpuSample
 
@@ -61,7 +61,17 @@ HOST_LANES = (
 )
 """Of `HostSample`."""
 
-BRAKES = {bit: NAMES[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x400)}
+BRAKES = {
+    int(event): NAMES[int(event)]
+    for event in (
+        ClocksEvent.SW_POWER_CAP,
+        ClocksEvent.HW_SLOWDOWN,
+        ClocksEvent.SW_THERMAL,
+        ClocksEvent.HW_THERMAL,
+        ClocksEvent.HW_POWER_BRAKE,
+        ClocksEvent.RELIABILITY,
+    )
+}
 """Reasons that lower the clocks of a GPU at work; the others are an idle GPU's or a setting's."""
 ANY_BRAKE = sum(BRAKES)
 

@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from slowtok.detectors.analysis.phase_loss import MIN_WAIT_RATIO, MIN_WAIT_S
 from slowtok.proxy.runs.turn import CACHE_CAUSE, CACHE_CAUSES, Turn
 from slowtok.proxy.runtime.utc import utc_text
-
-MIN_LOST_S = 0.5
-MIN_LOST_RATIO = 0.1
-"""A run is slow when it lost half a second and a tenth of the time that it spent at the engine: the
-same shares by which a single request's queue is called slow (detectors/analysis/phase_loss.py)."""
 
 MIN_POOLED_S = 2.0
 MIN_POOLED_TOKENS = 64
@@ -270,9 +266,13 @@ def _short_and_slow(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _verdict(turns: Sequence[Turn], by_cause: "_Sums") -> str:
-    """Return the verdict on all of it: by what was lost, else by what was judged."""
+    """Return the verdict on all of it: by what was lost, else by what was judged.
+
+    A run is slow when it lost so much of the time that it spent at the engine as makes the queue of
+    a single request slow.
+    """
     lost_s = sum(by_cause.values())
-    if lost_s >= max(MIN_LOST_S, MIN_LOST_RATIO * sum(turn.total_s for turn in turns)):
+    if lost_s >= max(MIN_WAIT_S, MIN_WAIT_RATIO * sum(turn.total_s for turn in turns)):
         return "slow"
     judged = [turn for turn in turns if turn.verdict in ("normal", "slow")]
     nameless_s = sum(turn.total_s for turn in judged if turn.verdict == "slow" and not turn.lost_s)

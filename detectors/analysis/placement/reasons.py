@@ -38,7 +38,7 @@ Root = Literal[
     "model-too-big", "context-oversized", "vram-held-by-others", "reload-degradation", "told"
 ]
 
-CONTEXT_BYTES = int(0.3 * GIB)
+LEAST_CUDA_CONTEXT_BYTES = int(0.3 * GIB)
 """The CUDA context alone, which no engine counts."""
 
 MAX_RATIO = 0.5
@@ -270,7 +270,7 @@ def siblings_bytes(case: Case, placed: Placement) -> int:
     server, held = case.server, placed.vram
     if len(server.loaded_models or ()) < 2 or held is None or server.loaded_gpu_bytes is None:
         return 0
-    beside = (held.server_bytes or 0) - server.loaded_gpu_bytes - CONTEXT_BYTES
+    beside = (held.server_bytes or 0) - server.loaded_gpu_bytes - LEAST_CUDA_CONTEXT_BYTES
     return beside if beside > MODEL_BYTES else 0
 
 
@@ -326,5 +326,5 @@ def _measured_bytes(case: Case, placed: Placement) -> float | None:
     if placed.vram is not None and placed.vram.server_bytes and not siblings_bytes(case, placed):
         sums.append(placed.vram.server_bytes + missing)
     if server.loaded_bytes and server.loaded_gpu_bytes is not None:
-        sums.append(server.loaded_gpu_bytes + CONTEXT_BYTES + missing)
+        sums.append(server.loaded_gpu_bytes + LEAST_CUDA_CONTEXT_BYTES + missing)
     return min(sums, default=None)

@@ -35,8 +35,8 @@ PlacementSource = Literal["engine", "command line", "memory", "size"]
 MIN_CPU_RATIO = 0.02
 """Heuristic: less than a fiftieth beside the GPU is rounding, and costs nothing."""
 
-NOTHING_RATIO = 0.98
-"""From here on nothing of the model is on a GPU. Heuristic: the same, seen from above."""
+NOTHING_RATIO = 1 - MIN_CPU_RATIO
+"""At this share on the CPU and more, nothing of the model counts as on a GPU."""
 
 MAX_CONTEXT_RATIO = 0.05
 """Heuristic: a CUDA context without weights, as a share of the model file."""
@@ -210,7 +210,7 @@ def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
     The engine's word counts only where it speaks of a part, its "all of it" does not.
     """
     server, file_bytes = case.server, case.model.file_bytes
-    if 0 < (server.loaded_gpu_bytes or 0) < NOTHING_RATIO * (server.loaded_bytes or 0):
+    if 0 < (server.loaded_gpu_bytes or 0) < (1 - MIN_CPU_RATIO) * (server.loaded_bytes or 0):
         return True
     if held is not None and file_bytes is not None:
         others = sum(other.memory_bytes or 0 for other in held.others)

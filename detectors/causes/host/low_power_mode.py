@@ -45,13 +45,10 @@ from slowtok.detectors.analysis.host_window import decode_s, mean, runs_on_cpu
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, THERMAL_BITS
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
-from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.case.machine import SAVING_PROFILES, GpuSample
 
 TITLE = "Power saving slows the machine"
 TRAITS = Traits()
-
-SAVING_PROFILES = frozenset({"low-power", "power-saver", "powersave", "quiet"})
-"""What the firmware (platform_profile) and power-profiles-daemon call it."""
 
 SAVING_GOVERNOR = "powersave"
 MAX_CPU_MHZ = 1500.0

@@ -27,7 +27,7 @@ Sources:
 """
 
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
-from slowtok.detectors.analysis.phase_loss import other_build
+from slowtok.detectors.analysis.phase_loss import ALONE_SEQUENCES, other_build
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
 from slowtok.detectors.expectation.learned import learned_low_tps
@@ -35,14 +35,11 @@ from slowtok.detectors.expectation.learned import learned_low_tps
 TITLE = "Slower than another build"
 TRAITS = Traits(phases=("decode",), in_exchange=True)
 
-MAX_OTHERS = 0.1
-"""The other build's rates are of requests that were alone. Heuristic."""
-
 
 def detect(case: Case) -> Finding | None:
     """Fire when another build gave clearly more on the same setup."""
     before, version = other_build(case), case.history.other_version
-    if before is None or before.decode_tps is None or case.neighbours.decode_mean > MAX_OTHERS:
+    if before is None or before.decode_tps is None or case.neighbours.decode_mean > ALONE_SEQUENCES:
         return None
     low_tps, before_tps = learned_low_tps(before), before.decode_tps
     rate_tps, took_s = decode_tps(case), decode_s(case)

@@ -29,6 +29,8 @@ Sources:
 
 from slowtok.detectors.analysis.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.gpu_window import (
+    MAX_IDLING_POWER_RATIO,
+    MIN_BUSY_RATIO,
     busy_together,
     by_gpu,
     gpus_during,
@@ -37,6 +39,7 @@ from slowtok.detectors.analysis.gpu_window import (
 )
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps, gpu_mean, mean, seconds
 from slowtok.detectors.analysis.layer_split import MIN_READ_BYTES_PER_S
+from slowtok.detectors.analysis.pcie import FETCHING_BYTES_PER_S
 from slowtok.detectors.analysis.phase_loss import judge_decode, slowdown
 from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of
@@ -48,18 +51,11 @@ from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, n
 TITLE = "GPU waits for one CPU thread"
 TRAITS = Traits(phases=("decode",), requires="gpu-use", persistent=True)
 
-MAX_BUSY_RATIO = 0.85
-"""Heuristic: healthy decodes are 90 to 99 % busy, spinning or not."""
-
 MIN_THREAD_CORES = 0.9
 MAX_THREAD_CORES = 1.5
 """One thread all the time, and not two. Heuristic."""
 
 MAX_WAITING_CORES = 0.1  # longer, and others hold the thread up; heuristic
-
-MAX_BUS_BYTES_PER_S = 1e9
-"""Decode moves next to nothing over PCIe (0.02 GB/s); weights that are fetched fill the link.
-Heuristic: the value between."""
 
 MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 
@@ -67,10 +63,6 @@ MIN_LOOK_S = 2.0  # utilization is a mean of up to a second
 #
 # Sources: marin-community/marin#9339 (8 x H100, --enforce-eager alone: 153 to 23 tokens/s), MONAI
 # VLM-Surgical#5 (A6000: 4.1 times as fast without it).
-
-MAX_POWER_RATIO = 0.7
-"""The GPU runs many small kernels and counts as busy between them; its power says otherwise.
-Heuristic."""
 
 LEAST_TIMES, MAX_TIMES = 1.5, 8.0
 """4.1 and 6.7 times were published; heuristic: the edges around them."""
@@ -94,7 +86,7 @@ def detect(case: Case) -> Finding | None:
     busy = busy_together(gpus_during(case, "decode").values(), case.server, gpu_mean)
     busy = need(busy, "GPU utilisation") + stalled_s / decode_s(case)
     eager = bool(case.server.eager) and _does_little(case) is True
-    if busy >= MAX_BUSY_RATIO and not eager:
+    if busy >= MIN_BUSY_RATIO and not eager:
         return None
     return None if _has_other_work(case) else _finding(case, busy, cores, eager=eager)
 
@@ -131,7 +123,7 @@ def _has_other_work(case: Case) -> bool:
         median(samples, lambda s: s.pcie_rx_bytes_per_s)
         for samples in gpus_during(case, "decode").values()
     ]
-    if any(rate is not None and rate >= MAX_BUS_BYTES_PER_S for rate in traffic):
+    if any(rate is not None and rate >= FETCHING_BYTES_PER_S for rate in traffic):
         return True
     try:
         return off_gpu(case) is not None
@@ -158,7 +150,7 @@ def _finding(case: Case, busy: float, cores: float, *, eager: bool) -> Finding:
         summary=f"{said}: {rate_tps:.1f} tokens/s; that lost about {{lost}}.",
         remedy=_remedy(case, eager=eager),
         evidence=(
-            Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MAX_BUSY_RATIO),
+            Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MIN_BUSY_RATIO),
             Evidence(name="CPU of the server", value=cores, unit="cores", limit=MIN_THREAD_CORES),
             Evidence(name="decode rate", value=rate_tps, unit="tokens/s"),
         ),
@@ -181,14 +173,17 @@ def _remedy(case: Case, *, eager: bool) -> str:
 
 
 def _does_little(case: Case) -> bool | None:
-    """Return True if the GPUs draw little of their best, or of the limit; None where not told."""
+    """Return True if the GPUs draw little of their best, or of the limit; None where not told.
+
+    One that runs many small kernels counts as busy between them; its power says otherwise.
+    """
     ratios = []
     for samples in by_gpu(case.gpu_during("decode")).values():
         power = median(settled(samples), lambda s: s.power_w)
         whole = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
         if power is not None and whole:
             ratios.append(power / whole)
-    return max(ratios) < MAX_POWER_RATIO if ratios else None
+    return max(ratios) < MAX_IDLING_POWER_RATIO if ratios else None
 
 
 def _launched_one_by_one(case: Case) -> Finding | None:

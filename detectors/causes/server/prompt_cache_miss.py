@@ -38,6 +38,7 @@ from slowtok.detectors.analysis.prompt_change import client_remedy, what_changed
 from slowtok.detectors.analysis.prompt_loss import (
     MIN_LOST_TOKENS,
     MIN_PREFIX_RATIO,
+    MIN_SHARED_RATIO,
     PromptLoss,
     cached_of,
     cannot_rewind,
@@ -52,11 +53,10 @@ from slowtok.detectors.case.finding import Finding, Traits, need
 TITLE = "Prompt cache not used"
 TRAITS = Traits(phases=("prefill",), in_exchange=True)
 
-MIN_SHARED_RATIO = 0.5
 MIN_MOVED_RATIO = 0.3
-"""Half of the prompt known; and, where the form of the change does not tell that it is the same
-conversation, three tenths of it behind the change. Heuristic: what two conversations have in common
-(the same file read twice) is less."""
+"""Of the prompt, known behind the change, where its form does not tell that it is the same
+conversation. Heuristic: what two conversations have in common (the same file read twice) is
+less."""
 
 NAMELESS = frozenset({"off", "full", "unknown"})
 """Why an engine lost a beginning, where no cause of its own tells it."""

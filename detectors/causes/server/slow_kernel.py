@@ -36,6 +36,8 @@ from dataclasses import dataclass
 
 from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
 from slowtok.detectors.analysis.gpu_window import (
+    MAX_IDLING_POWER_RATIO,
+    MIN_BUSY_RATIO,
     by_gpu,
     gained,
     gpu_facts,
@@ -46,6 +48,7 @@ from slowtok.detectors.analysis.gpu_window import (
 )
 from slowtok.detectors.analysis.host_window import mean
 from slowtok.detectors.analysis.measured_loss import measured_loss
+from slowtok.detectors.analysis.pcie import FETCHING_BYTES_PER_S
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
 from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of, step_of
@@ -75,10 +78,6 @@ OLD_POWER_RATIO = 0.60
 COMPUTING_CORES = 2.0
 """One thread waits for the GPU, whatever it does; more of them compute."""
 
-MAX_BUSY_RATIO = 0.85
-"""A GPU that is busy for less of the time waits for something. Heuristic: healthy decodes are 90 to
-99 % busy."""
-
 # How well a GPU is used by the code that runs on it, and what builds of llama.cpp have code for.
 #
 # Strategy: a GPU that is busy at its usual clocks, with next to nothing on the bus and nobody
@@ -93,12 +92,7 @@ MAX_BUSY_RATIO = 0.85
 KV_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
 SUPPORTED_SINCE = {"Blackwell": 7500}
 
-MIN_BUSY_RATIO = 0.90
-MAX_POWER_RATIO = 0.70
-"""Of its own best; of its limit where that is not known. An old build: 98 % busy at 47 % of the
-limit, a new one at 80 % (Blackwellboy/model-serving-minefield, trap 46). Heuristic:
-the value between; healthy cards may be at 0.55 of their limit, so that alone says nothing."""
-
+ALWAYS_BUSY_RATIO = 0.90
 MAX_MEMORY_RATIO = 0.50
 MAX_OF_EXPECTED_RATIO = 0.75
 """A healthy decode uses 0.6 of the bandwidth and more, 68 to 90 % of the time; one of a small model
@@ -113,9 +107,8 @@ MAX_HELD_BACK_RATIO = 0.05
 """Of the time, by heat or a brake: more is a cause of its own. The power bit alone says nothing.
 Heuristic."""
 
-MAX_BUS_BYTES_PER_S = 1e9
 MAX_OTHERS_RATIO = 0.10
-"""Fetching weights moves more; a desktop works less. Heuristic."""
+"""A desktop works less. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +225,7 @@ def _gpu_waits(case: Case, phase: Phase) -> bool:
     gpus = by_gpu(case.gpu_during(phase)).values()
     busy = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [ratio for ratio in busy if ratio is not None]
-    return bool(known) and sum(known) < MAX_BUSY_RATIO
+    return bool(known) and sum(known) < MIN_BUSY_RATIO
 
 
 def _attention_on_cpu(case: Case, phase: Phase, lost_s: float, rate: Evidence) -> Finding | None:
@@ -300,7 +293,7 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
     [(index, samples)] = gpus.items()
     late = settled(samples)
     busy = need(median(late, lambda s: s.busy_ratio), "GPU utilisation")
-    if busy < MIN_BUSY_RATIO or _clocks_are_low(case, index, late) or _is_shared(samples):
+    if busy < ALWAYS_BUSY_RATIO or _clocks_are_low(case, index, late) or _is_shared(samples):
         return None
     if (share_with_bits(late, THERMAL_BITS | BRAKE_BITS) or 0.0) > MAX_HELD_BACK_RATIO:
         return None
@@ -308,7 +301,7 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
         return None
     power, power_ratio = _power(case, late)
     memory, memory_ratio = _memory(case, late) if phase == "decode" else ((), None)
-    evidence = Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * MIN_BUSY_RATIO)
+    evidence = Evidence(name="GPU busy", value=100 * busy, unit="%", limit=100 * ALWAYS_BUSY_RATIO)
     return PoorUse(
         index=index,
         busy_ratio=busy,
@@ -354,7 +347,7 @@ def _fetches(samples: Sequence[GpuSample]) -> bool:
     in_ram = [p.host_memory_bytes for p in (lists[-1] if lists else ()) if p.is_server]
     if traffic is None and in_ram and None not in in_ram:
         return sum(count or 0 for count in in_ram) > MODEL_BYTES
-    return need(traffic, "PCIe traffic") >= MAX_BUS_BYTES_PER_S
+    return need(traffic, "PCIe traffic") >= FETCHING_BYTES_PER_S
 
 
 def _had_errors(samples: Sequence[GpuSample]) -> bool:
@@ -367,7 +360,7 @@ def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...
     if power is None or not whole:
         return (), None
     ratio = power / whole
-    return (("gauge",) if best and ratio <= MAX_POWER_RATIO else ()), ratio
+    return (("gauge",) if best and ratio <= MAX_IDLING_POWER_RATIO else ()), ratio
 
 
 def _memory(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
@@ -394,7 +387,7 @@ def _expected_memory_ratio(case: Case) -> float:
 def _percent(name: str, ratio: float | None) -> tuple[Evidence, ...]:
     if ratio is None:
         return ()
-    limit = {"power": MAX_POWER_RATIO, "memory": MAX_MEMORY_RATIO}[name]
+    limit = {"power": MAX_IDLING_POWER_RATIO, "memory": MAX_MEMORY_RATIO}[name]
     return (Evidence(name=f"{name} in use", value=100 * ratio, unit="%", limit=100 * limit),)
 
 

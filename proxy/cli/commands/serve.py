@@ -19,6 +19,7 @@ from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.port_holder import why_not
 from slowtok.proxy.cli.render.console import plain
+from slowtok.proxy.cli.running import EVERYWHERE
 from slowtok.proxy.cli.screen import Screen
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.outputs.case_file import Recorder
@@ -45,7 +46,6 @@ from slowtok.proxy.workers.wire import PASSED_ON
 if sys.platform != "win32":
     import resource
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FIRST_LOOK_S = 1.0  # the greeting waits at most this long for the engines to answer
 
 T = TypeVar("T")

@@ -21,9 +21,7 @@ from slowtok.detectors.expectation.memory import spec_of
 from slowtok.proxy.cli.fit.asked import OLLAMA_NAME, FitOptions, Question
 from slowtok.proxy.cli.fit.names import published_name, shaped_like
 from slowtok.proxy.cli.fit.table import Cell, Row
-
-ALL_LAYERS = 999
-"""More than any model has; llama-server then puts all of them on GPUs."""
+from slowtok.proxy.engines.probing.facts import ALL_LAYERS
 
 GGUF_KV_TYPES = frozenset({"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "bf16", "f32"})
 OLLAMA_KV_TYPES = frozenset({"q8_0", "q4_0"})

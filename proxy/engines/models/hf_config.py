@@ -17,6 +17,8 @@ from slowtok.proxy.engines.models.kv_geometry import (
 
 Config = Mapping[str, Any]
 
+FILE_NAME = "config.json"
+
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

@@ -33,7 +33,6 @@ from slowtok.proxy.engines.models.safetensors_facts import (
     SafetensorsTensor,
 )
 
-CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 # A second copy of the weights in Mistral's own layout; loaders of this format pass it over.
 SECOND_COPY = "consolidated"
@@ -51,7 +50,7 @@ def read(folder: Path, loading: Loading = AS_IN_THE_FILES) -> ModelFacts:
     Raises:
         OSError, ValueError, KeyError, TypeError: not a folder of this kind.
     """
-    written = (folder / CONFIG).read_bytes()
+    written = (folder / hf_config.FILE_NAME).read_bytes()
     config = orjson.loads(written)
     paths = weight_files(folder)
     headers = [safetensors_facts.read_header(path) for path in paths]
@@ -69,7 +68,7 @@ def read(folder: Path, loading: Loading = AS_IN_THE_FILES) -> ModelFacts:
 
 def trained_context_tokens(folder: Path) -> int | None:
     """Return the longest context that the model was trained for. Raises as `read`."""
-    config = hf_config.text_config(orjson.loads((folder / CONFIG).read_bytes()))
+    config = hf_config.text_config(orjson.loads((folder / hf_config.FILE_NAME).read_bytes()))
     tokens = config.get("max_position_embeddings")
     return tokens if isinstance(tokens, int) else None
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slowtok.proxy.engines.models.hf_config import TEXT_CONFIGS
 from slowtok.proxy.engines.probing.argv import arguments, dashed, options
 
 # Bits of a weight in linear layers and in experts, scales included; None: they are not quantised.
@@ -43,7 +44,6 @@ HARMLESS_OVERRIDES = frozenset({
     "rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "architectures",
     "original_max_position_embeddings", "eos_token_id", "pad_token_id", "bos_token_id",
 })  # fmt: skip
-NESTED = frozenset({"text_config", "llm_config", "language_config", "thinker_config"})
 OVERRIDES = ("--hf-overrides", "--json-model-override-args")
 VALUED = {
     "--quantization": "quantisation",
@@ -177,7 +177,7 @@ def _dotted_doubts(names: Iterable[str]) -> Iterable[str]:
 def _is_harmless(option: str, keys: Sequence[str]) -> bool:
     if option == "--quantization-config":
         return keys[-1] == "activation"
-    named = [key for key in keys if key not in NESTED]
+    named = [key for key in keys if key not in TEXT_CONFIGS]
     return option not in OVERRIDES or (bool(named) and named[0] in HARMLESS_OVERRIDES)
 
 
@@ -193,8 +193,9 @@ def _format_doubt(load_format: str | None) -> str | None:
 def _override_doubt(text: str | None) -> str | None:
     """Doubt what overrides the model's config, unless only harmless keys are in it."""
     said = _object(text)
-    inner = [v for k, v in said.items() if k in NESTED and isinstance(v, dict)] if said else []
-    keys = {k for part in (said or {}, *inner) for k in part} - NESTED
+    whole = said or {}
+    inner = [v for k, v in whole.items() if k in TEXT_CONFIGS and isinstance(v, dict)]
+    keys = {key for part in (whole, *inner) for key in part}.difference(TEXT_CONFIGS)
     known = not text or (said is not None and keys <= HARMLESS_OVERRIDES)
     return None if known else _doubt("hf-overrides")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import orjson
 
 from slowtok.detectors.case.engine import ModelFacts
+from slowtok.proxy.engines.models import hf_config
 from slowtok.proxy.engines.models.loading import AS_IN_THE_FILES, Loading
 from slowtok.proxy.runtime.state_dir import replace_file
 
@@ -28,8 +29,6 @@ READ_OF_A_FOLDER = frozenset({".json", ".safetensors"})
 READ_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
-
-CONFIG_NAME = "config.json"
 
 
 async def read_model_facts(
@@ -133,13 +132,13 @@ def find_folder(
     """
     folder = Path(root)
     if folder.is_absolute():
-        return folder if (folder / CONFIG_NAME).is_file() else None
+        return folder if (folder / hf_config.FILE_NAME).is_file() else None
     if root.count("/") > 1 or root.startswith((".", "~")):
         return None  # relative to a directory that we do not know
     hub = Path(download_dir) if download_dir else _hub(environment)
     repository = hub / f"models--{root.replace('/', '--')}"
     found = _snapshot(repository, revision)
-    return found if found is not None and (found / CONFIG_NAME).is_file() else None
+    return found if found is not None and (found / hf_config.FILE_NAME).is_file() else None
 
 
 def _hub(environment: Mapping[str, str]) -> Path:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from slowtok.proxy.engines import routing
-from slowtok.proxy.engines.engine import MODELS, Engine
+from slowtok.proxy.engines.engine import Engine
 from slowtok.proxy.engines.probing.facts import Identity, Kind
+from slowtok.proxy.engines.routing import MODELS
 
 
 def engine(kind: Kind, *models: str, answers: bool = True, **entry: Any) -> Engine:
