@@ -31,8 +31,8 @@ from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.series import SeriesStore
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
-from slowtok.proxy.runs.book import run_key
 from slowtok.proxy.runs.ledger import newest_records
+from slowtok.proxy.runs.run_register import run_key
 from slowtok.proxy.runtime.loop_lag import LoopLag
 from slowtok.proxy.runtime.version import own_version
 from slowtok.proxy.sampling.host.ram import RamBandwidth

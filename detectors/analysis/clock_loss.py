@@ -31,8 +31,8 @@ from slowtok.detectors.analysis.gpu_window import (
     by_gpu,
     gpu_facts,
     median,
-    settled,
     share_with_bits,
+    without_first_second,
 )
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_decode, slowdown
@@ -106,13 +106,17 @@ class ClockLoss:
     @property
     def drawn_ratio(self) -> float | None:
         """Power drawn as a share of its limit."""
-        known = [s for s in settled(self.samples) if s.power_w is not None and s.power_limit_w]
+        known = [
+            s
+            for s in without_first_second(self.samples)
+            if s.power_w is not None and s.power_limit_w
+        ]
         return median(known, lambda s: (s.power_w or 0.0) / (s.power_limit_w or 1.0))
 
     @property
     def is_starved(self) -> bool:
         """Whether the GPU had too little to do: then low clocks are an effect."""
-        samples = settled(self.samples)
+        samples = without_first_second(self.samples)
         busy = median(samples, lambda s: s.busy_ratio)
         idle = share_with_bits(samples, IDLE_BIT)
         return (busy is not None and busy < STARVED_BUSY_RATIO) or (idle or 0) > MAX_IDLE_RATIO

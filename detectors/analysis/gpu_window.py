@@ -49,7 +49,7 @@ def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     return by_gpu(need(case.gpu_during(phase) or None, f"GPU samples during {phase}"))
 
 
-def settled(samples: Sequence[GpuSample]) -> tuple[GpuSample, ...]:
+def without_first_second(samples: Sequence[GpuSample]) -> tuple[GpuSample, ...]:
     """Return the samples without those of the first second, whose utilization is of before."""
     if not samples:
         return ()
@@ -65,7 +65,7 @@ def busy_together(
     GPUs that work one after the other are busy in turns: together as much as one alone would be.
     `typical` makes one value of the readings of one GPU: their median or their mean.
     """
-    each = [typical(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    each = [typical(without_first_second(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [value for value in each if value is not None]
     together = max if is_tensor_parallel(server) else sum
     return min(together(known), 1.0) if known else None

@@ -8,7 +8,7 @@ and what is missing is lost between them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_window import gpu_facts, median, settled
+from slowtok.detectors.analysis.gpu_window import gpu_facts, median, without_first_second
 from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES, decode_s, mean
 from slowtok.detectors.analysis.phase_loss import decode_excess_s
 from slowtok.detectors.analysis.placement.where import server_cores
@@ -68,7 +68,7 @@ def gpus_in_use(case: Case) -> tuple[int, ...]:
 def decode_samples(case: Case, indices: Sequence[int]) -> Samples:
     """Return each GPU's samples of decode, without the stale first second."""
     found = case.gpu_during("decode")
-    return {i: settled([s for s in found if s.index == i]) for i in indices}
+    return {i: without_first_second([s for s in found if s.index == i]) for i in indices}
 
 
 def busy_medians(samples: Samples) -> list[float]:

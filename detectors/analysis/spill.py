@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.clocks import serving_samples
-from slowtok.detectors.analysis.gpu_window import Read, gpu_facts, median, settled
+from slowtok.detectors.analysis.gpu_window import Read, gpu_facts, median, without_first_second
 from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES, decode_s, decode_tps, gpu_mean
 from slowtok.detectors.analysis.pcie import (
     FAULTED_RATIO,
@@ -29,7 +29,7 @@ from slowtok.detectors.analysis.placement.where import server_cores, serving_gpu
 from slowtok.detectors.analysis.rate_shape import RateStep, step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine_traits import LLAMA_CPP
-from slowtok.detectors.case.finding import Channel, Evidence, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, need, weigh
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.expectation.memory import is_tensor_parallel
@@ -119,7 +119,7 @@ def _inferred(case: Case, gpus: dict[int, tuple[GpuSample, ...]]) -> Spill | Non
     """Return what utilisation, memory and link say; None where they rule it out."""
     if decode_s(case) < MIN_DECODE_S or has_room(gpus):
         return None
-    settled_gpus = {i: settled(found) for i, found in gpus.items()}
+    settled_gpus = {i: without_first_second(found) for i, found in gpus.items()}
     spill = None
     if (
         need(together(case, settled_gpus, lambda s: s.busy_ratio), "GPU utilisation")
@@ -192,7 +192,7 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
         return Spill()
     share = min((rates[index] + others) / link.carries_bytes_per_s, 1.0)
     copied_s = decode_s(case) * share
-    channels, against = _doubts(case, gpus, fetching)
+    kinds, against = _doubts(case, gpus, fetching)
     step = _step(case, fetching)
     since = "" if step is None else f"From token {step.token:,} on "
     who = link.name if not others else f"{len(rates)} GPUs in turns"
@@ -203,7 +203,7 @@ def by_link(case: Case, gpus: Gpus) -> Spill | None:
         ),
         lost_s=nearest_loss_s(case, copied_s, copied_s / FAULTED_RATIO),
         counted_s=0.0 if against else copied_s,
-        confidence=weigh("counter", *channels, against=against),
+        confidence=weigh("counter", *kinds, against=against),
         evidence=(_traffic(link, rate), *_power_evidence(case, gpus, fetching)),
         bytes_per_token=rate / (decode_tps(case) if step is None else step.after_tps),
     )
@@ -309,7 +309,7 @@ def _room(samples: Sequence[GpuSample]) -> tuple[float | None, float]:
     return free, median(samples, lambda s: s.total_bytes) or 0.0
 
 
-def _full(gpus: Gpus) -> tuple[Channel, ...]:
+def _full(gpus: Gpus) -> tuple[EvidenceKind, ...]:
     """Return one piece of evidence if a GPU has next to nothing free."""
     for free, total in (_room(samples) for samples in gpus.values()):
         if free is not None and free <= max(NEARLY_FULL_BYTES, NEARLY_FULL_RATIO * total):
@@ -331,7 +331,7 @@ def _is_exchange(samples: Sequence[GpuSample]) -> bool:
 
 def _doubts(
     case: Case, gpus: Gpus, fetching: Sequence[GpuSample]
-) -> tuple[tuple[Channel, ...], int]:
+) -> tuple[tuple[EvidenceKind, ...], int]:
     """Return what confirms a spill beside the traffic, and how many things speak against it."""
     power = _power_ratio(case, gpus, fetching)
     full = _full(gpus)
@@ -342,7 +342,9 @@ def _doubts(
         _cpu_computes(case),
         memory_known and not full,
     )
-    low: tuple[Channel, ...] = ("gauge",) if power is not None and power <= LOW_POWER_RATIO else ()
+    low: tuple[EvidenceKind, ...] = (
+        ("gauge",) if power is not None and power <= LOW_POWER_RATIO else ()
+    )
     return (*full, *low), sum(against)
 
 

@@ -30,14 +30,14 @@ from slowtok.detectors.analysis.pcie import link_at_work, received, sent
 from slowtok.detectors.analysis.phase_loss import decode_excess_s
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, SLOWDOWN_BIT, THERMAL_BITS
-from slowtok.detectors.case.finding import Channel, Evidence, Missing, need
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Missing, need
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import footprint
 from slowtok.detectors.expectation.memory import is_tensor_parallel, vram
 from slowtok.detectors.expectation.reads import NoBasis, reads_of
 
 Sign = tuple[str, Evidence]
-_SEEN: Channel = "gauge"
+_SEEN: EvidenceKind = "gauge"
 
 MAX_LAYER_S = 400e-6
 """The most that the two exchanges of a layer cost for each further GPU; the worst published pair is
@@ -56,7 +56,7 @@ BUSIER_RATIO = 1.2
 wait within their kernels as well; those that wait for the CPU are busy for just what it needs.
 Heuristic: a fifth."""
 
-MAX_OF_IT = 0.5
+MIN_HAMPERED_RATIO = 0.5
 """Share of the samples with a bit that says why a GPU is slower. Heuristic."""
 
 EXCHANGED_BYTES_PER_S, EXCHANGED_SHARE = 1e9, 0.1
@@ -68,33 +68,33 @@ kilobytes per token."""
 class GpuWaiting:
     """GPUs that compute each layer together and wait: signs in words, and what speaks against.
 
-    `below_one` says that they are slower than they would be without sharing.
+    `slower_than_one` says that they are slower than they would be without sharing.
     """
 
     gpus: int
     lost_s: float
     signs: tuple[str, ...]
-    channels: tuple[Channel, ...]
+    kinds: tuple[EvidenceKind, ...]
     against: int
     evidence: tuple[Evidence, ...]
-    below_one: bool
+    slower_than_one: bool
 
 
-def exchanging(case: Case, indices: Sequence[int]) -> GpuWaiting | None:
+def exchange_loss(case: Case, indices: Sequence[int]) -> GpuWaiting | None:
     """Return what GPUs lost that compute each layer together; None where nothing shows it.
 
     Raises:
         Missing: the rate expected or how busy the GPUs are is not known.
     """
     lost_s = need(decode_excess_s(case), "decode rate expected of this GPU")
-    below_one = _below_one(case, indices)
-    if lost_s <= 0 and not below_one:  # its own past may be no better
+    slower_than_one = _slower_than_one(case, indices)
+    if lost_s <= 0 and not slower_than_one:  # its own past may be no better
         return None
     samples = decode_samples(case, indices)
     signs = [
         *_lopsided(samples),
         *_low_power(case, samples),
-        *below_one,
+        *slower_than_one,
         *_both_ways(case, samples),
     ]
     if not signs:
@@ -106,10 +106,10 @@ def exchanging(case: Case, indices: Sequence[int]) -> GpuWaiting | None:
         gpus=len(indices),
         lost_s=min(lost_s, most_s),
         signs=tuple(said for said, _ in signs),
-        channels=tuple(_SEEN for _ in signs),
+        kinds=tuple(_SEEN for _ in signs),
         against=int(against),
         evidence=tuple(evidence for _, evidence in signs)[:3],
-        below_one=bool(below_one),
+        slower_than_one=bool(slower_than_one),
     )
 
 
@@ -119,7 +119,7 @@ def wait_for_each_other(case: Case) -> bool:
     if len(indices) < 2 or not is_tensor_parallel(case.server):
         return False
     try:
-        return exchanging(case, indices) is not None
+        return exchange_loss(case, indices) is not None
     except Missing:  # nothing speaks for it
         return False
 
@@ -190,7 +190,7 @@ def _both_ways(case: Case, samples: Samples) -> list[Sign]:
     ]
 
 
-def _below_one(case: Case, indices: Sequence[int]) -> list[Sign]:
+def _slower_than_one(case: Case, indices: Sequence[int]) -> list[Sign]:
     """Say what one card alone would give, or whole layers on all of them, where that is more.
 
     Sharing each layer is there to be quicker than one card. Where it is slower, it costs more than
@@ -228,7 +228,7 @@ def _fits_one(case: Case, indices: Sequence[int]) -> bool:
 def _at_their_power(case: Case, indices: Sequence[int]) -> bool:
     """Return True if a reached power limit slows a GPU: then it works, and does not wait."""
     return any(
-        (share_with_bits(samples, POWER_BITS) or 0.0) >= MAX_OF_IT
+        (share_with_bits(samples, POWER_BITS) or 0.0) >= MIN_HAMPERED_RATIO
         and (median(samples, _power_ratio) or 0.0) > LOW_POWER_RATIO
         for samples in decode_samples(case, indices).values()
     )
@@ -238,4 +238,6 @@ def _is_hampered(samples: Sequence[GpuSample]) -> bool:
     """Return True if a GPU has a reason of its own to be late: heat, brake, another process."""
     slowed = share_with_bits(samples, THERMAL_BITS | BRAKE_BITS | SLOWDOWN_BIT) or 0.0
     shared = [others(s) for s in samples if s.processes]
-    return slowed >= MAX_OF_IT or (bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO)
+    return slowed >= MIN_HAMPERED_RATIO or (
+        bool(shared) and sum(shared) / len(shared) >= MIN_OTHERS_RATIO
+    )

@@ -56,7 +56,7 @@ class VramSplit:
         return sum_if_all(other.memory_bytes for other in self.others)
 
 
-def split(sample: GpuSample) -> VramSplit | None:
+def split_vram(sample: GpuSample) -> VramSplit | None:
     """Return who holds the memory; None where the GPU has none of its own, or does not tell."""
     total, free = sample.total_bytes, sample.free_bytes
     if not total or free is None:
@@ -83,7 +83,7 @@ def newest_split(samples: Iterable[GpuSample]) -> VramSplit | None:
     """
     held = [sample for sample in samples if sample.total_bytes and sample.free_bytes is not None]
     listed = [sample for sample in held if sample.processes is not None]
-    return split((listed or held)[-1]) if held else None
+    return split_vram((listed or held)[-1]) if held else None
 
 
 def _server_bytes(sample: GpuSample, hidden: int | None) -> int | None:

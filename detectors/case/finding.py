@@ -92,11 +92,11 @@ def symptom(finding: Finding) -> Finding:
     return replace(charge(replace(finding, summary=said), finding.lost_s), lost_s=0.0)
 
 
-Channel = Literal["server", "counter", "gauge", "inference"]
+EvidenceKind = Literal["server", "counter", "gauge", "inference"]
 """What a piece of evidence is: the engine's or the driver's own word, a counter's difference, a
 reading, or something that follows from others."""
 
-CHANNEL_WEIGHT: Mapping[Channel, float] = {
+EVIDENCE_WEIGHT: Mapping[EvidenceKind, float] = {
     "server": 0.9,
     "counter": 0.8,
     "gauge": 0.5,
@@ -110,12 +110,12 @@ AGAINST_RATIO = 0.6
 """What each contradicting piece of evidence leaves of the confidence. Heuristic."""
 
 
-def weigh(*independent: Channel, against: int = 0) -> float:
+def weigh(*independent: EvidenceKind, against: int = 0) -> float:
     """Return the confidence in a cause from independent pieces of evidence (noisy-or).
 
     `against` counts pieces that contradict it without ruling it out.
     """
-    doubt = math.prod(1 - CHANNEL_WEIGHT[channel] for channel in independent)
+    doubt = math.prod(1 - EVIDENCE_WEIGHT[kind] for kind in independent)
     return round(min(1 - doubt, MAX_CONFIDENCE) * AGAINST_RATIO**against, 2)
 
 

@@ -8,22 +8,22 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
-Case = TypeVar("Case")
+Subject = TypeVar("Subject")
 T = TypeVar("T")
 
 MAX_ANSWERS = 64
 """Kept for one case; facts that stay the same may be asked about with ever new ones."""
 
 
-def once(work: Callable[[Case], T]) -> Callable[[Case], T]:
+def once(work: Callable[[Subject], T]) -> Callable[[Subject], T]:
     """Return `work` with its answer for the last case kept; nobody may change it.
 
     What `work` raises is raised anew each time.
     """
-    last: tuple[Case, T] | None = None
+    last: tuple[Subject, T] | None = None
 
     @wraps(work)
-    def kept(case: Case) -> T:
+    def kept(case: Subject) -> T:
         nonlocal last
         mine = last
         if mine is None or mine[0] is not case:
@@ -33,16 +33,16 @@ def once(work: Callable[[Case], T]) -> Callable[[Case], T]:
     return kept
 
 
-def once_each(work: Callable[Concatenate[Case, P], T]) -> Callable[Concatenate[Case, P], T]:
+def once_each(work: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
     """Return `work` with its answers for the last case kept, one for each further argument.
 
     Taken for the same are only arguments that are the same objects: comparing samples would cost
     what is saved.
     """
-    last: tuple[Case | None, dict[tuple[object, ...], tuple[object, T]]] = (None, {})
+    last: tuple[Subject | None, dict[tuple[object, ...], tuple[object, T]]] = (None, {})
 
     @wraps(work)
-    def kept(case: Case, /, *args: P.args, **named: P.kwargs) -> T:
+    def kept(case: Subject, /, *args: P.args, **named: P.kwargs) -> T:
         nonlocal last
         mine = last
         if mine[0] is not case:

@@ -10,7 +10,7 @@ Sources: CUDA Programming Guide, "CUDA Environment Variables"; ROCm, "GPU isolat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.analysis.vram import split
+from slowtok.detectors.analysis.vram import split_vram
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 
 MAX_CUDA_CONTEXT_BYTES = 640 * 2**20
@@ -80,7 +80,7 @@ def _uses(sample: GpuSample | None, device: DeviceFacts) -> bool | None:
         return True
     if sample is None or device.private_pids or any(p.is_server is None for p in processes):
         return None
-    memory = split(sample)
+    memory = split_vram(sample)
     # enough is in use on nobody's name: it may be the server's
     return None if memory is not None and memory.server_bytes is None else False
 

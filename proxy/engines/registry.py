@@ -18,7 +18,7 @@ from yarl import URL
 
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.proxy.engines import routing
-from slowtok.proxy.engines.counters.scraper import GAUGED, KINDS, Scraper
+from slowtok.proxy.engines.counters.scraper import GAUGED, SCRAPED_KINDS, Scraper
 from slowtok.proxy.engines.counters.slots import POLL_S, SlotsLook, look_at_slots
 from slowtok.proxy.engines.drivers import llama_server
 from slowtok.proxy.engines.engine import Engine, facts_at, runs_of
@@ -215,7 +215,7 @@ class Engines:
         if engine is None:
             return
         engine.note_asked(model)
-        if engine.kind in KINDS and not engine.probe.sleeping:
+        if engine.kind in SCRAPED_KINDS and not engine.probe.sleeping:
             if engine.scraper is None:
                 engine.scraper = Scraper(self._session, engine.url, engine.activity)
             engine.scraper.begin()

@@ -119,7 +119,7 @@ def _configuration(case: Case) -> _Configuration:
     )
 
 
-class Before(NamedTuple):
+class ServedBefore(NamedTuple):
     """How many requests a process has served, and how many of them with a prompt as long."""
 
     requests: int
@@ -127,7 +127,7 @@ class Before(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Life:
+class _ProcessLife:
     """One process's life: what it served, and when it was last seen to."""
 
     at_s: float
@@ -138,26 +138,26 @@ class Served:
     """Counts by process and by the length of the prompt that was computed."""
 
     def __init__(self) -> None:
-        self._lives: BoundedMap[_Process, _Life] = BoundedMap(MAX_PROCESSES)
+        self._lives: BoundedMap[_Process, _ProcessLife] = BoundedMap(MAX_PROCESSES)
 
-    def before(self, case: Case) -> Before | None:
+    def before(self, case: Case) -> ServedBefore | None:
         """Return what the process of a case had served; None of one never seen at work."""
         life = self._life(case)
         if life is None:
             return None
         alike = life.by_octave[octave_of(case.timeline.tokens.processed)]
-        return Before(sum(life.by_octave.values()), alike)
+        return ServedBefore(sum(life.by_octave.values()), alike)
 
     def note(self, case: Case) -> None:
         """Count a request whose first token came."""
         if is_error(case) or case.timeline.tokens.completion is None:
             return
-        life = self._life(case) or _Life(case.timeline.accepted_at_s)
+        life = self._life(case) or _ProcessLife(case.timeline.accepted_at_s)
         life.at_s = case.timeline.accepted_at_s
         life.by_octave[octave_of(case.timeline.tokens.processed)] += 1
         self._lives[_process(case)] = life
 
-    def _life(self, case: Case) -> _Life | None:
+    def _life(self, case: Case) -> _ProcessLife | None:
         """Return a process's life; None where it was found anew since it was last seen at work."""
         life, uptime_s = self._lives.get(_process(case)), case.server.uptime_s
         if life is None or uptime_s is None or case.server.pid is not None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
-from slowtok.detectors.analysis.vram import MODEL_BYTES, VramSplit, split, sum_if_all
+from slowtok.detectors.analysis.vram import MODEL_BYTES, VramSplit, split_vram, sum_if_all
 from slowtok.detectors.case.case import Case, ModelLoad
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.proxy.history.keys import gpus_of, model_of
@@ -112,7 +112,7 @@ def _seen(process: GpuProcess, pids: Collection[int]) -> GpuProcess:
 
 def _together(at_s: float, samples: Iterable[GpuSample]) -> Held | None:
     seen = tuple(samples)
-    known = [memory for memory in map(split, seen) if memory is not None]
+    known = [memory for memory in map(split_vram, seen) if memory is not None]
     if len(known) < len(seen):
         return None
     by_pid: Counter[int] = Counter()

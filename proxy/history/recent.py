@@ -31,14 +31,14 @@ class _Rate(NamedTuple):
     healthy: bool
 
 
-class Usual(NamedTuple):
+class UsualRate(NamedTuple):
     """The recent median, None before there is any habit, and how many were healthy."""
 
     tps: float | None
     healthy: int
 
 
-NOT_KNOWN = Usual(None, 0)
+NOT_KNOWN = UsualRate(None, 0)
 
 
 class Recent:
@@ -57,7 +57,7 @@ class Recent:
         rates.append(_Rate(tps, case.envelope.roofline_tps, healthy))
         self._rates[key] = rates
 
-    def of(self, case: Case, setup: BaselineKey) -> Usual:
+    def of(self, case: Case, setup: BaselineKey) -> UsualRate:
         """Return what this setup gave just before on the very process and load of the case.
 
         At the case's own context, by what first principles expect there.
@@ -72,7 +72,7 @@ class Recent:
             for rate in rates
         ]
         usual_tps = statistics.median(found) if len(found) >= MIN_USUAL else None
-        return Usual(usual_tps, sum(rate.healthy for rate in rates))
+        return UsualRate(usual_tps, sum(rate.healthy for rate in rates))
 
 
 def _process(case: Case) -> _Process | None:

@@ -20,7 +20,7 @@ DEFAULT_MICRO_BATCH = 512  # llama-server's README
 
 Found = tuple[str, State, str, str]
 """Name, state, what was found, what to do."""
-Look = Callable[[Seen, EngineSeen, ServingSeen], Found | None]
+FlagCheck = Callable[[Seen, EngineSeen, ServingSeen], Found | None]
 
 
 def check_flags(seen: Seen) -> Iterator[Check]:
@@ -228,7 +228,7 @@ def _prefix_caching(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> F
     return "prefix-caching", "note", said, "leave --no-enable-prefix-caching out"
 
 
-LOOKS: tuple[Look, ...] = (
+LOOKS: tuple[FlagCheck, ...] = (
     _gpu_layers,
     _expert_layers,
     _kv_on_cpu,

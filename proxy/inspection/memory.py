@@ -24,7 +24,7 @@ NOT_ATTRIBUTED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class MemoryBeside:
     """The part of a model that is not on GPUs, who says so, and whether it was asked for."""
 
     cpu_ratio: float
@@ -203,7 +203,9 @@ def _fit_vram(
     )  # fmt: skip
 
 
-def beside_gpu(serving: ServingSeen, need: Footprint, server_bytes: float | None) -> Beside | None:
+def beside_gpu(
+    serving: ServingSeen, need: Footprint, server_bytes: float | None
+) -> MemoryBeside | None:
     """Return how much of a loaded model is not on GPUs; None where nothing tells.
 
     By the engine's word, else by its command line, else by what its processes hold: less than the
@@ -214,17 +216,17 @@ def beside_gpu(serving: ServingSeen, need: Footprint, server_bytes: float | None
         return None
     if server.loaded_bytes and server.loaded_gpu_bytes is not None:
         ratio = 1 - server.loaded_gpu_bytes / server.loaded_bytes
-        return Beside(cpu_ratio=max(ratio, 0.0), source=f"by {server.kind}'s word")
+        return MemoryBeside(cpu_ratio=max(ratio, 0.0), source=f"by {server.kind}'s word")
     if server.gpu_layers is not None and layers and 0 <= server.gpu_layers < layers:
         ratio = 1 - server.gpu_layers / (layers + 1)  # the output counts as one more
-        return Beside(cpu_ratio=ratio, source=f"by -ngl {server.gpu_layers}", asked=True)
+        return MemoryBeside(cpu_ratio=ratio, source=f"by -ngl {server.gpu_layers}", asked=True)
     if server_bytes is None or server.unified_memory:
         return None
     if server_bytes >= SURELY_MISSING_RATIO * need.weights_bytes:
-        return Beside(cpu_ratio=0.0, source="by the VRAM that it holds")
+        return MemoryBeside(cpu_ratio=0.0, source="by the VRAM that it holds")
     ratio = 1 - server_bytes / need.weights_bytes
     source = f"its processes hold {gib(server_bytes)} of VRAM"
-    return Beside(cpu_ratio=ratio, source=source, asked=bool(server.cpu_moe_layers))
+    return MemoryBeside(cpu_ratio=ratio, source=source, asked=bool(server.cpu_moe_layers))
 
 
 def _cure(serving: ServingSeen, need: Footprint, rooms: Sequence[VramSplit]) -> str:

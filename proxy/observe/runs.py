@@ -6,9 +6,9 @@ from typing import Any
 
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.runs.book import Book
-from slowtok.proxy.runs.chain import Messages, messages_of, new_chars
+from slowtok.proxy.runs.chain import Messages, message_hashes_of, new_chars
 from slowtok.proxy.runs.ledger import Ledger
+from slowtok.proxy.runs.run_register import RunRegister
 from slowtok.proxy.runs.turn import Turn
 from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 
@@ -22,7 +22,7 @@ class Runs:
     """Places each generation in its run, and keeps the account of all runs."""
 
     def __init__(self, key: bytes) -> None:
-        self._book = Book(key)
+        self._book = RunRegister(key)
         self.ledger = Ledger()
 
     def restore(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -39,7 +39,7 @@ class Runs:
 
     def fingerprinted(self, exchange: Exchange, prompt: PromptFingerprint) -> None:
         """Its prompt is known: it tells what the request goes on from."""
-        self._place(exchange, messages_of(prompt))
+        self._place(exchange, message_hashes_of(prompt))
 
     def ended(self, exchange: Exchange) -> None:
         """A generation is over."""
@@ -58,7 +58,7 @@ class Runs:
         clues = exchange.clues
         if exchange.run is None and (exchange.prompt is not None or (clues and clues.ids)):
             # its fingerprint came late, or there is none, as of what is to be embedded
-            self._place(exchange, messages_of(exchange.prompt) if exchange.prompt else None)
+            self._place(exchange, message_hashes_of(exchange.prompt) if exchange.prompt else None)
         self.ended(exchange)
         found: dict[str, Any] = {}
         if exchange.run is not None:

@@ -8,7 +8,7 @@ MAX_MODELS = 20
 
 MAX_NAME_CHARS = 128
 OTHER = "other"
-UNNAMED = "unknown"
+UNKNOWN_MODEL = "unknown"
 
 ENDINGS = frozenset(
     {
@@ -30,7 +30,7 @@ ENDINGS = frozenset(
 )
 
 
-class Names:
+class ModelLabels:
     """Models by name; beyond `most` names the rest is called "other"."""
 
     def __init__(self, most: int = MAX_MODELS) -> None:
@@ -43,7 +43,7 @@ class Names:
         Only a request that succeeded can bring in a new name: clients ask for models that are
         not there.
         """
-        said = case.model.name or case.timeline.model or UNNAMED
+        said = case.model.name or case.timeline.model or UNKNOWN_MODEL
         if said in self._known:  # the label of a label is the same
             return said
         name = _label(said)
@@ -59,7 +59,7 @@ def _label(said: str) -> str:
     """Return a name as a label: bounded, text that any encoding can carry, no folders."""
     if said.startswith("/") or said[1:3] == ":\\":  # llama-server's name for a file without alias
         said = said.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    return sendable(said[:MAX_NAME_CHARS] or UNNAMED)
+    return sendable(said[:MAX_NAME_CHARS] or UNKNOWN_MODEL)
 
 
 def sendable(text: str) -> str:

@@ -9,7 +9,7 @@ from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timel
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.engines.counters.slots import WorkingSlot
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.runs.book import RunPosition
+from slowtok.proxy.runs.run_register import RunPosition
 from slowtok.proxy.stream.annotate import Mode
 from slowtok.proxy.stream.apis import Api
 from slowtok.proxy.stream.meter import Meter

@@ -98,7 +98,7 @@ def segments(turn: Turn) -> list[Segment]:
     return found
 
 
-def split(turns: Sequence[Turn]) -> Split:
+def split_run_time(turns: Sequence[Turn]) -> Split:
     """Split the wall time from the first request's begin to the last one's end."""
     began_s = min(turn.started_s for turn in turns)
     ended_s = max(turn.ends_s for turn in turns)
@@ -155,7 +155,7 @@ class _Sums(defaultdict[str, float]):
 def account(turns: Sequence[Turn]) -> Json:
     """Return the whole account of one run; `turns` are its requests, at least one."""
     ordered = _with_known(sorted(turns, key=lambda turn: (turn.started_s, turn.turn)))
-    whole = split(ordered)
+    whole = split_run_time(ordered)
     lost_s = _lost_s(ordered)
     won = won_s(ordered, whole, lost_s)
     first = _fix_first(ordered, whole, lost_s, won)

@@ -74,7 +74,7 @@ class Continuation(NamedTuple):
     how: How
 
 
-def messages_of(fingerprint: PromptFingerprint) -> Messages:
+def message_hashes_of(fingerprint: PromptFingerprint) -> Messages:
     """Return the messages of a prompt; those of a raw text are its whole blocks."""
     spans = fingerprint.spans
     if len(spans) == 1 and spans[0].role == _RAW:

@@ -1,6 +1,6 @@
 """The log with its rotated files, read line by line: never more than one line in memory.
 
-`Reading` tells slowtok's lines from those of a file that is none of its logs.
+`LogCheck` tells slowtok's lines from those of a file that is none of its logs.
 """
 
 import contextlib
@@ -69,12 +69,12 @@ def _open(path: Path, stack: contextlib.ExitStack) -> LogFile:
     return LogFile(path=path, file=file, size_bytes=found.st_size, written_unix_s=found.st_mtime)
 
 
-class Foreign(Exception):
+class NotASlowtokLogError(Exception):
     """A file that slowtok did not write. The text says so, in one line."""
 
 
 @dataclass(slots=True)
-class Reading:
+class LogCheck:
     """What was read of a file: how many lines, and how many of them are slowtok's."""
 
     lines: int = 0
@@ -92,15 +92,15 @@ class Reading:
         self.own += 1
         return found
 
-    def check(self, path: Path) -> None:
+    def raise_if_foreign(self, path: Path) -> None:
         """Stop where nothing that was read is slowtok's; an empty log is one, too.
 
         Raises:
-            Foreign: it is another kind of file.
+            NotASlowtokLogError: it is another kind of file.
         """
         if not self.own and (self.lines or _has_no_line(path)):
             count = f"{self.lines:,} line{'' if self.lines == 1 else 's'} read"
-            raise Foreign(f"no line of {path} is a slowtok record ({count})")
+            raise NotASlowtokLogError(f"no line of {path} is a slowtok record ({count})")
 
 
 def _has_no_line(path: Path) -> bool:

@@ -13,7 +13,7 @@ from aiohttp import web
 from slowtok.proxy.http.response import error_page
 from slowtok.proxy.outputs.events import Events
 from slowtok.proxy.outputs.metrics.metrics import Metrics
-from slowtok.proxy.outputs.metrics.snapshot import Now
+from slowtok.proxy.outputs.metrics.snapshot import Snapshot
 from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.series import SeriesStore
 from slowtok.proxy.runs.ledger import MAX_LISTED as MAX_RUNS
@@ -51,7 +51,7 @@ class ApiPages:
         runs: RunsSeen,
         events: Events,
         metrics: Metrics,
-        now: Callable[[], Now],
+        now: Callable[[], Snapshot],
         series: SeriesStore,
         publish_all: Callable[[], None],
     ) -> None:

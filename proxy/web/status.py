@@ -21,7 +21,7 @@ from slowtok.proxy.inspection.look import seen_engine
 from slowtok.proxy.inspection.seen import Seen
 from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.outputs.events import Events
-from slowtok.proxy.outputs.metrics.snapshot import WINDOW_S, EngineNow, Now, gpus_now
+from slowtok.proxy.outputs.metrics.snapshot import WINDOW_S, EngineState, Snapshot, gpus_now
 from slowtok.proxy.outputs.record import known
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.relay import Relay
@@ -130,16 +130,16 @@ class ProxyStatus:
             },
         }
 
-    def snapshot(self) -> Now:
+    def snapshot(self) -> Snapshot:
         """Return what is so at this moment, for /slowtok/metrics."""
         proxy, device, now_s = self._proxy, self._proxy.device(), time.monotonic()
         sampling = proxy.sampler.status()
         hosts = self._hosts(now_s - WINDOW_S, now_s)
-        return Now(
+        return Snapshot(
             version=proxy.version,
             in_flight=proxy.observer.in_flight,
             engines=tuple(
-                EngineNow(name=e.name, kind=e.last_kind, up=e.identity is not None)
+                EngineState(name=e.name, kind=e.last_kind, up=e.identity is not None)
                 for e in proxy.engines.all
             ),
             gpus=gpus_now(device, proxy.sampler.gpu_window(now_s - WINDOW_S, now_s)),

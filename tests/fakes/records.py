@@ -8,7 +8,7 @@ from slowtok.detectors.case.case import Case, PromptPrefix, Range, Tokens
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
-from slowtok.proxy.runs.book import RunPosition
+from slowtok.proxy.runs.run_register import RunPosition
 
 GIB = 2**30
 

@@ -23,7 +23,7 @@ from slowtok.detectors.analysis.placement.where import (
     serving_gpus,
 )
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Channel, Evidence, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, need, weigh
 from slowtok.detectors.expectation.configured import (
     SPLIT_HIGH_RATIO,
     SPLIT_LOW_RATIO,
@@ -139,14 +139,14 @@ def is_fetched(case: Case, placed: Placement) -> bool:
 def confidence(case: Case, placed: Placement) -> float:
     """Return how sure it is that so much is not on a GPU: who says so, and what CPU and GPU did."""
     busy, cores = gpu_busy_ratio(case), server_cores(case)
-    channels: list[Channel] = ["server" if placed.source in TOLD else "gauge"]
+    kinds: list[EvidenceKind] = ["server" if placed.source in TOLD else "gauge"]
     if busy is not None and busy < WAITING_RATIO:
-        channels.append("gauge")
+        kinds.append("gauge")
     if cores is not None and cores > CPU_DECODES_CORES:
-        channels.append("gauge")
+        kinds.append("gauge")
     rests = cores is not None and cores < GPU_DECODES_CORES and not placed.over_link
     never_waits = busy is not None and busy >= BUSY_RATIO and not placed.over_link
-    return weigh(*channels, against=rests + never_waits)
+    return weigh(*kinds, against=rests + never_waits)
 
 
 def _ram_bytes_per_s(case: Case) -> tuple[float, float]:

@@ -71,7 +71,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
+class _PlacementBeside:
     """What one source says of the part that is not on a GPU."""
 
     source: PlacementSource
@@ -227,7 +227,7 @@ def server_cores(case: Case) -> float | None:
     return mean(case.host_during("decode"), lambda s: s.server_cpu_cores)
 
 
-def _by_engine(case: Case, size: Footprint | None) -> _Beside | None:
+def _by_engine(case: Case, size: Footprint | None) -> _PlacementBeside | None:
     """Ollama: what it counts includes the embedding table where not all layers are on the GPU."""
     server = case.server
     if not server.loaded_bytes or server.loaded_gpu_bytes is None:
@@ -235,12 +235,12 @@ def _by_engine(case: Case, size: Footprint | None) -> _Beside | None:
     unread = embedding_bytes(case.model) if size is not None else 0
     beside = max(server.loaded_bytes - server.loaded_gpu_bytes - unread, 0)
     ratio = min(beside / max(server.loaded_bytes - unread, 1), 1.0)
-    return _Beside(
+    return _PlacementBeside(
         source="engine", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=float(beside)
     )
 
 
-def _by_command_line(case: Case, size: Footprint | None) -> _Beside | None:
+def _by_command_line(case: Case, size: Footprint | None) -> _PlacementBeside | None:
     server, model = case.server, case.model
     if server.kind in WHOLE_ON_GPU:
         return _by_offload(case, size)
@@ -253,7 +253,7 @@ def _by_command_line(case: Case, size: Footprint | None) -> _Beside | None:
     if size is not None:
         kept = (size.placed_bytes - (size.kv_bytes or 0.0)) * (layers or 0.0)
         missing = max(kept, _experts_on_cpu_bytes(server, model)) + kv * (size.kv_bytes or 0.0)
-    return _Beside(
+    return _PlacementBeside(
         source="command line",
         weights_ratio=max(layers or 0.0, experts),
         kv_ratio=kv,
@@ -261,11 +261,11 @@ def _by_command_line(case: Case, size: Footprint | None) -> _Beside | None:
     )
 
 
-def _by_offload(case: Case, size: Footprint | None) -> _Beside:
+def _by_offload(case: Case, size: Footprint | None) -> _PlacementBeside:
     """Return what vLLM was told to keep in RAM, for each GPU; the rest it puts on them."""
     kept = (case.server.cpu_offload_bytes or 0) * max(case.server.tensor_parallel or 1, 1)
     ratio = min(kept / size.weights_bytes, 1.0) if size is not None else 0.0
-    return _Beside(
+    return _PlacementBeside(
         source="command line",
         weights_ratio=ratio,
         kv_ratio=0.0,
@@ -295,7 +295,9 @@ def _experts_on_cpu_bytes(server: ServerFacts, model: ModelFacts) -> float:
     return every_expert_bytes(model) * min(server.cpu_moe_layers / model.layers, 1.0)
 
 
-def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _Beside | None:
+def _by_memory(
+    case: Case, held: VramSplit | None, size: Footprint | None
+) -> _PlacementBeside | None:
     if held is None or held.server_bytes is None or size is None or case.device.private_pids:
         return None
     if case.server.kind in WHOLE_ON_GPU:
@@ -304,12 +306,12 @@ def _by_memory(case: Case, held: VramSplit | None, size: Footprint | None) -> _B
     ratio = 0.0
     if held.server_bytes < MEMORY_SLACK_RATIO * total:
         ratio = min(1 - max(held.server_bytes - size.least_overhead_bytes, 0) / total, 1.0)
-    return _Beside(
+    return _PlacementBeside(
         source="memory", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=ratio * total
     )
 
 
-def _by_size(case: Case, held: VramSplit | None, size: Footprint | None) -> _Beside | None:
+def _by_size(case: Case, held: VramSplit | None, size: Footprint | None) -> _PlacementBeside | None:
     """More than the GPUs have cannot be on them: so much at least is elsewhere."""
     room = room_bytes(case, held)
     if room is None or size is None or case.server.kind in WHOLE_ON_GPU:
@@ -318,14 +320,14 @@ def _by_size(case: Case, held: VramSplit | None, size: Footprint | None) -> _Bes
     if over <= MIN_CPU_RATIO * size.placed_bytes:
         return None
     ratio = min(over / size.placed_bytes, 1.0)
-    return _Beside(source="size", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=over)
+    return _PlacementBeside(source="size", weights_ratio=ratio, kv_ratio=ratio, missing_bytes=over)
 
 
-def _is_nothing(beside: _Beside) -> bool:
+def _is_nothing(beside: _PlacementBeside) -> bool:
     return max(beside.weights_ratio, beside.kv_ratio) < MIN_CPU_RATIO
 
 
-def _read_ratio(case: Case, beside: _Beside) -> float:
+def _read_ratio(case: Case, beside: _PlacementBeside) -> float:
     weights, kv = case.envelope.read_bytes or 0.0, case.envelope.kv_bytes or 0.0
     if not weights + kv:
         return max(beside.weights_ratio, beside.kv_ratio)

@@ -34,7 +34,7 @@ from slowtok.detectors.analysis.clock_loss import ClockLoss, loss
 from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
 from slowtok.detectors.analysis.gpu_window import (
     median,
-    settled,
+    without_first_second,
 )
 from slowtok.detectors.analysis.placement.where import MIN_CPU_RATIO, placement
 from slowtok.detectors.case.case import Case
@@ -45,7 +45,15 @@ from slowtok.detectors.case.clocks_event import (
     SLOWDOWN_BIT,
     THERMAL_BITS,
 )
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Missing, Traits, need, weigh
+from slowtok.detectors.case.finding import (
+    Evidence,
+    EvidenceKind,
+    Finding,
+    Missing,
+    Traits,
+    need,
+    weigh,
+)
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
@@ -79,7 +87,7 @@ def detect(case: Case) -> Finding | None:
     found = loss(case, _is_without_reason, is_told=False)
     if found is None or found.gpu.vendor == "apple":  # Apple's clocks cannot be locked
         return None
-    samples = settled(found.samples)
+    samples = without_first_second(found.samples)
     if not samples or _share_with_reason(samples) > MAX_BITS_RATIO:
         return None
     busy = need(median(samples, lambda s: s.busy_ratio), "GPU utilisation")
@@ -124,7 +132,7 @@ def _is_low(sample: GpuSample, found: ClockLoss) -> bool:
 def _finding(case: Case, found: ClockLoss, busy: float, low: float) -> Finding:
     pstate = median(found.samples, lambda s: s.pstate)
     in_low_state = pstate is not None and pstate >= LOW_PSTATE
-    proof: list[Channel] = ["gauge", "gauge" if found.healthy.own else "inference"]
+    proof: list[EvidenceKind] = ["gauge", "gauge" if found.healthy.own else "inference"]
     if in_low_state:
         proof.append("gauge")
     vague = found.sm_ratio < NOT_WHILE_WORKING_RATIO

@@ -32,7 +32,7 @@ from slowtok.detectors.analysis.phase_loss import decode_excess_s, is_cut_short,
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
-from slowtok.detectors.case.finding import UNNAMED, Channel, Evidence, Finding, Traits, weigh
+from slowtok.detectors.case.finding import UNNAMED, Evidence, EvidenceKind, Finding, Traits, weigh
 from slowtok.detectors.case.machine import GpuSample
 
 TITLE = "GPU error"
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 
     lost_s: float
     said: str
-    proof: tuple[Channel, ...]
+    proof: tuple[EvidenceKind, ...]
     proof_s: float = 0.0
 
 

@@ -29,7 +29,7 @@ from slowtok.detectors.analysis.gpu_share import (
     runs_mps,
     sharing_of,
 )
-from slowtok.detectors.analysis.gpu_window import gpu_facts, settled
+from slowtok.detectors.analysis.gpu_window import gpu_facts, without_first_second
 from slowtok.detectors.analysis.host_window import decode_s
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
@@ -54,7 +54,7 @@ def detect(case: Case) -> Finding | None:
     """Fire when others had a part of a full GPU's time, on the GPU where that was most."""
     if not decodes_on_gpu(case) or decode_s(case) < MIN_DECODE_S:
         return None
-    gpus = {i: settled(found) for i, found in serving_samples(case, "decode").items()}
+    gpus = {i: without_first_second(found) for i, found in serving_samples(case, "decode").items()}
     candidates = {i: found for i, found in gpus.items() if not _is_alone(case, i, found)}
     if not candidates:
         return None

@@ -32,7 +32,15 @@ from slowtok.detectors.analysis.gpu_window import (
 )
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, HOT_BIT, SLOWDOWN_BIT
-from slowtok.detectors.case.finding import UNNAMED, Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import (
+    UNNAMED,
+    Evidence,
+    EvidenceKind,
+    Finding,
+    Traits,
+    need,
+    weigh,
+)
 from slowtok.detectors.case.machine import GpuSample
 
 TITLE = "GPU braked by its power supply"
@@ -90,7 +98,7 @@ def _longest_run(samples: Sequence[GpuSample]) -> int:
 
 def _finding(case: Case, found: ClockLoss, brake_s: float | None, in_a_row: int) -> Finding:
     drawn = found.drawn_ratio
-    proof: list[Channel] = ["gauge"]
+    proof: list[EvidenceKind] = ["gauge"]
     if brake_s is not None:
         proof.append("counter")
     if drawn is not None and drawn <= FAR_BELOW_RATIO:

@@ -40,7 +40,7 @@ from slowtok.detectors.analysis.layer_split import (
     uneven,
 )
 from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_decode
-from slowtok.detectors.analysis.tensor_parallel import GpuWaiting, exchanging
+from slowtok.detectors.analysis.tensor_parallel import GpuWaiting, exchange_loss
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
     if len(indices) < 2:
         return None
     if is_tensor_parallel(case.server):
-        waiting = exchanging(case, indices)
+        waiting = exchange_loss(case, indices)
         return None if waiting is None else _exchange(case, waiting)
     gap = gap_between(case, indices)
     if gap is not None:
@@ -69,13 +69,13 @@ def detect(case: Case) -> Finding | None:
 
 def _exchange(case: Case, waiting: GpuWaiting) -> Finding:
     rate_tps, expected_tps = decode_tps(case), expected_decode_tps(case) or 0.0
-    normal = waiting.below_one and judge_decode(case).slow is False
+    normal = waiting.slower_than_one and judge_decode(case).slow is False
     cost = f" instead of about {expected_tps:.0f}; the exchange cost decode about {{lost}}."
     if normal:
         cost = ", less than without sharing."
     return Finding(
         phase="decode",
-        confidence=weigh("inference", *waiting.channels, against=waiting.against),
+        confidence=weigh("inference", *waiting.kinds, against=waiting.against),
         lost_s=waiting.lost_s,
         informational=normal,
         summary=(

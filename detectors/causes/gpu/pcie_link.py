@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import by_gpu, median, settled
+from slowtok.detectors.analysis.gpu_window import by_gpu, median, without_first_second
 from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES
 from slowtok.detectors.analysis.pcie import (
     Link,
@@ -43,7 +43,7 @@ from slowtok.detectors.analysis.pcie import (
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_s
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Missing, Traits, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Missing, Traits, weigh
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
@@ -125,13 +125,13 @@ def _much_crosses(case: Case, indices: list[int]) -> bool:
 
 def _finding(case: Case, cost: _LinkCost) -> Finding:
     link = cost.link
-    channels: list[Channel] = ["gauge", "gauge" if cost.share is None else "counter"]
+    kinds: list[EvidenceKind] = ["gauge", "gauge" if cost.share is None else "counter"]
     if link.replays:
-        channels.append("counter")
+        kinds.append("counter")
     used = "" if cost.share is None else f" and was {100 * cost.share:.0f} % in use"
     return Finding(
         phase=cost.phase,
-        confidence=weigh(*channels),
+        confidence=weigh(*kinds),
         lost_s=cost.lost_s,
         summary=(
             f"The PCIe link of {link.name} worked at generation {link.generation} with "
@@ -253,6 +253,6 @@ def _traffic(case: Case, link: Link) -> float | None:
 def _waits(case: Case) -> bool:
     """Return True if the GPUs were idle for a part of decode, all together."""
     gpus = by_gpu(case.gpu_during("decode")).values()
-    busy = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    busy = [median(without_first_second(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [ratio for ratio in busy if ratio is not None]
     return bool(known) and sum(known) < WAITS_BUSY_RATIO

@@ -51,8 +51,8 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, THERMAL_BITS
 from slowtok.detectors.case.finding import (
     UNNAMED,
-    Channel,
     Evidence,
+    EvidenceKind,
     Finding,
     Missing,
     Traits,
@@ -141,7 +141,7 @@ def _capped_ratio(found: ClockLoss) -> float | None:
 
 def _finding(case: Case, found: ClockLoss, lowered: _LoweredLimit) -> Finding:
     limit, usual, own = lowered.limit_w, lowered.usual_w, lowered.own
-    proof: tuple[Channel, ...] = ("gauge", "gauge", "gauge") if own else ("gauge", "gauge")
+    proof: tuple[EvidenceKind, ...] = ("gauge", "gauge", "gauge") if own else ("gauge", "gauge")
     share = _capped_ratio(found)
     evidence = [
         Evidence(name="power limit", value=limit, unit="W", limit=MAX_LIMIT_RATIO * usual),

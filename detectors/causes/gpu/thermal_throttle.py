@@ -40,12 +40,20 @@ from slowtok.detectors.analysis.gpu_window import (
     gained_ratio,
     median,
     newest,
-    settled,
     share_with_bits,
+    without_first_second,
 )
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import THERMAL_BITS
-from slowtok.detectors.case.finding import UNNAMED, Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import (
+    UNNAMED,
+    Evidence,
+    EvidenceKind,
+    Finding,
+    Traits,
+    need,
+    weigh,
+)
 from slowtok.detectors.case.machine import GpuSample
 
 TITLE = "GPU too hot"
@@ -90,14 +98,14 @@ def _is_hot(sample: GpuSample) -> bool:
     return sample.reasons is None or bool(sample.reasons & THERMAL_BITS)
 
 
-def _proof(found: ClockLoss) -> tuple[Channel, ...] | None:
+def _proof(found: ClockLoss) -> tuple[EvidenceKind, ...] | None:
     """Return the independent evidence of heat, None where it contradicts."""
     counted, margin = _counted_ratio(found.samples), _margin_c(found)
     near = margin is not None and margin <= MAX_MARGIN_C
     if counted is not None:
         enough = counted >= MIN_COUNTED_RATIO
         return ("counter", "gauge", *(("gauge",) if near else ())) if enough else None
-    bits = share_with_bits(settled(found.samples), THERMAL_BITS)
+    bits = share_with_bits(without_first_second(found.samples), THERMAL_BITS)
     if bits is None and found.gpu.vendor == "apple":  # nothing else lowers these under load
         hot = (newest(found.samples, lambda s: s.temperature_c) or HOT_CHIP_C) >= HOT_CHIP_C
         return ("gauge", "inference") if hot else None
@@ -123,7 +131,7 @@ def _margin_c(found: ClockLoss) -> float | None:
     return told if told is not None or limit is None or now is None else limit - now
 
 
-def _finding(case: Case, found: ClockLoss, proof: tuple[Channel, ...]) -> Finding:
+def _finding(case: Case, found: ClockLoss, proof: tuple[EvidenceKind, ...]) -> Finding:
     counted = _counted_ratio(found.samples)
     share = share_with_bits(found.samples, THERMAL_BITS) if counted is None else counted
     proof_s = 0.0 if counted is None else min(counted * found.duration_s, found.lost_s)

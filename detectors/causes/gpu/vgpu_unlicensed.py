@@ -27,7 +27,7 @@ from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 
 TITLE = "vGPU without a licence"
@@ -58,7 +58,7 @@ def _is_licensed(samples: tuple[GpuSample, ...]) -> bool:
 
 def _finding(case: Case, gpu: GpuFacts, samples: tuple[GpuSample, ...], observed: float) -> Finding:
     busy = median(samples, lambda s: s.busy_ratio)
-    proof: tuple[Channel, ...] = ("server", "gauge") if _idles(busy) else ("server",)
+    proof: tuple[EvidenceKind, ...] = ("server", "gauge") if _idles(busy) else ("server",)
     step = step_of(case)
     fell = step is not None and step.after_tps < step.before_tps
     since = f" from token {step.token} on" if step is not None and fell else ""

@@ -28,7 +28,7 @@ Sources:
 - NVIDIA/nvidia-container-toolkit#48 (a container loses its GPU after hours).
 """
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, median, settled
+from slowtok.detectors.analysis.gpu_window import by_gpu, median, without_first_second
 from slowtok.detectors.analysis.host_window import (
     CPU_DECODES_CORES,
     decode_s,
@@ -106,7 +106,7 @@ def _says_none(case: Case) -> bool:
 
 def _busiest(case: Case) -> float | None:
     gpus = by_gpu(case.gpu_during("decode")).values()
-    known = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    known = [median(without_first_second(samples), lambda s: s.busy_ratio) for samples in gpus]
     return max((ratio for ratio in known if ratio is not None), default=None)
 
 

@@ -35,7 +35,7 @@ from slowtok.detectors.analysis.gpu_window import (
     by_gpu,
     gpus_during,
     median,
-    settled,
+    without_first_second,
 )
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps, gpu_mean, mean, seconds
 from slowtok.detectors.analysis.layer_split import MIN_READ_BYTES_PER_S
@@ -179,7 +179,7 @@ def _does_little(case: Case) -> bool | None:
     """
     ratios = []
     for samples in by_gpu(case.gpu_during("decode")).values():
-        power = median(settled(samples), lambda s: s.power_w)
+        power = median(without_first_second(samples), lambda s: s.power_w)
         whole = case.history.best_power_w or median(samples, lambda s: s.power_limit_w)
         if power is not None and whole:
             ratios.append(power / whole)

@@ -28,7 +28,7 @@ from slowtok.detectors.analysis.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine_traits import COMPILING
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
 TITLE = "Kernels were being compiled"
 TRAITS = Traits(phases=("prefill",), in_exchange=True)
@@ -129,9 +129,9 @@ def _may_tune(case: Case, lost_ratio: float) -> bool:
     return lost_ratio >= (TUNING_LOST_RATIO if has_past else TUNING_ALL_LOST_RATIO)
 
 
-def _seen(case: Case, *, may_tune: bool) -> tuple[Channel, ...] | None:
+def _seen(case: Case, *, may_tune: bool) -> tuple[EvidenceKind, ...] | None:
     """Return what showed a compiler at work; None where something contradicts it."""
-    found: list[Channel] = []
+    found: list[EvidenceKind] = []
     busy = median(case.gpu_during("prefill"), lambda sample: sample.busy_ratio)
     if busy is not None:
         if busy > IDLE_GPU_RATIO and not may_tune:

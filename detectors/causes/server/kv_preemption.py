@@ -27,7 +27,7 @@ from itertools import pairwise
 from slowtok.detectors.analysis.rate_shape import Stall, stalls_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine_traits import LLAMA_CPP
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.footprint import kv_bytes
 
 TITLE = "Preempted for lack of KV cache"
@@ -67,7 +67,7 @@ def _finding(
     counted = sorted((stall.gap_s - usual_s for stall in stalls), reverse=True)[:count]
     times = f"{len(stalls)} times" if len(stalls) > 1 else "once"
     is_full = full_ratio is not None and full_ratio >= FULL_RATIO
-    gauges: tuple[Channel, ...] = ("gauge",) if is_full else ()
+    gauges: tuple[EvidenceKind, ...] = ("gauge",) if is_full else ()
     cache = "" if full_ratio is None else f" ({100 * full_ratio:.0f} % full)"
     return Finding(
         phase="decode",

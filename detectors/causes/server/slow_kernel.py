@@ -43,8 +43,8 @@ from slowtok.detectors.analysis.gpu_window import (
     gpu_facts,
     median,
     newest,
-    settled,
     share_with_bits,
+    without_first_second,
 )
 from slowtok.detectors.analysis.host_window import mean
 from slowtok.detectors.analysis.measured_loss import measured_loss
@@ -57,7 +57,15 @@ from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, THERMAL_BITS
 from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.engine_traits import LLAMA_CPP
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Missing, Traits, need, weigh
+from slowtok.detectors.case.finding import (
+    Evidence,
+    EvidenceKind,
+    Finding,
+    Missing,
+    Traits,
+    need,
+    weigh,
+)
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import build_of
 from slowtok.detectors.expectation.speculation import speculates
@@ -113,7 +121,7 @@ MAX_OTHERS_RATIO = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoorUse:
-    """How the GPU looked: `channels` are what speaks for slow code.
+    """How the GPU looked: `kinds` are what speaks for slow code.
 
     `memory_counted` says that the driver counted how much of the bandwidth was used.
     """
@@ -121,7 +129,7 @@ class PoorUse:
     index: int
     busy_ratio: float
     power_ratio: float | None
-    channels: tuple[Channel, ...]
+    kinds: tuple[EvidenceKind, ...]
     memory_counted: bool
     evidence: tuple[Evidence, ...]
 
@@ -164,10 +172,10 @@ def _changed_in_mid_answer(case: Case, lost_s: float) -> bool:
 
 def _poor_code(case: Case, phase: Phase, lost_s: float, use: PoorUse) -> Finding | None:
     since, gpu = lacks_generation(case), gpu_facts(case, use.index)
-    channels: list[Channel] = list(use.channels)
-    if since is not None and (channels or (use.power_ratio or 1.0) <= OLD_POWER_RATIO):
-        channels += ["gauge"] if channels else ["gauge", "gauge"]
-    if not channels:
+    kinds: list[EvidenceKind] = list(use.kinds)
+    if since is not None and (kinds or (use.power_ratio or 1.0) <= OLD_POWER_RATIO):
+        kinds += ["gauge"] if kinds else ["gauge", "gauge"]
+    if not kinds:
         # a memory that is read slowly looks busy all the time: only what was read tells
         need(use.memory_counted or phase != "decode" or None, "bandwidth used of the GPU's memory")
         return None
@@ -177,7 +185,7 @@ def _poor_code(case: Case, phase: Phase, lost_s: float, use: PoorUse) -> Finding
         why = f"the engine's build {case.server.version} is older than llama.cpp's code for it"
     return Finding(
         phase=phase,
-        confidence=weigh("inference", *channels),
+        confidence=weigh("inference", *kinds),
         lost_s=lost_s,
         summary=(
             f"{name} was {100 * use.busy_ratio:.0f} % busy at its usual clocks but gave only "
@@ -223,7 +231,7 @@ def _may_be_on_cpu(case: Case, phase: Phase) -> bool:
 
 def _gpu_waits(case: Case, phase: Phase) -> bool:
     gpus = by_gpu(case.gpu_during(phase)).values()
-    busy = [median(settled(samples), lambda s: s.busy_ratio) for samples in gpus]
+    busy = [median(without_first_second(samples), lambda s: s.busy_ratio) for samples in gpus]
     known = [ratio for ratio in busy if ratio is not None]
     return bool(known) and sum(known) < MIN_BUSY_RATIO
 
@@ -291,7 +299,7 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
     if len(gpus) != 1 or case.neighbours.decode_mean > 0 or speculates(case):
         return None
     [(index, samples)] = gpus.items()
-    late = settled(samples)
+    late = without_first_second(samples)
     busy = need(median(late, lambda s: s.busy_ratio), "GPU utilisation")
     if busy < ALWAYS_BUSY_RATIO or _clocks_are_low(case, index, late) or _is_shared(samples):
         return None
@@ -306,7 +314,7 @@ def poor_use(case: Case, phase: Phase) -> PoorUse | None:
         index=index,
         busy_ratio=busy,
         power_ratio=power_ratio,
-        channels=(*power, *memory),
+        kinds=(*power, *memory),
         memory_counted=median(late, lambda s: s.dram_busy_ratio) is not None,
         evidence=(evidence, *_percent("power", power_ratio), *_percent("memory", memory_ratio)),
     )
@@ -354,7 +362,9 @@ def _had_errors(samples: Sequence[GpuSample]) -> bool:
     return bool(gained(samples, lambda s: s.xids) or gained(samples, lambda s: s.ecc_errors))
 
 
-def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
+def _power(
+    case: Case, samples: Sequence[GpuSample]
+) -> tuple[tuple[EvidenceKind, ...], float | None]:
     power, best = median(samples, lambda s: s.power_w), case.history.best_power_w
     whole = best or newest(samples, lambda s: s.power_limit_w)
     if power is None or not whole:
@@ -363,7 +373,9 @@ def _power(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...
     return (("gauge",) if best and ratio <= MAX_IDLING_POWER_RATIO else ()), ratio
 
 
-def _memory(case: Case, samples: Sequence[GpuSample]) -> tuple[tuple[Channel, ...], float | None]:
+def _memory(
+    case: Case, samples: Sequence[GpuSample]
+) -> tuple[tuple[EvidenceKind, ...], float | None]:
     """Return what the memory says: its bandwidth is counted, its busy time only sampled.
 
     The share of time with any traffic falls with any slowdown, whatever its reason: it is shown,

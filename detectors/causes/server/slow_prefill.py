@@ -36,7 +36,15 @@ from slowtok.detectors.analysis.phase_loss import (
 from slowtok.detectors.analysis.placement.cost import link_bytes_per_s
 from slowtok.detectors.analysis.placement.where import TOLD, off_gpu
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Missing, Traits, need, weigh
+from slowtok.detectors.case.finding import (
+    Evidence,
+    EvidenceKind,
+    Finding,
+    Missing,
+    Traits,
+    need,
+    weigh,
+)
 
 TITLE = "Slow prefill"
 TRAITS = Traits(phases=("prefill",), in_exchange=True, persistent=True)
@@ -62,7 +70,7 @@ class _Reason:
     remedy: str
     least_s: float
     most_s: float
-    channel: Channel
+    kind: EvidenceKind
     evidence: Evidence
 
 
@@ -97,7 +105,7 @@ def _small_batches(case: Case) -> _Reason | None:
         remedy=f"Start the engine with {name} {USUAL_MICRO_BATCH} or more",
         least_s=passes * (envelope.read_bytes or 0.0) / rate if rate else 0.0,
         most_s=took_s * (1 - (size / USUAL_MICRO_BATCH) ** SMALL_BATCH_EXPONENT),
-        channel="server",
+        kind="server",
         evidence=Evidence(name="at once", value=size, unit="tokens", limit=USUAL_MICRO_BATCH),
     )
 
@@ -122,7 +130,7 @@ def _fetched(case: Case) -> _Reason | None:
         remedy=_more_at_once(case, size),
         least_s=copied_s,
         most_s=copied_s / LINK_RATIO,
-        channel="server" if placed.source in TOLD else "gauge",
+        kind="server" if placed.source in TOLD else "gauge",
         evidence=Evidence(name="weights in RAM", value=held / 2**30, unit="GiB"),
     )
 
@@ -145,13 +153,13 @@ def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     why, lost_s = "nothing that slowtok can see says why", excess_s
     was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
     is_far = (band := case.envelope.prefill) is not None and rate_tps <= FAR_RATIO * band.low
-    channels: list[Channel] = ["gauge"] * (was_better + is_far)
+    kinds: list[EvidenceKind] = ["gauge"] * (was_better + is_far)
     if reason is not None:
-        why, channels = reason.said, [reason.channel]
+        why, kinds = reason.said, [reason.kind]
         lost_s = min(max(excess_s, reason.least_s), reason.most_s, took_s)
     return Finding(
         phase="prefill",
-        confidence=weigh("inference", *channels),
+        confidence=weigh("inference", *kinds),
         lost_s=lost_s,
         summary=(
             f"Prefill computed {case.timeline.tokens.processed:,} prompt tokens at {rate_tps:.0f} "

@@ -46,7 +46,7 @@ from slowtok.detectors.analysis.host_window import (
 )
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.finding import Channel, Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
 TITLE = "Wrong number of CPU threads"
 TRAITS = Traits(requires="host-samples", since_load=True)
@@ -137,7 +137,7 @@ def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
     most = min(cores / threads, 1 / used_ratio)
     duration_s = decode_s(case)
     busy = mean(case.host_during("decode"), lambda s: s.server_cpu_cores) or 0.0
-    proof: tuple[Channel, ...] = ("gauge",) if busy >= BUSY_RATIO * threads else ()
+    proof: tuple[EvidenceKind, ...] = ("gauge",) if busy >= BUSY_RATIO * threads else ()
     return Finding(
         phase="decode",
         confidence=weigh("gauge", "inference", *proof),

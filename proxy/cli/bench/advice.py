@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slowtok.proxy.cli.bench.figures import Run
+from slowtok.proxy.cli.bench.figures import BenchRun
 from slowtok.proxy.inspection.check import Check
 
 MAX_STEPS = 3
@@ -22,7 +22,7 @@ class AdviceStep:
     lost_ms: float | None = None
 
 
-def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[AdviceStep]:
+def next_steps(runs: Sequence[BenchRun], checks: Iterable[Check]) -> list[AdviceStep]:
     """Return what to try, the costliest first; empty where nothing costs speed."""
     found = {**_of_runs(runs)}
     for check in checks:
@@ -31,7 +31,7 @@ def next_steps(runs: Sequence[Run], checks: Iterable[Check]) -> list[AdviceStep]
     return list(found.values())[:MAX_STEPS]
 
 
-def _of_runs(runs: Sequence[Run]) -> dict[str, AdviceStep]:
+def _of_runs(runs: Sequence[BenchRun]) -> dict[str, AdviceStep]:
     findings = [f for run in runs for f in run.findings]
     lost_ms: dict[str, float] = {}
     for finding in findings:

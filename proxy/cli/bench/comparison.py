@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slowtok.proxy.cli.bench.figures import Figure, Run
+from slowtok.proxy.cli.bench.figures import BenchRun, Figure
 
 LEAST_RATIO = 0.03
 """Between two starts of one engine medians differ by a percent or two. Heuristic."""
@@ -59,7 +59,7 @@ class CauseChange:
     new: tuple[str, ...]
 
 
-def cause_change(before: Sequence[Run], after: Sequence[Run]) -> CauseChange:
+def cause_change(before: Sequence[BenchRun], after: Sequence[BenchRun]) -> CauseChange:
     """Return what became of the causes; whether a remedy worked shows here first."""
     old, new = _causes(before), _causes(after)
     return CauseChange(
@@ -116,7 +116,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     ]
 
 
-def _causes(runs: Sequence[Run]) -> dict[str, None]:
+def _causes(runs: Sequence[BenchRun]) -> dict[str, None]:
     return dict.fromkeys(str(finding["cause"]) for run in runs for finding in run.findings)
 
 

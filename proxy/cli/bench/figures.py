@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BenchRun:
     """One run: its rates in tokens/s, the expected band, and what slowtok said of it.
 
     `decode_tps` is None for a prefill run, `prefill_tps` for a decode run. Prefill counts the
@@ -61,11 +61,11 @@ FIGURES = (  # field of Run, unit, whether more is better
 )
 
 
-def run_of(label: str, record: Record) -> Run:
+def run_of(label: str, record: Record) -> BenchRun:
     """Return what counts of a run's record."""
     rate, tokens, expected = (record.get(k, {}) for k in ("rate", "tokens", "expected"))
     prefill, decode = label.startswith("prefill"), label.startswith("decode")
-    return Run(
+    return BenchRun(
         label=label,
         id=str(record.get("id", "")),
         decode_tps=None if prefill else rate.get("decode_tps"),
@@ -95,7 +95,7 @@ def _judgement(record: Record) -> dict[str, Any]:
     }
 
 
-def figures_of(runs: Sequence[Run]) -> list[Figure]:
+def figures_of(runs: Sequence[BenchRun]) -> list[Figure]:
     """Return each figure that at least one run gave."""
     found = []
     for name, unit, more_is_better in FIGURES:
@@ -105,7 +105,7 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
     return found
 
 
-def to_json(run: Run) -> dict[str, Any]:
+def to_json(run: BenchRun) -> dict[str, Any]:
     """Return a run without what is not known."""
     return {k: v for k, v in asdict(run).items() if v is not None}
 

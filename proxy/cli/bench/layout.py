@@ -9,7 +9,7 @@ from rich.text import Text
 
 from slowtok.proxy.cli.bench.advice import AdviceStep
 from slowtok.proxy.cli.bench.comparison import CauseChange, Change, Difference
-from slowtok.proxy.cli.bench.figures import Figure, Run
+from slowtok.proxy.cli.bench.figures import BenchRun, Figure
 from slowtok.proxy.cli.bench.result import Result
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, plain
 from slowtok.proxy.cli.render.hanging import hanging
@@ -38,7 +38,7 @@ def head(result: Result, where: str) -> Text:
     return text
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[BenchRun]) -> Table:
     """Return one row for each run; it fits into 80 columns."""
     both = any(run.prefill_tps is not None and run.decode_tps is not None for run in runs)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -125,7 +125,7 @@ def what_next(steps: Sequence[AdviceStep]) -> RenderableType:
     return Group(*parts)
 
 
-def short_answers(runs: Iterable[Run], tokens: int) -> str | None:
+def short_answers(runs: Iterable[BenchRun], tokens: int) -> str | None:
     """Say where answers ended early, which makes a decode rate less sure."""
     counts = [
         run.completion_tokens
@@ -137,7 +137,7 @@ def short_answers(runs: Iterable[Run], tokens: int) -> str | None:
     return f"The model ended its answer early: {min(counts)} of {tokens} tokens."
 
 
-def _row(run: Run, *, both: bool) -> tuple[RenderableType, ...]:
+def _row(run: BenchRun, *, both: bool) -> tuple[RenderableType, ...]:
     band = ""
     if run.expected_low_tps is not None and run.expected_high_tps is not None:
         band = f"{number(run.expected_low_tps)}-{number(run.expected_high_tps)}"
@@ -153,7 +153,7 @@ def _row(run: Run, *, both: bool) -> tuple[RenderableType, ...]:
     )
 
 
-def _tokens(run: Run) -> str:
+def _tokens(run: BenchRun) -> str:
     """Return the tokens that the run is about: computed ones of the prompt, or generated ones."""
     if run.decode_tps is not None:
         return "?" if run.completion_tokens is None else f"{run.completion_tokens:,}"
@@ -162,7 +162,7 @@ def _tokens(run: Run) -> str:
     return f"{run.prompt_tokens - (run.cached_tokens or 0):,}"
 
 
-def _cause(run: Run) -> str:
+def _cause(run: BenchRun) -> str:
     if run.findings:
         first: Mapping[str, Any] = run.findings[0]
         return f"{first['cause']} (lost {seconds(float(first.get('lost_ms') or 0))})"

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from slowtok.proxy.cli.bench.figures import Run, run_of
+from slowtok.proxy.cli.bench.figures import BenchRun, run_of
 from slowtok.proxy.cli.bench.protocol import Record
 from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.demo.shots import Shot
@@ -48,7 +48,7 @@ def pace_of(record: Record) -> ReplyPace:
 
 async def measure(
     client: Client, shots: Sequence[Shot], pace: ReplyPace, screen: Console
-) -> list[Run]:
+) -> list[BenchRun]:
     """Send one run after the other, and return them with what slowtok said.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.proxy.cli.bench.figures import Figure, Run, to_json
+from slowtok.proxy.cli.bench.figures import BenchRun, Figure, to_json
 from slowtok.proxy.outputs.record import known
 
 EVENT, SCHEMA = "bench", 1
@@ -65,7 +65,7 @@ class Result:
     protocol: Mapping[str, Any]
     setup: Mapping[str, Any]
     figures: tuple[Figure, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BenchRun, ...] = ()
 
     @property
     def model(self) -> str:
@@ -118,12 +118,12 @@ def read_result(content: bytes) -> Result:
         raise BadResult(f"this is not a result of slowtok bench ({type(error).__name__})") from None
 
 
-def _run(said: Mapping[str, Any]) -> Run:
+def _run(said: Mapping[str, Any]) -> BenchRun:
     """Return a run; fields that another version wrote are left out."""
-    names = {field.name for field in fields(Run)}
+    names = {field.name for field in fields(BenchRun)}
     values = {name: value for name, value in said.items() if name in names}
     findings = tuple({**f, "cause": str(f["cause"])} for f in values.pop("findings", ()))
-    return Run(**values, findings=findings)
+    return BenchRun(**values, findings=findings)
 
 
 def _figure(said: Mapping[str, Any]) -> Figure:

@@ -21,7 +21,7 @@ from slowtok.proxy.cli.running import (
     read_page,
 )
 from slowtok.proxy.runs.ledger import NEWEST
-from slowtok.proxy.runtime.log_files import Foreign, Reading, log_paths
+from slowtok.proxy.runtime.log_files import LogCheck, NotASlowtokLogError, log_paths
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 _ODD_SHAPE = (AttributeError, KeyError, TypeError, ValueError)
@@ -37,7 +37,7 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
     request_id = None if request_id == NEWEST else request_id
     try:
         record = _found(settings, request_id)
-    except Foreign as reason:
+    except NotASlowtokLogError as reason:
         return complain(str(reason), FAILED)
     except NoLog as reason:
         return complain(str(reason), NOWHERE)
@@ -91,28 +91,28 @@ def _from_log(settings: Settings, request_id: str | None) -> dict[str, Any] | No
 
     Raises:
         NoLog: there is none, or it cannot be read.
-        Foreign: it is another kind of file.
+        NotASlowtokLogError: it is another kind of file.
     """
     path = log_to_search(settings)
     if path is None:
         return None
-    reading = Reading()
+    check = LogCheck()
     for one in reversed(log_paths(path)):
         try:
-            newest = _newest(one, request_id, reading)
+            newest = _newest(one, request_id, check)
         except OSError as error:
             raise NoLog(f"{one}: {error.strerror}") from None
         if newest is not None:
             return newest
-    reading.check(path)
+    check.raise_if_foreign(path)
     return None
 
 
-def _newest(path: Path, request_id: str | None, reading: Reading) -> dict[str, Any] | None:
+def _newest(path: Path, request_id: str | None, check: LogCheck) -> dict[str, Any] | None:
     newest = None
     with path.open("rb") as file:
         for line in file:
-            entry = reading.entry(line)
+            entry = check.entry(line)
             newest = entry if _is_meant(entry, request_id) else newest
     return newest
 

@@ -20,7 +20,7 @@ from slowtok.proxy.cli.report.choice import BadPeriod, Choice, Period, period_be
 from slowtok.proxy.cli.report.summary import summarise
 from slowtok.proxy.cli.report.tally import Tally
 from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
-from slowtok.proxy.runtime.log_files import Foreign, LogFile, Reading, lines, open_log
+from slowtok.proxy.runtime.log_files import LogCheck, LogFile, NotASlowtokLogError, lines, open_log
 from slowtok.proxy.runtime.state_dir import replace_file
 
 DONE, FAILED, USAGE, NO_LOG = 0, 1, 2, 3
@@ -53,7 +53,7 @@ def run_report(
             if not files:
                 return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
             report = make_report(files, period, choice)
-    except Foreign as error:
+    except NotASlowtokLogError as error:
         return complain(str(error), FAILED)
     except BadPeriod as error:
         which = "until" if until and str(error).startswith(repr(until)) else "since"
@@ -67,17 +67,17 @@ def make_report(files: Iterable[LogFile], period: Period, choice: Choice = ALL) 
     """Read the files of a log, the oldest first, and return the report on a period.
 
     Raises:
-        Foreign: none of what was read is slowtok's.
+        NotASlowtokLogError: none of what was read is slowtok's.
     """
     meant = [f for f in files if f.written_unix_s >= period.before.since.timestamp()]
     now, before = Tally(zone=period.until.tzinfo), Tally(zone=period.until.tzinfo)
-    bad_lines, reading = 0, Reading()
+    bad_lines, check = 0, LogCheck()
     with _bar(sum(file.size_bytes for file in meant)) as advance:
         for file in meant:
             for line in lines(file, advance):
-                bad_lines += not _count(reading.entry(line), period, choice, now, before)
+                bad_lines += not _count(check.entry(line), period, choice, now, before)
     if meant:
-        reading.check(meant[-1].path)
+        check.raise_if_foreign(meant[-1].path)
     return summarise(period, now, before, choice=choice, bad_lines=bad_lines)
 
 

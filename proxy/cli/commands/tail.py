@@ -19,7 +19,7 @@ from slowtok.proxy.cli.render.console import is_telling, plain, request_line
 from slowtok.proxy.cli.report.choice import Choice
 from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
 from slowtok.proxy.outputs.log import escaped
-from slowtok.proxy.runtime.log_files import Foreign, Reading
+from slowtok.proxy.runtime.log_files import LogCheck, NotASlowtokLogError
 
 Shown = Callable[[Console, bytes, dict[str, Any] | None], str]
 
@@ -53,7 +53,7 @@ def run_tail(settings: Settings, choice: Choice = ALL, *, last: int, follow: boo
         if error.filename is None:  # it is standard output that cannot be written
             raise
         return complain(f"{path}: {error.strerror}", FAILED)
-    except Foreign as reason:
+    except NotASlowtokLogError as reason:
         return complain(str(reason), FAILED)
     return DONE
 
@@ -78,20 +78,20 @@ def _print_all(
     """Print them; without `follow` it ends, and says whether there was one."""
     console = Console(highlight=False, soft_wrap=True)
     shown: deque[str] = deque(maxlen=last)
-    reading, caught_up = Reading(), False
+    check, caught_up = LogCheck(), False
     for line in _lines(path):
         if stop.is_set():
             return True
         if line is None:  # all that is there has been read
             if not caught_up:
-                reading.check(path)
+                check.raise_if_foreign(path)
                 sys.stdout.writelines(shown)
                 sys.stdout.flush()
             caught_up = True
             if not follow:
                 return bool(shown) or not last
             stop.wait(POLL_S)
-        elif text := shown_as(console, line, reading.entry(line)):
+        elif text := shown_as(console, line, check.entry(line)):
             if caught_up:
                 sys.stdout.write(text)
                 sys.stdout.flush()

@@ -15,7 +15,7 @@ from slowtok.proxy.engines.counters.activity import ActivityLog, Scrape
 from slowtok.proxy.engines.counters.metrics import Counters, read_counters
 from slowtok.proxy.engines.probing.reply import get
 
-KINDS = frozenset({"vllm", "llama-server", "sglang"})
+SCRAPED_KINDS = frozenset({"vllm", "llama-server", "sglang"})
 GAUGED = frozenset({"vllm", "sglang"})
 """Engines whose gauges are read while a request is there; a llama-server shows its slots."""
 

@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.proxy.outputs.metrics.gpus import THROTTLED
-from slowtok.proxy.outputs.metrics.snapshot import Now
+from slowtok.proxy.outputs.metrics.snapshot import Snapshot
 
 _MHZ = 1e6
 _NS = 1e9
@@ -29,7 +29,7 @@ OF_GPU: tuple[tuple[str, str, str, float], ...] = (  # name, meaning, field, fac
 )
 
 
-def gauges(now: Now) -> Iterator[Metric]:
+def gauges(now: Snapshot) -> Iterator[Metric]:
     """Yield every metric that is read when it is asked for, with or without samples."""
     yield from _proxy(now)
     yield from _failures(now)
@@ -37,7 +37,7 @@ def gauges(now: Now) -> Iterator[Metric]:
     yield from _host(now)
 
 
-def _proxy(now: Now) -> Iterator[Metric]:
+def _proxy(now: Snapshot) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "slowtok_build_info", "Version of slowtok; always 1.", labels=("version",)
     )
@@ -65,7 +65,7 @@ def _proxy(now: Now) -> Iterator[Metric]:
     yield _gauge("event_listeners", "Clients that listen to /slowtok/events.", now.listeners)
 
 
-def _failures(now: Now) -> Iterator[Metric]:
+def _failures(now: Snapshot) -> Iterator[Metric]:
     yield _counter("sampling_restarts", "Restarts of the sampling process.", now.sampling_restarts)
     yield _counter(
         "log_lines_lost",
@@ -86,7 +86,7 @@ def _failures(now: Now) -> Iterator[Metric]:
     yield failures
 
 
-def _gpus(now: Now) -> Iterator[Metric]:
+def _gpus(now: Snapshot) -> Iterator[Metric]:
     for name, said, field, factor in OF_GPU:
         family = GaugeMetricFamily(f"slowtok_gpu_{name}", said, labels=("gpu", "name"))
         for gpu in now.gpus:
@@ -110,7 +110,7 @@ def _gpus(now: Now) -> Iterator[Metric]:
     yield throttled
 
 
-def _host(now: Now) -> Iterator[Metric]:
+def _host(now: Snapshot) -> Iterator[Metric]:
     host = now.host
     busy = host.cpu_busy_cores if host else None
     server = host.server_cpu_cores if host else None
@@ -120,7 +120,7 @@ def _host(now: Now) -> Iterator[Metric]:
     yield _gauge("host_memory_available_bytes", "RAM that is available.", free)
 
 
-def _growing(now: Now, name: str, said: str, read: Read) -> Metric:
+def _growing(now: Snapshot, name: str, said: str, read: Read) -> Metric:
     family = CounterMetricFamily(f"slowtok_gpu_{name}", said, labels=("gpu", "name"))
     for gpu in now.gpus:
         if (value := read(gpu.sample)) is not None:

@@ -1,7 +1,7 @@
 """`/slowtok/metrics`: finished requests as Prometheus metrics. docs/metrics.md lists them all.
 
 What is counted request by request is in the library's own counters and histograms; what is so now
-comes in as `Now` when somebody asks. Every label has a bounded number of values.
+comes in as `Snapshot` when somebody asks. Every label has a bounded number of values.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from prometheus_client.exposition import choose_encoder
 
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.proxy.outputs.labels import Names, ending, unexplained_s
+from slowtok.proxy.outputs.labels import ModelLabels, ending, unexplained_s
 from slowtok.proxy.outputs.metrics.gauges import gauges
-from slowtok.proxy.outputs.metrics.snapshot import Now
+from slowtok.proxy.outputs.metrics.snapshot import Snapshot
 
 # Bounds are around the numbers that verdicts rest on; heuristic.
 REQUEST_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -94,7 +94,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._models = Names()
+        self._models = ModelLabels()
         self._requests = self._counter(
             "slowtok_requests",
             "Finished generations by verdict and, where slow, phase.",
@@ -148,7 +148,7 @@ class Metrics:
             if value is not None:
                 measure[who].observe(value, exemplar)
 
-    async def exposition(self, accept: str, now: Now) -> tuple[bytes, str]:
+    async def exposition(self, accept: str, now: Snapshot) -> tuple[bytes, str]:
         """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
 
         Metric by metric, with a pause after each: with many models, writing all of them takes
@@ -163,7 +163,7 @@ class Metrics:
             pieces.append(_EOF)
         return b"".join(pieces), content_type
 
-    def _all(self, now: Now) -> Iterator[Metric]:
+    def _all(self, now: Snapshot) -> Iterator[Metric]:
         yield from self._registry.collect()
         yield from gauges(now)
 

@@ -12,7 +12,7 @@ WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineNow:
+class EngineState:
     """One engine; `up` says whether it answers."""
 
     name: str
@@ -21,7 +21,7 @@ class EngineNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNow:
+class GpuState:
     """One GPU with the newest value of each of its readings."""
 
     name: str | None
@@ -29,13 +29,13 @@ class GpuNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class Snapshot:
     """The proxy, its engines and its machine. Counts and `*_s_total` grow since the start."""
 
     version: str | None = None
     in_flight: int = 0
-    engines: tuple[EngineNow, ...] = ()
-    gpus: tuple[GpuNow, ...] = ()
+    engines: tuple[EngineState, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
     host: HostSample | None = None
     loop_lag_ms: Mapping[str, float | None] = field(default_factory=dict)
     diagnoses: int = 0
@@ -50,11 +50,11 @@ class Now:
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
-def gpus_now(device: DeviceFacts, samples: Sequence[GpuSample]) -> tuple[GpuNow, ...]:
+def gpus_now(device: DeviceFacts, samples: Sequence[GpuSample]) -> tuple[GpuState, ...]:
     """Return each GPU that was sampled; `samples` are of all of them, the oldest first."""
     names = {gpu.index: gpu.name for gpu in device.gpus or ()}
     seen = by_gpu(samples)
-    return tuple(GpuNow(name=names.get(index), sample=_merged(of)) for index, of in seen.items())
+    return tuple(GpuState(name=names.get(index), sample=_merged(of)) for index, of in seen.items())
 
 
 def _merged(samples: Sequence[GpuSample]) -> GpuSample:

@@ -7,7 +7,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter
 
 from slowtok.detectors.case.case import Case
-from slowtok.proxy.outputs.labels import Names
+from slowtok.proxy.outputs.labels import ModelLabels
 from slowtok.proxy.outputs.otel.names import Attributes, common
 from slowtok.proxy.stream.meter import MAX_STEPS
 
@@ -39,7 +39,7 @@ class Instruments:
     """Records finished requests."""
 
     def __init__(self, meter: Meter) -> None:
-        self._models = Names()
+        self._models = ModelLabels()
         self._of: dict[str, Histogram] = {
             name: meter.create_histogram(name, unit, said, explicit_bucket_boundaries_advisory=at)
             for name, (unit, said, at) in NAMES.items()

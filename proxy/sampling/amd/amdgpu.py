@@ -60,7 +60,7 @@ class WatchedAmdGpu:
     limit: Values = field(default_factory=dict)
 
 
-class Cards:
+class AmdDevices:
     """All AMD GPUs of this machine, below `root`.
 
     With `private_pids` the pids of the compute driver are not those seen here, and left out.
@@ -224,7 +224,7 @@ def open_amd(
     process_name: Callable[[int], str | None], *, root: str = "", private_pids: bool
 ) -> PatientGpus | None:
     """Return AMD's GPUs, or None where there is none."""
-    cards = Cards(process_name, root=root, private_pids=private_pids)
+    cards = AmdDevices(process_name, root=root, private_pids=private_pids)
     return PatientGpus(cards, HUNG) if len(cards) else None
 
 

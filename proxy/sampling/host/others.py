@@ -40,7 +40,7 @@ class Process(NamedTuple):
     identity: float
 
 
-Look = Callable[[], Iterable[Process]]
+ProcessListing = Callable[[], Iterable[Process]]
 
 
 def read_processes() -> Iterable[Process]:
@@ -125,7 +125,7 @@ class Others:
     def __init__(
         self,
         own: int,
-        look: Look = read_processes,
+        look: ProcessListing = read_processes,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:

@@ -19,7 +19,7 @@ XID = 0x8
 WAIT_MS = 500
 """How long one wait lasts: twice a second costs next to nothing. By nvml.h it may end sooner."""
 
-BREATH_S = 0.05
+PAUSE_S = 0.05
 """Pause between waits, for a driver whose waits end at once; events are kept meanwhile."""
 
 STOP_S = 1.0
@@ -95,7 +95,7 @@ def _register(gpu: Device, events: Any) -> bool:
 def _wait(
     nvml: Any, events: Any, heard: dict[int, int], counts: Counts, stopped: threading.Event
 ) -> None:
-    while not stopped.wait(BREATH_S):
+    while not stopped.wait(PAUSE_S):
         try:
             event = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
         except nvml.NVMLError as error:

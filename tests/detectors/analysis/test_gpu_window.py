@@ -23,7 +23,7 @@ def test_nothing_known_is_nothing_said() -> None:
     assert gpu_window.gained(none, lambda s: s.energy_j) is None
     assert gpu_window.gained_ratio(none, lambda s: s.throttled_power_ns) is None
     assert gpu_window.share_with_bits(none, THERMAL_BITS) is None
-    assert gpu_window.settled(()) == ()
+    assert gpu_window.without_first_second(()) == ()
 
 
 def test_readings() -> None:
@@ -55,7 +55,10 @@ def test_bits() -> None:
 
 
 def test_the_first_second_is_of_before() -> None:
-    assert [s.at_s for s in gpu_window.settled(samples(busy_ratio=[0] * 4))] == [1.0, 1.5]
+    assert [s.at_s for s in gpu_window.without_first_second(samples(busy_ratio=[0] * 4))] == [
+        1.0,
+        1.5,
+    ]
 
 
 def test_each_gpu_has_its_own() -> None:

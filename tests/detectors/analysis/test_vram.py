@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.detectors.analysis.vram import Holder, newest_split, split
+from slowtok.detectors.analysis.vram import Holder, newest_split, split_vram
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 GIB = 2**30
@@ -41,7 +41,7 @@ def sample(
 
 
 def test_two_processes_and_what_is_left() -> None:
-    found = split(
+    found = split_vram(
         sample(process(1, 12, server=True, name="llama-server"), process(2, 3), free=8.25)
     )
 
@@ -57,7 +57,7 @@ def test_two_processes_and_what_is_left() -> None:
 
 
 def test_a_server_of_several_processes_is_one_and_others_are_largest_first() -> None:
-    found = split(
+    found = split_vram(
         sample(
             process(1, 5, server=True),
             process(2, 1, name="small"),
@@ -74,7 +74,7 @@ def test_a_server_of_several_processes_is_one_and_others_are_largest_first() -> 
 
 
 def test_vllm_that_filled_the_card() -> None:
-    found = split(sample(process(1, 78.875, server=True), free=0.625, total=80))
+    found = split_vram(sample(process(1, 78.875, server=True), free=0.625, total=80))
 
     assert found is not None
     assert (found.server_bytes, found.hidden_bytes) == (gib(78.875), 0)
@@ -82,7 +82,7 @@ def test_vllm_that_filled_the_card() -> None:
 
 
 def test_windows_hides_what_each_process_has() -> None:
-    found = split(
+    found = split_vram(
         sample(process(1, None, server=True), process(2, None, name="dwm.exe"), free=2, total=16)
     )
 
@@ -95,12 +95,12 @@ def test_windows_hides_what_each_process_has() -> None:
 
 
 def test_unified_memory_has_no_split() -> None:
-    assert split(sample(process(1, 60, server=True), free=None, total=None)) is None
-    assert split(sample(free=0, total=0)) is None
+    assert split_vram(sample(process(1, 60, server=True), free=None, total=None)) is None
+    assert split_vram(sample(free=0, total=0)) is None
 
 
 def test_a_pid_namespace_blames_nobody() -> None:
-    found = split(
+    found = split_vram(
         sample(
             process(90001, 12, server=None, name=None),
             process(90002, 3, server=None, name=None),
@@ -118,7 +118,7 @@ def test_a_pid_namespace_blames_nobody() -> None:
 @pytest.mark.parametrize(("used", "server"), [(0.25, 0), (20, None)])
 def test_what_nobody_is_seen_to_hold_may_be_the_servers(used: float, server: int | None) -> None:
     """WSL2 lists no process at all."""
-    found = split(sample(free=23.5 - used))
+    found = split_vram(sample(free=23.5 - used))
 
     assert found is not None
     assert found.server_bytes == server
@@ -126,7 +126,7 @@ def test_what_nobody_is_seen_to_hold_may_be_the_servers(used: float, server: int
 
 
 def test_without_a_list_nothing_is_anybodys() -> None:
-    found = split(sample(free=4, listed=False))
+    found = split_vram(sample(free=4, listed=False))
 
     assert found is not None
     assert (found.server_bytes, found.hidden_bytes, found.unassigned_bytes) == (None, None, None)
@@ -134,14 +134,14 @@ def test_without_a_list_nothing_is_anybodys() -> None:
 
 
 def test_a_slice_is_a_gpu_of_its_own() -> None:
-    found = split(sample(process(1, 7, server=True), free=2.5, total=9.75, reserved=0.25))
+    found = split_vram(sample(process(1, 7, server=True), free=2.5, total=9.75, reserved=0.25))
 
     assert found is not None
     assert (found.server_bytes, found.usable_bytes) == (7 * GIB, gib(9.5))
 
 
 def test_without_the_reserve_what_is_hidden_is_not_known() -> None:
-    found = split(sample(process(1, 12, server=True), free=11, reserved=None))
+    found = split_vram(sample(process(1, 12, server=True), free=11, reserved=None))
 
     assert found is not None
     assert found.hidden_bytes is None
@@ -150,7 +150,7 @@ def test_without_the_reserve_what_is_hidden_is_not_known() -> None:
 
 @pytest.mark.parametrize(("listed", "hidden"), [(15.25, 0), (18, None)])
 def test_readings_that_were_taken_apart(listed: float, hidden: int | None) -> None:
-    found = split(sample(process(1, listed, server=True), free=8.5))
+    found = split_vram(sample(process(1, listed, server=True), free=8.5))
 
     assert found is not None
     assert found.hidden_bytes == hidden

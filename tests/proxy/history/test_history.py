@@ -13,7 +13,7 @@ from fakes.loads import holding, loading
 from slowtok.detectors.case.case import Case, History
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.history.baselines import Baselines
-from slowtok.proxy.history.history import MAX_PROCESSES, RECENT, Before, EngineHistory, Served
+from slowtok.proxy.history.history import MAX_PROCESSES, RECENT, EngineHistory, Served, ServedBefore
 from slowtok.proxy.history.learned_store import LearnedStore
 
 SHORT, LONG = healthy(), with_tokens(healthy(), prompt=9000, cached=0)
@@ -146,8 +146,8 @@ def test_requests_are_counted_by_process_and_by_length() -> None:
     served.note(SHORT)
     served.note(SHORT)
 
-    assert served.before(SHORT) == Before(2, 2)
-    assert served.before(LONG) == Before(2, 0)
+    assert served.before(SHORT) == ServedBefore(2, 2)
+    assert served.before(LONG) == ServedBefore(2, 0)
     assert served.before(with_server(SHORT, pid=4712)) is None
 
 
@@ -157,7 +157,7 @@ def test_a_process_that_is_not_seen_is_another_once_it_was_found_again() -> None
     served = Served()
     served.note(hidden)
 
-    assert served.before(later) == Before(1, 1)
+    assert served.before(later) == ServedBefore(1, 1)
     assert served.before(with_server(later, uptime_s=10.0)) is None
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.run_records import run_turn
-from slowtok.proxy.runs.account import account, segments, split, summary
+from slowtok.proxy.runs.account import account, segments, split_run_time, summary
 from slowtok.proxy.runs.turn import Turn
 
 EXPECTED = {"decode_low_tps": 20.0, "decode_high_tps": 60.0}
@@ -111,7 +111,7 @@ def test_the_numbers_of_a_run() -> None:
 
 
 def test_requests_one_after_the_other() -> None:
-    found = split([run_turn(1, 0.0), run_turn(2, 5.0, queue_s=0.5)])
+    found = split_run_time([run_turn(1, 0.0), run_turn(2, 5.0, queue_s=0.5)])
 
     assert found.wall_s == pytest.approx(7.5)
     assert found.parts_s["client"] == pytest.approx(3.0)
@@ -121,7 +121,7 @@ def test_requests_one_after_the_other() -> None:
 
 
 def test_requests_at_the_same_time_share_it() -> None:
-    found = split([run_turn(1, 0.0), run_turn(2, 0.0)])
+    found = split_run_time([run_turn(1, 0.0), run_turn(2, 0.0)])
 
     assert found.wall_s == pytest.approx(2.0)
     assert found.parts_s["prefill"] == pytest.approx(1.0)
@@ -132,8 +132,8 @@ def test_requests_at_the_same_time_share_it() -> None:
 def test_what_was_computed_again_is_a_part_of_the_prefill() -> None:
     turn = run_turn(1, 0.0, tokens={"cached": 0, "recomputed": 800})
 
-    assert split([turn]).parts_s["prefill_again"] == pytest.approx(0.8)
-    assert split([turn]).parts_s["prefill"] == pytest.approx(0.2)
+    assert split_run_time([turn]).parts_s["prefill_again"] == pytest.approx(0.8)
+    assert split_run_time([turn]).parts_s["prefill"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("completion", "part"), [(20, "decode"), (0, "queue")])
@@ -143,7 +143,7 @@ def test_what_nobody_explains_is_waiting_where_no_token_was_made(
     tokens = {"completion": completion}
     turn = run_turn(1, 0.0, prefill_s=0.0, decode_s=0.0, more_s=3.0, tokens=tokens)
 
-    assert split([turn]).parts_s[part] == pytest.approx(3.0)
+    assert split_run_time([turn]).parts_s[part] == pytest.approx(3.0)
 
 
 def test_an_engine_that_says_more_than_there_was_is_cut() -> None:
@@ -164,7 +164,7 @@ turns = st.builds(
 
 @given(st.lists(turns, min_size=1, max_size=12, unique_by=lambda turn: turn.turn))
 def test_the_parts_always_add_up(found: list[Turn]) -> None:
-    whole = split(found)
+    whole = split_run_time(found)
 
     assert sum(whole.parts_s.values()) == pytest.approx(whole.wall_s, abs=1e-4)
     assert min(whole.parts_s.values()) >= 0.0

@@ -14,7 +14,7 @@ from slowtok.proxy.runs.chain import (
     EarlierRequest,
     Messages,
     best_of,
-    messages_of,
+    message_hashes_of,
     new_chars,
 )
 from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
@@ -23,7 +23,7 @@ from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 def messages(said: dict[str, Any]) -> Messages:
     printed = fingerprint_prompt(said)
     assert printed is not None
-    return messages_of(printed)
+    return message_hashes_of(printed)
 
 
 def link(said: dict[str, Any], name: str = "a", at_s: float = 1.0, **facts: Any) -> EarlierRequest:

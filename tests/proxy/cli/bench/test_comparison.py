@@ -14,7 +14,7 @@ from slowtok.proxy.cli.bench.comparison import (
     differences,
     pooled_spread,
 )
-from slowtok.proxy.cli.bench.figures import Figure, Run
+from slowtok.proxy.cli.bench.figures import BenchRun, Figure
 from slowtok.proxy.cli.bench.result import Result
 
 
@@ -102,8 +102,10 @@ def test_setups_differ_by_path() -> None:
 
 
 def test_causes_go_stay_and_come() -> None:
-    def run(*causes: str) -> Run:
-        return Run(label="", id="", verdict="slow", findings=tuple({"cause": c} for c in causes))
+    def run(*causes: str) -> BenchRun:
+        return BenchRun(
+            label="", id="", verdict="slow", findings=tuple({"cause": c} for c in causes)
+        )
 
     found = cause_change([run("power-cap", "queued")], [run("queued"), run("vram-spill")])
 

@@ -17,7 +17,7 @@ from slowtok.proxy.cli.report import html, text
 from slowtok.proxy.cli.report.choice import BadPeriod, period_of
 from slowtok.proxy.cli.report.tally import MAX_NAMES, OTHERS, Tally
 from slowtok.proxy.runtime import log_files
-from slowtok.proxy.runtime.log_files import Foreign, log_paths, open_log
+from slowtok.proxy.runtime.log_files import NotASlowtokLogError, log_paths, open_log
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -82,7 +82,7 @@ def test_files_that_are_too_old_are_not_opened_up(tmp_path: Path) -> None:
         later = datetime.fromtimestamp(file.written_unix_s, UTC) + timedelta(days=3)
 
         assert make_report([file], period_of("1d", later))["bad_lines"] == 0
-        with pytest.raises(Foreign):
+        with pytest.raises(NotASlowtokLogError):
             make_report([file], period_of("2d", later))
 
 

@@ -17,7 +17,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.labels import MAX_MODELS
 from slowtok.proxy.outputs.metrics.metrics import Metrics
-from slowtok.proxy.outputs.metrics.snapshot import EngineNow, Now, gpus_now
+from slowtok.proxy.outputs.metrics.snapshot import EngineState, Snapshot, gpus_now
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -31,12 +31,12 @@ def told(*cases: Case) -> Metrics:
     return metrics
 
 
-def full_now() -> Now:
+def full_now() -> Snapshot:
     known = full_case()
-    return Now(
+    return Snapshot(
         version="0.1.0",
         in_flight=2,
-        engines=(EngineNow(name="main", kind="llama-server", up=True),),
+        engines=(EngineState(name="main", kind="llama-server", up=True),),
         gpus=gpus_now(known.device, known.gpu),
         host=known.host[-1],
         loop_lag_ms={"p50_ms": 0.2, "max_ms": 3.0},
@@ -46,12 +46,12 @@ def full_now() -> Now:
     )
 
 
-def text_of(metrics: Metrics, now: Now | None = None, accept: str = "") -> str:
-    body, _ = asyncio.run(metrics.exposition(accept, now or Now()))
+def text_of(metrics: Metrics, now: Snapshot | None = None, accept: str = "") -> str:
+    body, _ = asyncio.run(metrics.exposition(accept, now or Snapshot()))
     return body.decode()
 
 
-def samples(metrics: Metrics, now: Now | None = None) -> dict[Sample, float]:
+def samples(metrics: Metrics, now: Snapshot | None = None) -> dict[Sample, float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in plain_metrics(text_of(metrics, now))

@@ -9,15 +9,15 @@ import pytest
 from fakes.amdgpu import APU, APU_SENSORS, GIB, SWITCHED, XTX, XTX_SENSORS, Tree, fdinfo
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
 from slowtok.proxy.sampling.amd import amdgpu
-from slowtok.proxy.sampling.amd.amdgpu import Cards, open_amd
+from slowtok.proxy.sampling.amd.amdgpu import AmdDevices, open_amd
 from slowtok.proxy.sampling.amd.files import SysFiles
 from slowtok.proxy.sampling.protocol import parse_line
 
 APU_PATH = "devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
 
 
-def cards_on(root: Path, *, private_pids: bool = False) -> Cards:
-    return Cards(lambda pid: f"p{pid}", root=str(root), private_pids=private_pids)
+def cards_on(root: Path, *, private_pids: bool = False) -> AmdDevices:
+    return AmdDevices(lambda pid: f"p{pid}", root=str(root), private_pids=private_pids)
 
 
 def one(lines: list[dict[str, Any]]) -> dict[str, Any]:

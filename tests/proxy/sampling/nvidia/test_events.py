@@ -27,7 +27,7 @@ def cards() -> tuple[dict[str, Any], ...]:
 @pytest.fixture
 def script(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
     monkeypatch.setattr(nvml_events, "WAIT_MS", 20)
-    monkeypatch.setattr(nvml_events, "BREATH_S", 0.001)
+    monkeypatch.setattr(nvml_events, "PAUSE_S", 0.001)
     return script
 
 

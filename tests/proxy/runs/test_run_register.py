@@ -5,8 +5,14 @@ from typing import Any
 from fakes.conversations import body
 from fakes.run_records import BEGAN_UNIX_S, run_record
 from slowtok.proxy.http.run_clues import Clues
-from slowtok.proxy.runs.book import KEEP_OPEN, KEY_BYTES, MAX_IDLE_S, Book, RunPosition
-from slowtok.proxy.runs.chain import Messages, messages_of
+from slowtok.proxy.runs.chain import Messages, message_hashes_of
+from slowtok.proxy.runs.run_register import (
+    KEEP_OPEN,
+    KEY_BYTES,
+    MAX_IDLE_S,
+    RunPosition,
+    RunRegister,
+)
 from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 
 KEY = bytes(KEY_BYTES)
@@ -15,8 +21,8 @@ KEY = bytes(KEY_BYTES)
 class Client:
     """Sends requests one after the other, each a second long."""
 
-    def __init__(self, book: Book | None = None) -> None:
-        self.book = book or Book(KEY)
+    def __init__(self, register: RunRegister | None = None) -> None:
+        self.register = register or RunRegister(KEY)
         self.now_s = 1000.0
         self.sent = 0
 
@@ -24,22 +30,22 @@ class Client:
         self, said: dict[str, Any] | None, clues: Clues | None = None, *, response: str = ""
     ) -> RunPosition:
         name = self.begin(said, clues)
-        place = self.book.place_by_prompt(name, clues, prompt(said), self.now_s, self.now_s)
+        place = self.register.place_by_prompt(name, clues, prompt(said), self.now_s, self.now_s)
         self.now_s += 1.0
-        self.book.end(name, self.now_s, response=response or None)
+        self.register.end(name, self.now_s, response=response or None)
         self.now_s += 0.25
         return place
 
     def begin(self, said: dict[str, Any] | None, clues: Clues | None = None) -> str:
         self.sent += 1
         name = f"request-{self.sent}"
-        self.book.place(name, clues, self.now_s, self.now_s)
+        self.register.place(name, clues, self.now_s, self.now_s)
         return name
 
 
 def prompt(said: dict[str, Any] | None) -> Messages | None:
     printed = None if said is None else fingerprint_prompt(said)
-    return None if printed is None else messages_of(printed)
+    return None if printed is None else message_hashes_of(printed)
 
 
 def session(name: str, **more: Any) -> Clues:
@@ -83,7 +89,9 @@ def test_ids_are_not_kept_as_they_are() -> None:
 
     assert "secret" not in repr(place)
     assert len(place.id) == 16
-    assert place.id != Client(Book(b"1" * KEY_BYTES)).ask(body(0), session("secret-session")).id
+    assert (
+        place.id != Client(RunRegister(b"1" * KEY_BYTES)).ask(body(0), session("secret-session")).id
+    )
 
 
 def test_a_name_that_somebody_gave_is_shown() -> None:
@@ -162,17 +170,17 @@ def test_time_between_two_turns_is_the_clients() -> None:
     client.ask(body(0))
     client.ask(body(1))
 
-    assert client.book.since_previous_s("request-1") is None
-    assert client.book.since_previous_s("request-2") == 0.25
+    assert client.register.since_previous_s("request-1") is None
+    assert client.register.since_previous_s("request-2") == 0.25
 
 
 def test_a_named_run_goes_on_after_a_restart() -> None:
     client = Client()
     before = client.ask(body(0), session("s"))
     told = {"id": before.id, "by": "session", "turn": 7}
-    restarted = Book(KEY)
+    restarted = RunRegister(KEY)
     restarted.restore([run_record(7, 0.0, run=told)], client.now_s, BEGAN_UNIX_S + 5.0)
-    client.book = restarted
+    client.register = restarted
 
     after = client.ask(body(1), session("s"))
 
@@ -180,9 +188,9 @@ def test_a_named_run_goes_on_after_a_restart() -> None:
 
 
 def test_records_of_another_shape_are_left_out() -> None:
-    book = Book(KEY)
+    register = RunRegister(KEY)
 
-    book.restore([{}, {"run": 3}, {"run": {"id": "x"}}, run_record(1, 0.0) | {"ts": "?"}], 1, 1)
+    register.restore([{}, {"run": 3}, {"run": {"id": "x"}}, run_record(1, 0.0) | {"ts": "?"}], 1, 1)
 
 
 def test_memory_is_bounded() -> None:
@@ -190,5 +198,5 @@ def test_memory_is_bounded() -> None:
     for number in range(KEEP_OPEN + 100):
         client.begin(None, session(str(number)))
 
-    assert client.book.since_previous_s("request-1") is None
+    assert client.register.since_previous_s("request-1") is None
     assert client.ask(body(0), session("again")).turn == 1

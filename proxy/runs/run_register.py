@@ -92,7 +92,7 @@ class _Open:
         return RunPosition(self.run.id, self.by, self.turn.number, parent, how, self.run.name)
 
 
-class Book:
+class RunRegister:
     """Places requests in runs. Times are on one clock, that of the caller."""
 
     def __init__(self, key: bytes) -> None:
