@@ -162,7 +162,7 @@ class Settings(BaseModel):
 
     @property
     def is_local(self) -> bool:
-        """Whether `listen` is an address that only this machine can reach."""
+        """Return True if `listen` is an address that only this machine can reach."""
         if self.host.lower().rstrip(".") == "localhost":
             return True
         try:
@@ -193,7 +193,7 @@ class Settings(BaseModel):
         return Path(self.log).expanduser() if self.log else self.state_path / "log.jsonl"
 
     def is_given(self, key: str) -> bool:
-        """Say whether somebody set it: in the file, the environment or the arguments."""
+        """Return whether somebody set it: in the file, the environment or the arguments."""
         return self._sources.get(key, "defaults") != "defaults"
 
     def fault(self, key: str, said: str) -> SettingsError:
@@ -275,7 +275,7 @@ _EXPECTED = (  # how pydantic's names of what is wrong begin, and what was expec
 
 
 def _in_words(kind: str, bounds: Mapping[str, Any], said: str) -> str:
-    """Say what is allowed in place of a value that is not."""
+    """Return what is allowed in place of a value that is not."""
     expected = next((words for start, words in _EXPECTED if kind.startswith(start)), None)
     if expected is None:
         return said.removeprefix("Value error, ")

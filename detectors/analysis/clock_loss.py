@@ -57,11 +57,13 @@ MIN_PRESENT_RATIO = 0.1
 """Of a phase: from here on a state is told as present, not as ruled out. Heuristic."""
 
 MIN_CERTAIN = math.log(1.1)
-"""Half of less than a tenth is nothing that could be told from noise. Heuristic."""
+"""A certain slowdown of less than a tenth counts as a tenth: half of less could not be told from
+noise. Heuristic."""
 
 MIN_SLOWER = 1.1
 """A change of rate is the throttle's where samples that it made slower by a tenth are this much
-more frequent after than before. All four are heuristic."""
+more frequent after than before. MIN_LOST_RATIO, MIN_EXPLAINED_RATIO, MIN_SHIFT_RATIO and this are
+heuristic."""
 
 STARVED_BUSY_RATIO = 0.6
 MAX_IDLE_RATIO = 0.1
@@ -115,7 +117,7 @@ class ClockLoss:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the GPU had too little to do: then low clocks are an effect."""
+        """Return True if the GPU had too little to do: then low clocks are an effect."""
         samples = without_first_second(self.samples)
         busy = median(samples, lambda s: s.busy_ratio)
         idle = share_with_bits(samples, IDLE_BIT)

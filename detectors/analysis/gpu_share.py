@@ -21,7 +21,7 @@ FULL_RATIO = 0.9
 APART_S = 0.9
 MIN_INTERVALS = 4
 MIN_CORRELATION = 0.35
-"""What CPI2 asks of a culprit."""
+"""The least correlation at which CPI2 blames a neighbour (Zhang et al., EuroSys 2013)."""
 
 MIN_SPREAD_RATIO = 0.1
 """A neighbour whose share scatters by less than this (standard deviation) works steadily, and shows

@@ -204,7 +204,7 @@ def run_queue(case: Case, phase: Phase) -> RunQueue:
 
 
 MAX_STOLEN_RATIO = 0.99
-"""What did run had some time."""
+"""Keeps 1 - stolen_ratio above zero: what ran had a part of the time."""
 
 
 def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:

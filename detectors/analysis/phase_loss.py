@@ -354,7 +354,7 @@ def _learned(case: Case) -> Baseline | None:
 
 
 def wide_expectation(case: Case) -> str | None:
-    """Say of a normal decode that little was to be seen, where its expectation is very wide."""
+    """Return a note on a very wide expectation, in which little of a normal decode shows."""
     band, rate = case.envelope.decode, case.phases.decode_tps
     if band is None or rate is None or _learned(case) is not None or speculates(case):
         return None

@@ -191,7 +191,7 @@ def _both_ways(case: Case, samples: Samples) -> list[Sign]:
 
 
 def _slower_than_one(case: Case, indices: Sequence[int]) -> list[Sign]:
-    """Say what one card alone would give, or whole layers on all of them, where that is more.
+    """Return what one card alone would give, or whole layers on all of them, where that is more.
 
     Sharing each layer is there to be quicker than one card. Where it is slower, it costs more than
     it brings, whatever it is that they wait for.

@@ -174,7 +174,7 @@ class PromptPrefix:
 
     @property
     def only_grew(self) -> bool:
-        """Whether the client only appended messages to those of the earlier prompt."""
+        """Return True if the client only appended messages to those of the earlier prompt."""
         before = self.previous_chars
         return before is not None and self.common_prefix_chars >= before
 

@@ -69,7 +69,8 @@ class Finding:
 UNNAMED = Finding(phase="decode", confidence=0.0, lost_s=0.0, summary="", remedy="", evidence=())
 """A cause that is present without measurable cost: neither named nor ruled out.
 
-For one that many normal requests show: the words that nobody reads cost more than all else."""
+A shared constant: many normal requests show such a cause, and to build a text for each would cost
+more than the rest of the detector."""
 
 
 def charge(finding: Finding, lost_s: float) -> Finding:

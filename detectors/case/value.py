@@ -1,4 +1,6 @@
-"""Values: data classes that nobody changes. The type checker sees to that, and nobody at run time.
+"""`value`: the decorator of immutable data classes.
+
+The type checker enforces immutability; nothing does at run time.
 
 A frozen dataclass sets every field through `object.__setattr__`, and takes three times as long to
 make for it. A request makes forty values with 300 fields: a twentieth of all that its whole reply

@@ -52,7 +52,7 @@ MIN_CONFIDENCE = 0.5  # below this a cause is a guess
 MAX_CONTRIBUTING = 2
 FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); heuristic
 MAX_MISFIT = math.log(2.5)  # predicting more than so many times what happened contradicts
-MIN_LEAD_SHARE = 0.5  # of the certain slowdown (log) that the first cause explains; heuristic both
+MIN_LEAD_SHARE = 0.5  # of the certain slowdown (log) that the first cause explains; heuristic
 MIDDLE_FIT = 0.7  # of a prediction that just reaches the edge of the expectation; heuristic
 HEALTHY_LEAD_RATIO = 1.15  # a healthy past that was hardly faster says little; heuristic
 MOSTLY_RATIO = 0.5  # of the certain loss: where less is explained, that comes first, in words
@@ -142,7 +142,7 @@ def _possible(
 
 
 def _mostly_unexplained(named: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]) -> str:
-    """Say so where the causes that are named account for less than half of what is certain."""
+    """Return a note where the named causes account for less than half of the certain loss."""
     lost_s, explained_s = (
         sum(loss.least_lost_s for loss in slow),
         sum(finding.lost_s for finding in named.values()),
@@ -257,11 +257,11 @@ def _is_same_loss(cause: str, named: Mapping[str, Finding], phase: Phase) -> boo
 class _Observed:
     """How many times longer a phase took than it should have, in logarithms.
 
-    `least` is what is certain, `middle` what the middle of the expectation says.
+    `least_log` is what is certain, `middle_log` what the middle of the expectation says.
     """
 
-    least: float
-    middle: float
+    least_log: float
+    middle_log: float
 
 
 def _observed(case: Case, loss: PhaseLoss) -> _Observed | None:
@@ -269,8 +269,8 @@ def _observed(case: Case, loss: PhaseLoss) -> _Observed | None:
     if loss.phase not in ("decode", "prefill"):
         return None
     return _Observed(
-        least=math.log(slowdown(case, loss.least_lost_s, loss.phase)),
-        middle=math.log(slowdown(case, loss.lost_s, loss.phase)),
+        least_log=math.log(slowdown(case, loss.least_lost_s, loss.phase)),
+        middle_log=math.log(slowdown(case, loss.lost_s, loss.phase)),
     )
 
 
@@ -312,10 +312,10 @@ def _predicted(case: Case, finding: Finding) -> float:
 
 
 def _misfit(case: Case, finding: Finding, observed: _Observed | None) -> float:
-    """Return by how much the prediction is above what happened, as a share of what is let by."""
+    """Return by how much the prediction is above what happened, as a share of MAX_MISFIT."""
     if observed is None or finding.proof_s > 0:
         return 0.0
-    return (_predicted(case, finding) - observed.middle) / MAX_MISFIT
+    return (_predicted(case, finding) - observed.middle_log) / MAX_MISFIT
 
 
 def _fit(case: Case, finding: Finding, observed: _Observed | None) -> float:
@@ -328,29 +328,29 @@ def _fit(case: Case, finding: Finding, observed: _Observed | None) -> float:
     if observed is None:
         return 1.0
     least_fit = MIN_SHARE if finding.proof_s > 0 else 0.0
-    if observed.middle <= 0:
+    if observed.middle_log <= 0:
         return least_fit
     return max(_fit_of(_predicted(case, finding), observed), least_fit)
 
 
 def _fit_of(predicted: float, observed: _Observed) -> float:
-    if predicted < MIN_SHARE * observed.middle:
+    if predicted < MIN_SHARE * observed.middle_log:
         return 0.0
-    if predicted < observed.least:
-        return MIDDLE_FIT * predicted / observed.least
-    if predicted <= observed.middle:
-        uncertain = observed.middle - observed.least
-        above = (predicted - observed.least) / uncertain if uncertain > 0 else 1.0
+    if predicted < observed.least_log:
+        return MIDDLE_FIT * predicted / observed.least_log
+    if predicted <= observed.middle_log:
+        uncertain = observed.middle_log - observed.least_log
+        above = (predicted - observed.least_log) / uncertain if uncertain > 0 else 1.0
         return MIDDLE_FIT + (1 - MIDDLE_FIT) * above
-    over = predicted - observed.middle
+    over = predicted - observed.middle_log
     return math.exp(-over / FIT_WIDTH) if over <= MAX_MISFIT else 0.0
 
 
 def _share(case: Case, finding: Finding, observed: _Observed | None) -> float:
     """Return the share of the middle's slowdown (log) that a finding predicts, at most 1."""
-    if observed is None or observed.middle <= 0:
+    if observed is None or observed.middle_log <= 0:
         return 1.0
-    return min(_predicted(case, finding) / observed.middle, 1.0)
+    return min(_predicted(case, finding) / observed.middle_log, 1.0)
 
 
 def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
@@ -358,9 +358,9 @@ def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
     if observed is None:
         return True
     predicted = _predicted(case, finding)
-    if predicted - observed.middle > MAX_MISFIT:
+    if predicted - observed.middle_log > MAX_MISFIT:
         return finding.proof_s > 0
-    return predicted >= max(MIN_LEAD_SHARE * observed.least, MIN_SHARE * observed.middle)
+    return predicted >= max(MIN_LEAD_SHARE * observed.least_log, MIN_SHARE * observed.middle_log)
 
 
 def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> dict[str, float]:
@@ -384,7 +384,7 @@ MIN_DRIFT_RATIO = 0.10
 
 
 def drift_of(case: Case) -> str | None:
-    """Say how much slower this decode was than the median of the weeks before; None where not."""
+    """Return how much slower a decode was than the median of the weeks before; None where not."""
     rate_tps, before_tps = case.phases.decode_tps, case.history.week_ago_decode_tps
     took_s, tokens = case.phases.decode_s, case.timeline.tokens.completion
     if rate_tps is None or not before_tps or case.neighbours.decode_mean > ALONE_SEQUENCES:

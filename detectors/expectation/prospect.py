@@ -111,7 +111,7 @@ def _memory_of_mac(gpu: GpuFacts, device: DeviceFacts) -> int | None:
 
 
 def _share_of_memory(device: DeviceFacts) -> tuple[str, ...]:
-    """Say what macOS lets the GPU have of the memory, and what gives it more."""
+    """Return what macOS lets the GPU have of the memory, and what gives it more."""
     whole = _memory_of_mac(device.gpus[0], device) if device.gpus else None
     if whole is None:
         return ()

@@ -79,7 +79,7 @@ class StatedPlacement:
 
     @property
     def is_cpu(self) -> bool:
-        """Say that nothing was on a GPU."""
+        """Return True if nothing was on a GPU."""
         return self.gpu_layers == 0
 
 

@@ -73,7 +73,7 @@ def reads_of(model: ModelFacts, server: ServerFacts, context_tokens: int | None)
 
 
 def unpredictable(model: ModelFacts) -> str | None:
-    """Say why reading is not what limits decode with these weights; None where it is."""
+    """Return why reading is not what limits decode with these weights; None where it is."""
     name = (model.quantisation or "").upper()
     bits = model.bits_per_weight
     if name.startswith(ONE_BIT_NAMES) or (bits is not None and bits < ONE_BIT):

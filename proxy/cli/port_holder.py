@@ -9,7 +9,7 @@ IN_USE = frozenset({errno.EADDRINUSE})
 
 
 def why_not(error: OSError | UnicodeError, port: int) -> str:
-    """Say why a port cannot be had, by whom it is held, and what to do."""
+    """Return why a port cannot be had, by whom it is held, and what to do."""
     said = getattr(error, "strerror", None) or type(error).__name__
     if getattr(error, "errno", None) not in IN_USE:
         return f"cannot be used: {said}"

@@ -199,5 +199,5 @@ def _key_refused(settings: Settings, key: str) -> str:
 
 
 def not_slowtok(settings: Settings) -> str:
-    """Say that somebody else is at `listen`, and what to do."""
+    """Return the words for somebody else at `listen`, and what to do."""
     return f"what listens at {settings.listen} is not slowtok; --listen HOST:PORT names another"

@@ -139,7 +139,7 @@ class Engine:
         return is_here(self.local, process, self.last_kind)
 
     def note_runs(self, process: ProcessFacts | None) -> None:
-        """Want a look where something else runs than at the last one.
+        """Request a look where something else runs than at the last one.
 
         Another child of Ollama is a model loaded anew, another process the engine started again,
         perhaps as another build. What is not seen now has not changed.
@@ -149,7 +149,7 @@ class Engine:
             self.wanted.set()
 
     def note_reply(self, load_s: float | None, fingerprint: str | None) -> None:
-        """Want a look where a reply says that something else was loaded, or runs there.
+        """Request a look where a reply says that something else was loaded, or runs there.
 
         `load_s` is how long the engine loaded its model for it.
         """

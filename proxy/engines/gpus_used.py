@@ -69,7 +69,7 @@ def _is_foreign(process: GpuProcess, pids: Collection[int]) -> bool:
 
 
 def _independent(gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
-    """Leave out GPUs of which slices are there: programs use those (MIG)."""
+    """Return the GPUs without those of which slices are there: programs use the slices (MIG)."""
     sliced = {gpu.partition_of for gpu in gpus}
     return tuple(gpu for gpu in gpus if gpu.uuid is None or gpu.uuid not in sliced)
 
@@ -99,7 +99,7 @@ def _without_contexts(held: Mapping[int, int | None]) -> tuple[int, ...]:
 
 
 def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
-    """Say of each GPU whether the environment names it; None where it does not say."""
+    """Return of each GPU whether the environment names it; None where it does not say."""
     allowed = _given(gpus, environment)
     for vendor, variables in VARIABLES.items():
         own = [gpu for gpu in gpus if (gpu.vendor or "nvidia") == vendor]
@@ -115,7 +115,7 @@ def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[i
 
 
 def _given(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
-    """Say of each GPU whether the server's container was given it; numbers are nvidia-smi's.
+    """Return of each GPU whether the server's container was given it; numbers are nvidia-smi's.
 
     Source: NVIDIA Container Toolkit, "Specialized Configurations with Docker". "all" says nothing.
     """

@@ -86,7 +86,7 @@ class Engines:
 
     @property
     def searched_at(self) -> str:
-        """Say where engines were looked for, for messages."""
+        """Return where engines were looked for, for messages."""
         if self.all:
             return ", ".join(engine.url for engine in self.all)
         ports = (port for port in USUAL_PORTS if port != self._own_port)

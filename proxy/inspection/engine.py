@@ -50,7 +50,7 @@ def _found(engine: EngineSeen) -> Check:
 
 
 def _elsewhere(unmapped: str | None) -> str:
-    """Say where an engine is that does not run at its address."""
+    """Return where an engine is that does not run at its address."""
     return "on another machine" if unmapped in (None, UNMAPPED_REMOTE) else f"where {unmapped}"
 
 

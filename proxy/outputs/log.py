@@ -54,7 +54,7 @@ class Log:
 
 
 def _add_time(_logger: LineWriter, _method: str, entry: EventDict) -> EventDict:
-    """Say when it happened, in the format of the records beside it."""
+    """Return an entry with when it happened, in the format of the records beside it."""
     return {"ts": utc_text(time.time()), **entry}
 
 

@@ -1,7 +1,7 @@
 """One request over time: the lanes of `/slowtok/requests/ID/samples`, of the last requests only.
 
-A record has medians; a picture needs the way there. Each point is a sample as it was measured: of
-many, every n-th is taken, never a mean. Times are seconds since the request came.
+A record holds medians; the live page draws the readings over time. Each point is a sample as it was
+measured: of many, every n-th is taken, never a mean. Times are seconds since the request came.
 
 They are kept as compressed JSON. Those of short requests, of which there may be a thousand a
 second, are written only when somebody asks for one: nobody has time to look at more than a few.

@@ -322,7 +322,7 @@ def _fix_first(
 
 
 def _went_into(turns: Sequence[Turn], whole: Split) -> str:
-    """Say in words what most of the time went into, whatever was lost."""
+    """Return in words what most of the time went into, whatever was lost."""
     part, s = max(whole.parts_s.items(), key=lambda item: item[1])
     what = _WHAT[part]
     if part == PREFILL and (of := _read_most(turns)):

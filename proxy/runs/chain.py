@@ -179,7 +179,7 @@ def best_of(links: Iterable[EarlierRequest], prompt: Messages, at_s: float) -> C
 
 
 def how_of(prompt: Messages, link: EarlierRequest) -> How | None:
-    """Say how a prompt goes on from an earlier request; None where it does not."""
+    """Return how a prompt goes on from an earlier request; None where it does not."""
     old = link.prompt
     if not old.said or (old.roles[0] == _RAW and len(old.said) < MIN_TEXT_BLOCKS):
         return None

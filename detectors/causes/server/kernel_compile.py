@@ -93,7 +93,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _first(case: Case) -> str | None:
-    """Say in which way the request was the first of its kind; None where it was not."""
+    """Return in which way the request was the first of its kind; None where it was not."""
     served, alike = case.history.served_before, case.history.served_alike
     if served is None:
         began, uptime_s = case.server.started_unix_s, case.server.uptime_s

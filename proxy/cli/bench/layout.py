@@ -126,7 +126,7 @@ def what_next(steps: Sequence[AdviceStep]) -> RenderableType:
 
 
 def short_answers(runs: Iterable[BenchRun], tokens: int) -> str | None:
-    """Say where answers ended early, which makes a decode rate less sure."""
+    """Return how early answers ended, which makes a decode rate less sure; None where none did."""
     counts = [
         run.completion_tokens
         for run in runs

@@ -228,7 +228,7 @@ def _warn_of_others(settings: Settings, screen: Screen, log_event: Callable[...,
 
 
 def _own_words(listener: socket.socket, first: FirstWorker | None) -> str:
-    """Say which slowtok this is, for another one that shares its state directory."""
+    """Return which slowtok this is, for another one that shares its state directory."""
     host, port = listener.getsockname()[:2]
     return f"process {os.getpid() if first is None else first.pid} at {host}:{port}"
 

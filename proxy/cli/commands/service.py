@@ -89,7 +89,7 @@ def service_of(platform: str, options: Sequence[str]) -> ServiceFile:
 
 
 def why_not_as_service(given: Mapping[str, Any]) -> str | None:
-    """Say which option of `slowtok serve` no service can have, and what to do; else None."""
+    """Return which option of `slowtok serve` no service can have, and what to do; else None."""
     if given.get("api_key"):
         return (
             "--api-key: others could read it in a file and among the processes; put api_key into "

@@ -140,7 +140,7 @@ async def _first_line(child: asyncio.subprocess.Process, limit_s: float) -> str:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended, by its exit code."""
+    """Return how a process ended, by its exit code."""
     if code >= 0:
         return f"ended with code {code}"
     try:

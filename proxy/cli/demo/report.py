@@ -30,7 +30,7 @@ REFRESH_PER_S = 5  # a spinner that turns faster takes CPU time from the engine
 
 
 def notice_of_others(others_cores: float, cores: int) -> str | None:
-    """Say before the demo begins that other programs will slow it; None where they do not."""
+    """Return the notice that other programs will slow the demo; None where they do not."""
     if others_cores < BUSY_RATIO * cores:
         return None
     return (

@@ -156,5 +156,5 @@ def pick_listen(*, usual: bool) -> str:
 
 
 def why_elsewhere() -> str:
-    """Say who has the usual port, so that the demo takes another one."""
+    """Return who has the usual port, so that the demo takes another one."""
     return f"{USUAL_LISTEN} is taken by {holder_of(USUAL_PORT) or 'somebody else'}: another port"

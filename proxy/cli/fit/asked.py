@@ -320,7 +320,7 @@ def _reader(path: Path) -> Any:
 
 
 def _in_words(error: Exception) -> str:
-    """Say why a model's file could not be read, without Python's own words for it."""
+    """Return why a model's file could not be read, without Python's own words for it."""
     if isinstance(error, FileNotFoundError):
         return f"it has no {Path(str(error.filename)).name}"
     if isinstance(error, OSError):

@@ -70,7 +70,7 @@ def _verdict(answer: Outlook) -> Text:
 
 
 def _at_most(answer: Outlook) -> str:
-    """Say which context fits for sure, and how many layers where not all do."""
+    """Return which context fits for sure, and how many layers where not all do."""
     model, tokens = answer.question.facts.model, answer.most_context_tokens
     if not answer.question.facts.device.gpus:
         return ""

@@ -152,7 +152,7 @@ def _finding(finding: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _weight(finding: Mapping[str, Any]) -> str:
-    """Say how sure a finding is and what it cost; a symptom's loss is in its root's."""
+    """Return how sure a finding is and what it cost; a symptom's loss is in its root's."""
     if finding.get("informational"):
         return "for your information"
     lost_ms = finding["lost_ms"]
@@ -201,7 +201,7 @@ def _heat(entry: Entry) -> str:
 
 
 def _reasons(entry: Entry) -> str:
-    """Say for how much of the time each reason held the clocks down; idleness is none."""
+    """Return for how much of the time each reason held the clocks down; idleness is none."""
     shares = {name: share for name, share in entry.get("reasons", {}).items() if name != "gpu-idle"}
     said = ", ".join(f"{name} {_PERCENT * share:.0f} %" for name, share in shares.items())
     return f"clocks held by {said}" if said else ""

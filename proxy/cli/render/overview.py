@@ -110,7 +110,7 @@ def facts(known: Facts, *, leave_out: tuple[str, ...] = ()) -> str:
 
 
 def no_answer(engine: Facts) -> str:
-    """Say that an engine does not answer, and since when, where it did before."""
+    """Return the words for an engine that does not answer, with since when where it did before."""
     try:
         since = datetime.fromisoformat(str(engine["gone_since"])).astimezone()
     except (KeyError, ValueError):

@@ -58,7 +58,7 @@ def trend_lines(report: Report) -> Iterator[str]:
 
 
 def unread(count: int) -> str:
-    """Say how much of the log could not be read."""
+    """Return how much of the log could not be read, as a sentence."""
     return f"{counted(count, 'line')} of the log could not be read."
 
 

@@ -146,7 +146,7 @@ def with_options_read(asked: Loading) -> Loading:
 
 
 def unknown_because(asked: Loading, *, quantised: bool, bits: int | None) -> str | None:
-    """Say why the bytes of loaded weights are not known; None where they are.
+    """Return why the bytes of loaded weights are not known; None where they are.
 
     `quantised` says whether the checkpoint is, `bits` to how many.
     """
@@ -167,7 +167,7 @@ def unknown_because(asked: Loading, *, quantised: bool, bits: int | None) -> str
 
 
 def _dotted_doubts(names: Iterable[str]) -> Iterable[str]:
-    """Say which options of the kind `--hf-overrides.key.key` may change the bytes."""
+    """Yield which options of the kind `--hf-overrides.key.key` may change the bytes."""
     for name in names:
         option, _, path = name.partition(".")
         if path and not _is_harmless(dashed(option), path.replace("-", "_").split(".")):
@@ -191,7 +191,7 @@ def _format_doubt(load_format: str | None) -> str | None:
 
 
 def _override_doubt(text: str | None) -> str | None:
-    """Doubt what overrides the model's config, unless only harmless keys are in it."""
+    """Return the doubt about what overrides the model's config; None where it is harmless."""
     said = _object(text)
     whole = said or {}
     inner = [v for k, v in whole.items() if k in TEXT_CONFIGS and isinstance(v, dict)]

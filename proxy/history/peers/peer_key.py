@@ -61,7 +61,7 @@ def is_on_gpu(case: Case) -> bool:
 
 
 def _host(case: Case) -> tuple[str | None, int | None]:
-    """Tell hosts apart as far as can be seen: small models wait for the CPU as much as the GPU."""
+    """Return what tells hosts apart: small models wait for the CPU as much as for the GPU."""
     return case.device.os, case.device.cpu_logical_cores
 
 

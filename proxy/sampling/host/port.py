@@ -48,7 +48,7 @@ class PortReader:
 
     @property
     def is_known(self) -> bool:
-        """Whether no other process of this machine can be the server's."""
+        """Return True if no other process of this machine can be the server's."""
         return self._tree is not None or is_elsewhere(self._found)
 
     def read(self, *, slow_tier: bool) -> Fields:

@@ -202,7 +202,7 @@ def read_health(device: Device) -> Values:
 
 
 def read_licensed(device: Device) -> bool | None:
-    """Whether any feature of a vGPU is licensed; without, it is slowed down after a while."""
+    """Return whether any feature of a vGPU is licensed; without, it is slowed after a while."""
     answer = device.ask(LICENCE)
     if answer is None:
         return None

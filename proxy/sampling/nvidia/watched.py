@@ -173,7 +173,7 @@ class WatchedNvidiaGpu:
 
     @property
     def needs_look(self) -> bool:
-        """Whether its link must be looked at between samples too."""
+        """Return True if its link must be looked at between samples too."""
         return self._is_counting
 
     def look(self) -> None:
