@@ -6,7 +6,9 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import GpuFacts
 
-_SAMPLES = "the sampling process gave none in that time: see overhead.sampling in /slowtok/status"
+_SAMPLES = (
+    "the sampling process wrote no samples in that time: see overhead.sampling in /slowtok/status"
+)
 _PROCESS = (
     "slowtok must see the server's process: run it on the same machine, as the same user, and not "
     "behind a container's port forwarding"
@@ -205,7 +207,7 @@ WHO_HAS: Mapping[str, str] = {
 
 def how_to_enable(fact: str, case: Case | None = None) -> str:
     """Return what the user can do to make `fact` visible; with a case, why it was not in that."""
-    words = HOW_TO_ENABLE.get(fact, "nothing is known that would show it")
+    words = HOW_TO_ENABLE.get(fact, "slowtok knows no way to make it visible")
     field = FIELDS.get(fact)
     if case is not None and case.device.sampling_failure and fact in _SAMPLED:
         return case.device.sampling_failure

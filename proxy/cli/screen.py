@@ -11,6 +11,7 @@ from rich.console import Console
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.cli.render.console import is_telling, plain, plain_line, request_line
+from slowtok.proxy.cli.render.units import counted
 from slowtok.proxy.outputs.log import Log
 from slowtok.proxy.runtime.background_writer import to_stdout
 
@@ -96,7 +97,7 @@ class Screen:
 
 def _engine_found(facts: Facts) -> tuple[str, ...]:
     version = f" {facts['version']}" if facts.get("version") else ""
-    return (f"engine    {facts.get('url')} ({facts.get('kind')}{version}) is here",)
+    return (f"engine    {facts.get('url')} ({facts.get('kind')}{version}) found",)
 
 
 def _engine_lost(facts: Facts) -> tuple[str, ...]:
@@ -105,8 +106,8 @@ def _engine_lost(facts: Facts) -> tuple[str, ...]:
 
 def _engine_look_failed(facts: Facts) -> tuple[str, ...]:
     return (
-        f"warning   looking at {facts['engine']} broke ({facts['error']}): a bug of slowtok;",
-        "          what was known of the engine stands",
+        f"warning   looking at {facts['engine']} broke ({facts['error']}): a bug in slowtok;",
+        "          slowtok keeps what it knew of the engine",
     )
 
 
@@ -115,7 +116,8 @@ def _internal_error(facts: Facts) -> tuple[str, ...]:
     where = f" at {at}" if at else ""
     return (
         f"warning   something broke: {error}{where} ({facts['logger']});",
-        "          a request that is no HTTP does this too, else it is a bug of slowtok",
+        "          a client that does not speak HTTP causes this, too;",
+        "          otherwise it is a bug in slowtok",
     )
 
 
@@ -173,7 +175,8 @@ def _worker_died(facts: Facts) -> tuple[str, ...]:
 
 
 def _stopping(facts: Facts) -> tuple[str, ...]:
-    return (f"stopping  {facts['requests']} under way; once more stops at once",)
+    requests = counted(facts["requests"], "request")
+    return (f"stopping  waiting for {requests}; press Ctrl-C again to stop at once",)
 
 
 ONCE = frozenset({"internal-error", "export-failed"})

@@ -9,7 +9,7 @@ from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.gpu_status import gpus_not_visible
 from slowtok.proxy.inspection.seen import EngineSeen, Seen
 
-REPORT_IT = "if it stays so, please report it as a bug of slowtok, with what --json says"
+REPORT_IT = "if it stays so, please report it as a bug in slowtok, with what --json says"
 NO_SAMPLES = "the sampling process was too slow to start: look again when the machine is calmer"
 
 

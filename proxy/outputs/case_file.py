@@ -154,7 +154,7 @@ def _is_binary(first: bytes) -> bool:
 
 def _json(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_CASE_BYTES:
-        raise CaseError(f"larger than {MAX_CASE_BYTES // 2**20} MiB, so no case")
+        raise CaseError(f"larger than {MAX_CASE_BYTES // 2**20} MiB, so it is not a case file")
     try:
         raw = orjson.loads(text.removeprefix(_BOM))
     except orjson.JSONDecodeError as error:
@@ -171,7 +171,7 @@ def _json(text: bytes) -> dict[str, Any]:
 def _check_schema(raw: Mapping[str, Any]) -> None:
     schema = raw.get("schema")
     if schema is None:
-        raise CaseError("no case: it has no `schema`")
+        raise CaseError("not a case file: it has no `schema`")
     if type(schema) is int and schema > SCHEMA:
         raise CaseError(f"schema {schema} is of a newer slowtok; this one reads schema {SCHEMA}")
     if type(schema) is not int or schema != SCHEMA:

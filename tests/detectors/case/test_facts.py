@@ -57,7 +57,7 @@ def test_words_say_something(fact: str) -> None:
 
 
 def test_unknown_fact_has_words_too() -> None:
-    assert how_to_enable("the weather") == "nothing is known that would show it"
+    assert how_to_enable("the weather") == "slowtok knows no way to make it visible"
 
 
 def gpu_case(*gpus: GpuFacts, **device: Any) -> Case:

@@ -126,7 +126,7 @@ def test_fields_that_were_given_up_can_still_be_read() -> None:
         (b"[" * 5000, None, "not JSON, or cut short: .*depth.*"),
         (b"5", 1, "expected a JSON object"),
         (b"[]", 1, "expected a JSON object"),
-        (b"{}", 1, "no case: it has no `schema`"),
+        (b"{}", 1, "not a case file: it has no `schema`"),
         (b'{"event":"request","schema":1}', 1, "a line of the log, not a case; .*"),
     ],
 )
@@ -176,7 +176,9 @@ def test_what_is_too_large_is_not_read_whole(
 ) -> None:
     monkeypatch.setattr(case_file, "MAX_CASE_BYTES", 2 * 2**10)
 
-    assert [reason for _, reason in reasons(content)] == ["larger than 0 MiB, so no case"]
+    assert [reason for _, reason in reasons(content)] == [
+        "larger than 0 MiB, so it is not a case file"
+    ]
 
 
 def test_line_that_is_too_long_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,7 +344,7 @@ def test_screen_shows_what_repeats_itself_once_for_each_place(
         "warning   something broke: BadStatusLine at http_parser.py:7 (aiohttp.server);",
         "warning   something broke: BadStatusLine at http_parser.py:9 (aiohttp.server);",
         "warning   something broke: an error (asyncio);",
-        "warning   looking at small broke (KeyError): a bug of slowtok;",
+        "warning   looking at small broke (KeyError): a bug in slowtok;",
         "warning   metrics do not reach otlp_endpoint: look whether its receiver is up;",
     ]
 

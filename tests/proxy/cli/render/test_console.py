@@ -130,7 +130,7 @@ def test_explanation_of_what_nobody_can_explain_is_no_guess() -> None:
 def test_explanation_says_what_could_not_be_seen_and_how_to_see_it() -> None:
     said = text(record(replace(healthy(), host=())))
 
-    assert "Not visible: host samples during decode (the sampling process gave none" in said
+    assert "Not visible: host samples during decode (the sampling process wrote no" in said
 
 
 def test_explanation_says_why_nothing_of_the_machine_was_read() -> None:
