@@ -1,4 +1,4 @@
-"""The heap: Python looks for cycles in it seldom, and what was freed goes back to the system.
+"""The heap: what was freed in it goes back to the system.
 
 glibc keeps what lies between other allocations for later: after a hundred slow readers had left,
 500 MiB stayed (measured). Others give it back by themselves, or cannot be told.
@@ -6,24 +6,11 @@ glibc keeps what lies between other allocations for later: after a hundred slow 
 
 import asyncio
 import ctypes
-import gc
 import sys
 from collections.abc import Callable
 
 TRIM_AFTER_BYTES = 32 * 1024 * 1024  # takes 3 to 7 ms, 0.1 to 0.2 ms per MiB (measured)
 SETTLE_S = 1.0  # what was counted is freed a moment later, and others leave, too
-
-COLLECT_AFTER = (20_000, 20, 50)  # for 700, 10, 10
-
-
-def collect_seldom() -> None:
-    """Have what is there now left alone by Python's collector, and the rest looked at seldom.
-
-    What ends with a request is freed by counting; 16 whole replies at a time are 1.13 times as many
-    a second with this (measured).
-    """
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
 
 
 class Heap:

@@ -1,21 +1,11 @@
 """Measures how late the event loop wakes: the proxy's own share in a delay."""
 
 import asyncio
-import sys
 from collections import deque
 
 INTERVAL_S = 0.25
 KEEP = 240  # one minute
 KEEP_PEAKS = 1024
-THREAD_S = 0.0005  # beside prompts of 1 MB the slowest tokens came 3 times sooner (measured)
-
-
-def keep_threads_short() -> None:
-    """Let the loop have the interpreter soon when a thread has it, which Python allows 5 ms.
-
-    Large prompts are printed in a thread, while other streams go on.
-    """
-    sys.setswitchinterval(THREAD_S)
 
 
 class LoopLag:

@@ -29,9 +29,9 @@ from yarl import URL
 from slowtok.proxy.http import headers
 from slowtok.proxy.http.response import error_page
 from slowtok.proxy.relay.relay import Relay
-from slowtok.proxy.runtime.heap import collect_seldom
+from slowtok.proxy.runtime.interpreter import collect_rarely, shorten_switch_interval
 from slowtok.proxy.runtime.library_log import LibraryLog
-from slowtok.proxy.runtime.loop_lag import LoopLag, keep_threads_short
+from slowtok.proxy.runtime.loop_lag import LoopLag
 from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.connection_limit import ConnectionLimiter, raise_descriptor_limit
 from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
@@ -230,8 +230,8 @@ def main() -> None:
             signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # Linux alone has it: top, pgrep and other slowtoks see it
         Path("/proc/self/comm").write_text("slowtok")
-    keep_threads_short()
-    collect_seldom()
+    shorten_switch_interval()
+    collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ours, port = (socket.socket(fileno=number) for number in (channel, listener))
         grace_s = runner.run(work(ours, port, *observing_pid))

@@ -28,9 +28,8 @@ from slowtok.proxy.outputs.otel import open_otel
 from slowtok.proxy.outputs.sink import Sink
 from slowtok.proxy.relay.settings import relay_settings
 from slowtok.proxy.runtime.background_writer import to_file
-from slowtok.proxy.runtime.heap import collect_seldom
+from slowtok.proxy.runtime.interpreter import collect_rarely, shorten_switch_interval
 from slowtok.proxy.runtime.library_log import LibraryLog
-from slowtok.proxy.runtime.loop_lag import keep_threads_short
 from slowtok.proxy.runtime.service_manager import tell_ready, tell_stopping
 from slowtok.proxy.runtime.state_dir import claimed
 from slowtok.proxy.server.connection_limit import ConnectionLimiter, raise_descriptor_limit
@@ -59,7 +58,7 @@ def run_serve(settings: Settings) -> int:
     """
     check_settings(settings)
     _write_no_core_file()
-    keep_threads_short()
+    shorten_switch_interval()
     with contextlib.ExitStack() as opened:
         listeners = _usable(
             settings,
@@ -123,7 +122,7 @@ async def _serve(
         await server.open()
         tell_ready()
         give_way()
-        collect_seldom()
+        collect_rarely()
         if len(workers := server.workers()) > 1:
             ready = sum(worker["ready"] for worker in workers)
             of_all = "" if ready == len(workers) else f" of {len(workers)}"

@@ -1,7 +1,6 @@
 """The event loop's lateness, on a loop whose time is data."""
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,7 @@ from slowtok.proxy.runtime.loop_lag import (
     INTERVAL_S,
     KEEP,
     KEEP_PEAKS,
-    THREAD_S,
     LoopLag,
-    keep_threads_short,
 )
 
 
@@ -115,12 +112,3 @@ def test_largest_lateness_is_kept_in_bounded_memory(loop: Loop) -> None:
         loop.run(1.0 - i / (4 * KEEP_PEAKS))  # each one a little less late
 
     assert lag.most_since(first_s) == pytest.approx(0.75, abs=0.001)
-
-
-def test_a_thread_gives_the_interpreter_back_soon() -> None:
-    before_s = sys.getswitchinterval()
-    try:
-        keep_threads_short()
-        assert sys.getswitchinterval() == pytest.approx(THREAD_S)
-    finally:
-        sys.setswitchinterval(before_s)
