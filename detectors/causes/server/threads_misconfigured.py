@@ -5,10 +5,11 @@ Too many: the engine has more threads than cores (or than the quota allows), and
 other on the run queue although other processes are quiet. Each token has many barriers, and one
 thread without a core stops all. Too few: fewer than half of the physical cores (performance cores,
 where there are others) are at work, while the memory bandwidth is not reached and other programs
-leave the cores free.
+leave the cores free. Beside a GPU, decode is also slower than what lies in RAM accounts for.
 
 Not to be confused with:
 - `host-contention`: other processes use the cores that the threads wait for.
+- `partial-offload`, `model-too-big`: weights in RAM make decode slow with any number of threads.
 - `cpu-quota`: the kernel throttles the server. With more threads than the quota, both are true.
 - Once the memory bandwidth is reached, from three or four threads on, more threads bring nothing,
   which is normal.
@@ -27,6 +28,7 @@ Sources:
 """
 
 import math
+from dataclasses import dataclass
 
 from slowtok.detectors.analysis.cpu import (
     ask_for,
@@ -45,6 +47,7 @@ from slowtok.detectors.analysis.host_window import (
     runs_on_cpu,
 )
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s
+from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
@@ -87,10 +90,12 @@ def detect(case: Case) -> Finding | None:
     wanted = None if busy is None else max(busy, queue.wanted_cores)
     working = need(case.server.threads or wanted, "number of CPU threads of the engine")
     free_cores = logical_cores(case) - queue.others_cores
-    if not runs_on_cpu(case) or working >= FEW_THREADS_RATIO * min(cores, free_cores):
+    is_few = working < FEW_THREADS_RATIO * min(cores, free_cores)
+    part = _cpu_part(case) if is_few else None
+    if part is None:
         need_samples(case, "decode")
         return None
-    return _too_few(case, working, cores)
+    return _too_few(case, working, cores, part)
 
 
 def _throttled_ratio(queue: RunQueue) -> float:
@@ -126,22 +131,59 @@ def _too_many(case: Case, threads: int, cores: float, queue: RunQueue) -> Findin
     )
 
 
-def _too_few(case: Case, threads: float, cores: float) -> Finding | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CpuPart:
+    """What the CPU reads for one token, and the time that it had for it.
+
+    `most_tps` is what the split gives at best, None where all of a token is the CPU's.
+    """
+
+    read_bytes: float
+    token_s: float
+    most_tps: float | None = None
+
+
+def _cpu_part(case: Case) -> _CpuPart | None:
+    """Return the CPU's part of a token; None where it has none, or the split alone explains it.
+
+    Weights in RAM make decode slow with any number of threads, so what even a poor split gives is
+    no reason to ask for more of them.
+    """
+    rate_tps, envelope = decode_tps(case), case.envelope
+    if runs_on_cpu(case):
+        read_bytes = need(envelope.read_bytes, "bytes read per token")
+        return _CpuPart(read_bytes=read_bytes + (envelope.kv_bytes or 0), token_s=1 / rate_tps)
+    split, expected_tps = envelope.as_configured, envelope.expected_tps
+    if case.server.threads is None or split is None or not expected_tps or rate_tps >= split.low:
+        return None
+    placed = off_gpu(case)
+    if placed is None or placed.over_link or envelope.read_bytes is None:
+        return None
+    read_bytes = placed.weights_ratio * envelope.read_bytes
+    read_bytes += placed.kv_ratio * (envelope.kv_bytes or 0)
+    on_gpu_s = (1 - placed.cpu_ratio) / expected_tps
+    token_s = max(1 / rate_tps - on_gpu_s, 0.0)
+    return _CpuPart(read_bytes=read_bytes, token_s=token_s, most_tps=split.high)
+
+
+def _too_few(case: Case, threads: float, cores: float, part: _CpuPart) -> Finding | None:
     bandwidth = need(case.device.ram_bandwidth_bytes_per_s, "RAM bandwidth")
-    read_bytes = need(case.envelope.read_bytes, "bytes read per token")
-    used_ratio = (read_bytes + (case.envelope.kv_bytes or 0)) * decode_tps(case) / bandwidth
+    used_ratio = part.read_bytes / part.token_s / bandwidth if part.token_s else 1.0
     if used_ratio >= BANDWIDTH_REACHED_RATIO:
         return None
     # with all cores decode reaches at least this share of the bandwidth, and at most all of it
     least = max(min(cores / threads, BANDWIDTH_REACHED_RATIO / used_ratio), 1.0)
     most = min(cores / threads, 1 / used_ratio)
-    duration_s = decode_s(case)
+    duration_s = decode_s(case) * part.token_s * decode_tps(case)
+    least_s, most_s = duration_s * (1 - 1 / least), duration_s * (1 - 1 / most)
+    if part.most_tps is not None:
+        most_s = min(most_s, decode_s(case) * (1 - decode_tps(case) / part.most_tps))
     busy = mean(case.host_during("decode"), lambda s: s.server_cpu_cores) or 0.0
     proof: tuple[EvidenceKind, ...] = ("gauge",) if busy >= BUSY_RATIO * threads else ()
     return Finding(
         phase="decode",
         confidence=weigh("gauge", "inference", *proof),
-        lost_s=nearest_loss_s(case, duration_s * (1 - 1 / least), duration_s * (1 - 1 / most)),
+        lost_s=nearest_loss_s(case, min(least_s, most_s), most_s),
         summary=(
             f"The engine used {threads:.0f} of {cores:.3g} {_kind(case)}cores and "
             f"{100 * used_ratio:.0f} % of the RAM bandwidth; with all of them decode could take "

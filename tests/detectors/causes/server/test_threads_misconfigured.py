@@ -17,6 +17,8 @@ from fakes.cases import (
 )
 from fakes.cases import threads_misconfigured as firing
 from fakes.cause_tests import fires, found, lacks, quiet
+from fakes.gpu_cases import GPU_HOST, SERVER, gpu_case
+from fakes.memory_cases import card
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.server import threads_misconfigured
 
@@ -44,6 +46,17 @@ def few_threads(**device: float | None) -> Case:
     facts = {"cpu_physical_cores": 8, "cpu_logical_cores": 16, **device}
     machine = with_device(slow, **facts)
     return with_server(machine, threads=1)
+
+
+def few_beside_a_gpu(ms_per_token: float = 400.0, threads: int = 1) -> Case:
+    """One thread on eight cores computes the 13 of 33 layers that are not on the card."""
+    return gpu_case(
+        ms_per_token=ms_per_token,
+        completion=40,
+        server=replace(SERVER, gpu_layers=20, threads=threads),
+        gpu=card(4_000, busy_ratio=0.02),
+        host=replace(GPU_HOST, cpu_busy_cores=1.2, server_cpu_cores=1.0, server_busy_threads=1),
+    )
 
 
 def untold(**host: float) -> Case:
@@ -78,6 +91,14 @@ QUIET = [
         id="Ollama, whose two threads others kept from two cores: neither ran for half of the time",
     ),
     pytest.param(with_gpu(few_threads()), id="few threads beside a GPU that has the model"),
+    pytest.param(
+        few_beside_a_gpu(ms_per_token=110.0),
+        id="few threads beside a GPU, as fast as layers in RAM allow",
+    ),
+    pytest.param(
+        with_server(few_beside_a_gpu(), gpu_layers=99),
+        id="one thread is enough where all is on the GPU, however slow it is",
+    ),
 ]
 FIRING = [
     pytest.param(
@@ -121,6 +142,12 @@ FIRING = [
         44.9 * (1 - 0.128 / 0.5),
         "13 % of the RAM bandwidth",
         id="half of the bandwidth at least",
+    ),
+    pytest.param(
+        few_beside_a_gpu(),
+        39 * 0.4 * (1 - 2.5 / 16.32),
+        "used 1 of 8 cores and 10 % of the RAM bandwidth",
+        id="one of eight cores for the layers that are not on the GPU",
     ),
 ]
 MISSING = [
