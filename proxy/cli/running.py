@@ -195,7 +195,7 @@ def read_page(settings: Settings, path: str) -> Any:
 def _key_refused(settings: Settings, key: str) -> str:
     if key:
         return f"the API key that was given is not that of {settings.listen}: see SLOWTOK_API_KEY"
-    return f"{settings.listen} wants its API key: set SLOWTOK_API_KEY"
+    return f"{settings.listen} requires an API key: set SLOWTOK_API_KEY"
 
 
 def not_slowtok(settings: Settings) -> str:

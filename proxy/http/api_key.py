@@ -26,7 +26,7 @@ def check(request: ClientRequest | web.Request, key: str) -> ClientReply | None:
         if isinstance(request, ClientRequest):
             request.own_fields = own
         return None
-    said = "this slowtok wants its API key: send it as Authorization: Bearer KEY, or as x-api-key"
+    said = "this slowtok requires an API key: send it as Authorization: Bearer KEY, or as x-api-key"
     response = error_response(401, said, "invalid_api_key")
     response.headers["WWW-Authenticate"] = 'Bearer realm="slowtok"'
     if request.path.startswith("/slowtok"):  # a browser then asks for it: any user, the key

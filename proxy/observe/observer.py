@@ -49,7 +49,12 @@ GAVE_UP = frozenset({"client-gone", "timeout"})
 
 
 class Observer:
-    """Watches exchanges begin and end, and concludes each one."""
+    """Watches exchanges begin and end, and concludes each one.
+
+    A request is in `_live` from `begin` to `end`. A stream is then in `_awaiting_sample`, until its
+    last sample is here or the next request of its model needs its verdict; what is concluded before
+    it is published is in `_concluded`. `_publishing` makes the records, one at a time.
+    """
 
     def __init__(
         self,
@@ -201,7 +206,8 @@ class Observer:
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
         """Return what the head of a stream can say: what is known so far, and the last verdict."""
         found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
-        return found | self._previous_header(exchange)
+        self._conclude_previous(exchange.model)
+        return found | self._verdicts.header(exchange.model)
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers.
@@ -219,7 +225,8 @@ class Observer:
         if exchange.request_id not in self._live:  # a worker's, which did not wait so long
             return {}
         try:
-            previous = self._previous_header(exchange)
+            self._conclude_previous(exchange.model)
+            previous = self._verdicts.header(exchange.model)
             case, diagnosis = self._diagnose(exchange)
             said = headers.diagnosis_headers(case, diagnosis) | previous
         except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
@@ -358,15 +365,17 @@ class Observer:
         for request_id in request_ids:
             self._publish_now(request_id)
 
-    def _previous_header(self, exchange: Exchange) -> dict[str, str]:
-        """Return the verdict on the request before, which is published once this is said."""
-        for request_id in self._just_ended(exchange.model, 1) if self._awaiting_sample else ():
+    def _conclude_previous(self, model: str | None) -> None:
+        """Conclude the newest stream of a model that waits for its last sample; publish it later.
+
+        A header is about to tell its verdict.
+        """
+        for request_id in self._just_ended(model, 1) if self._awaiting_sample else ():
             before = self._awaiting_sample.pop(request_id)[0]
             with contextlib.suppress(Exception):  # counted when it is to be published
                 self._concluded[request_id] = concluded = self._diagnose(before)
                 self._verdicts.note(before, concluded[1])
             self._publishing.add(partial(self._publish, before))
-        return self._verdicts.header(exchange.model)
 
     def _compare(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
         """Keep what a prompt has in common with earlier ones that this engine has served."""

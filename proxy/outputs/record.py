@@ -224,11 +224,11 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
 
 
 def _unread(case: Case) -> dict[str, Any]:
-    """Say why a request has no readings of the machine."""
+    """Return why a request has no readings of the machine."""
     if case.server.local is False:
         why = case.server.unmapped or "the engine runs on another machine"
     else:
-        why = case.device.sampling_failure or "the sampling process gave none in that time"
+        why = case.device.sampling_failure or "the sampling process wrote no samples in that time"
     return {"samples": 0, "why": why}
 
 

@@ -1,11 +1,11 @@
-"""The fast way of a stream: what a read from the engine brings goes out in the callback it came in.
+"""The fast path of a stream: what one read brings is written to the client in the same callback.
 
-Between two tokens nothing has to be decided. So it stands before the protocol of the engine's
-connection, lets it take the HTTP apart as ever, and writes what comes out of it at once. Waking a
-task for each token would cost a future and a walk through every coroutine from the server down. A
-read that is nothing but whole chunks need not be taken apart: it goes out as it came. Only what no
-two readers could take for different things passes for such: a size is plain, written without a
-sign, a zero before it or an extension, and the chunk is exactly as long.
+Between two tokens nothing has to be decided. So while a stream flows, `FastPath` is the protocol of
+the engine's transport; it lets the engine's connection parse the HTTP, and writes what comes out at
+once. Waking a task for each token would cost a future and a walk through every coroutine from the
+server down. A read that is nothing but whole chunks need not be parsed: it goes out as it came.
+Only what no two readers could take for different things passes for such: a size is plain, written
+without a sign, a zero before it or an extension, and the chunk is exactly as long.
 
 It ends by itself at whatever is out of the ordinary: the end of the reply, an error, a client
 that hung up or is behind. The relay's loop sees to that, as it would without the fast path.

@@ -1,1 +1,1 @@
-"""Takes clients in: the port, who is refused, what is relayed and what is a page, and the end."""
+"""Accepts clients: the port, access control, relay or own page, and the orderly shutdown."""

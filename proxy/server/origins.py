@@ -61,7 +61,8 @@ def refusal_reason(
     if origin is None:
         if site not in _SITES_OF_OURS and not (mode == "navigate" and method in _FOLLOWS_A_LINK):
             return (
-                "pages of other sites may not use it; add theirs with allow_origin if they should"
+                "pages of other sites may not use slowtok; to allow one, add its origin with"
+                " allow_origin"
             )
         return None
     if origin in allowed or _is_local_origin(origin) or _is_same(origin, host):

@@ -46,8 +46,8 @@ async def fast_path_works(log_event: Callable[..., None]) -> bool:
     """
     gone = list(missing())
     if needed := [used.name for used in gone if not used.is_for_speed]:
-        raise _unusable(f"has no {' and no '.join(needed)} that can be used as slowtok does")
-    why = f"has no {gone[0].name}" if gone else await _fault(use_fast_path=True)
+        raise _unusable(f"lacks {' and '.join(needed)} in the form that slowtok uses")
+    why = f"lacks {gone[0].name}" if gone else await _fault(use_fast_path=True)
     if why is None:
         return True
     if (broken := await _fault(use_fast_path=False)) is not None:

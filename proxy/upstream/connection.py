@@ -241,7 +241,7 @@ class EngineConnection(asyncio.Protocol):
 
     def _be_late(self) -> None:
         self._head_late = None
-        self._refuse(BadReply("half a header, and no more"))
+        self._refuse(BadReply("an incomplete header"))
 
     def _be_in_time(self) -> None:
         if self._head_late is not None:

@@ -97,7 +97,7 @@ async def ask(connection: EngineConnection, request: EngineRequest, origin: str)
     sending = None
     try:
         if connection.should_close:
-            raise BadReply("bytes before anything was asked")
+            raise BadReply("bytes before a request was sent")
         connection.expect_reply(with_body=request.method != "HEAD")
         sending = await write(request, connection)
         head, content = await connection.read_head()

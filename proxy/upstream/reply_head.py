@@ -84,7 +84,7 @@ class HeadReader:
             self._interim += 1
         self._bound(len(data))
         if not data.startswith(_STARTS_WITH[: len(data)]):
-            raise BadReply("no HTTP")
+            raise BadReply("it is not HTTP")
         self._begun = data
         return None
 
@@ -161,7 +161,7 @@ def _framing(headers: CIMultiDictProxy[str], *, is_old: bool) -> tuple[bool, int
     if not lengths:
         return False, None
     if len(lengths) > 1 or _LENGTH.fullmatch(lengths[0]) is None:
-        raise BadReply("a Content-Length that is none")
+        raise BadReply("an invalid Content-Length")
     return False, int(lengths[0])
 
 

@@ -1,1 +1,1 @@
-"""Several processes that relay, and one that looks on: `workers` in the settings."""
+"""Worker processes, which relay, and the observing process, which diagnoses: `workers`."""

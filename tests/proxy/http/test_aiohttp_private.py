@@ -160,7 +160,7 @@ async def test_what_is_only_fast_is_left_with_one_line(
 
     assert not await fast_path_works(lambda event, **facts: told.append((event, facts)))
     version = f"aiohttp {aiohttp.__version__}"
-    facts = {"library": version, "why": f"has no {used.name}"}
+    facts = {"library": version, "why": f"lacks {used.name}"}
     assert told == [("fast-path-off", facts)]
 
 
@@ -198,7 +198,7 @@ async def test_what_cannot_be_left_is_said_in_one_sentence(
     with pytest.raises(UnusableLibraryError) as caught:
         await fast_path_works(lambda *_, **__: None)
 
-    assert "has no aiohttp.web.RequestHandler._messages" in str(caught.value)
+    assert "lacks aiohttp.web.RequestHandler._messages" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -108,7 +108,7 @@ def test_what_is_not_known_is_absent_at_every_depth() -> None:
         "cleared": [],
         "not_visible": [],
         "gpu": [],
-        "host": {"samples": 0, "why": "the sampling process gave none in that time"},
+        "host": {"samples": 0, "why": "the sampling process wrote no samples in that time"},
     }
 
 

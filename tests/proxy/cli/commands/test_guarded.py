@@ -54,7 +54,7 @@ async def test_commands_show_the_key_and_nothing_else_does(
 
     assert (head.status, refused.status) == (200, 401)
     assert without.returncode == 1
-    assert f"{address} wants its API key: set SLOWTOK_API_KEY" in without.stderr
+    assert f"{address} requires an API key: set SLOWTOK_API_KEY" in without.stderr
     assert wrong.returncode == 1
     assert f"the API key that was given is not that of {address}" in wrong.stderr
     assert "log.jsonl" in said
