@@ -49,6 +49,10 @@ from slowtok.detectors.expectation.memory import is_tensor_parallel
 TITLE = "Split over several GPUs costs time"
 TRAITS = Traits(requires="gpu", persistent=True, since_load=True)
 
+NO_ALARM = weigh("inference")
+"""Beside a normal verdict: the rate is what these GPUs give with this split, and another split may
+give more. Below one half, so that nobody takes it for the cause of a slow request."""
+
 
 def detect(case: Case) -> Finding | None:
     """Fire where exchange or gaps between GPUs took the time; say where an uneven split did."""
@@ -75,7 +79,9 @@ def _exchange(case: Case, waiting: GpuWaiting) -> Finding:
         cost = ", less than without sharing."
     return Finding(
         phase="decode",
-        confidence=weigh("inference", *waiting.kinds, against=waiting.against),
+        confidence=NO_ALARM
+        if normal
+        else weigh("inference", *waiting.kinds, against=waiting.against),
         lost_s=waiting.lost_s,
         informational=normal,
         summary=(
@@ -125,7 +131,7 @@ def _uneven(case: Case, found: Uneven) -> Finding:
     slow, fast = gpu_facts(case, found.slow_index), gpu_facts(case, found.fast_index)
     return Finding(
         phase="decode",
-        confidence=weigh("gauge", "gauge"),
+        confidence=NO_ALARM,
         lost_s=decode_s(case) * (1 - 1 / found.gain),
         informational=True,
         summary=(
