@@ -129,17 +129,17 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
 def best_stretch(case: Case) -> Stretch | None:
     """Return the fastest stretch of arrivals that was held; None where the answer is too short."""
     times = case.timeline.token_at_s
-    best, last = None, 0
+    count, last = len(times), 0
+    best_per_s, best_first, best_last = 0.0, 0, 0
     for first, begin_s in enumerate(times):
-        last = max(last, first + BEST_GAPS)
-        while last < len(times) and times[last] - begin_s < BEST_SPAN_S:
+        while last < count and (last - first < BEST_GAPS or times[last] - begin_s < BEST_SPAN_S):
             last += 1
-        if last >= len(times):
+        if last >= count:
             break
         per_s = (last - first) / (times[last] - begin_s)
-        if best is None or per_s > best.per_s:
-            best = Stretch(per_s=per_s, first=first, last=last)
-    return best
+        if per_s > best_per_s:
+            best_per_s, best_first, best_last = per_s, first, last
+    return Stretch(per_s=best_per_s, first=best_first, last=best_last) if best_last else None
 
 
 def usual_gap_s(gaps: Sequence[float]) -> float:
