@@ -230,7 +230,7 @@ def test_command_says_so_and_ends(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"slowtok: aiohttp {aiohttp.__version__} cannot be used: it has no ")
+    assert line.startswith(f"slowtok: aiohttp {aiohttp.__version__} cannot be used: it lacks ")
     assert "aiohttp.StreamReader.feed_data" in line
 
 
