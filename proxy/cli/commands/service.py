@@ -175,12 +175,7 @@ def _reach(command: Command, otherwise: str) -> None:
 
 
 def _run(command: Command) -> None:
-    try:
-        done = subprocess.run(  # noqa: S603 - our own words
-            command, capture_output=True, text=True, errors="replace", check=False
-        )
-    except FileNotFoundError:
-        raise CommandFailedError(f"{command[0]} is not there") from None
+    done = _finished(command, is_shown=False)
     if done.returncode != 0:
         said = " ".join((done.stderr.strip() or done.stdout.strip() or "no reason told").split())
         code = done.returncode
@@ -189,10 +184,15 @@ def _run(command: Command) -> None:
 
 def _shown(service: ServiceFile) -> bool:
     """Let the manager show the service to the user, and say whether it is up."""
-    codes = []
-    for command in service.show:
-        try:
-            codes.append(subprocess.run(command, check=False).returncode)  # noqa: S603 - as above
-        except FileNotFoundError:
-            raise CommandFailedError(f"{command[0]} is not there") from None
+    codes = [_finished(command, is_shown=True).returncode for command in service.show]
     return codes[0] == 0
+
+
+def _finished(command: Command, *, is_shown: bool) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it writes goes to the user, or into what is returned."""
+    try:
+        return subprocess.run(  # noqa: S603 - our own words
+            command, capture_output=not is_shown, text=True, errors="replace", check=False
+        )
+    except FileNotFoundError:
+        raise CommandFailedError(f"{command[0]} is not there") from None
