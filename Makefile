@@ -28,7 +28,7 @@ serve: run
 test: .venv/dev.stamp ## the tests; ARGS="-m 'not engine'" without a real engine, ARGS="-m long" what takes longest
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m "not engine" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m "engine and not long" # one after the other: an engine takes all cores
+	$(BIN)/python -m pytest -m "engine and not long" -rs # one after the other: an engine takes all cores
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

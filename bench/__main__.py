@@ -84,7 +84,7 @@ def main() -> None:
     text = "\n".join([INTRO + goals, loads, *table(found), "", *own.table(), ""])
     print(text)
     if failed := failures(found):
-        raise SystemExit(f"{failed} replies failed: these figures mean nothing")
+        raise SystemExit("\n".join([*failed, "these figures mean nothing"]))
     if not asked.quick:
         PAGE.write_text(text, encoding="utf-8")
 

@@ -29,9 +29,12 @@ def table(rounds: Rounds) -> list[str]:
     return lines
 
 
-def failures(rounds: Rounds) -> int:
-    """Return how many replies failed in all."""
-    return round(sum(found.get("failed", 0) for all_ in rounds.values() for found in all_))
+def failures(rounds: Rounds) -> list[str]:
+    """Return one line for each load and way with replies that failed."""
+    sums = {what: round(sum(f.get("failed", 0) for f in all_)) for what, all_ in rounds.items()}
+    return [
+        f"{load}, {way}: {failed} replies failed" for (load, way), failed in sums.items() if failed
+    ]
 
 
 def ratio_of(rounds: Rounds, load: str, name: str) -> list[float]:

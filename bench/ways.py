@@ -31,7 +31,10 @@ events {{ worker_connections 4096; }}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream engine {{ server 127.0.0.1:{engine}; keepalive 512; }}
+  keepalive_requests 1000000000;
+  upstream engine {{
+    server 127.0.0.1:{engine}; keepalive 512; keepalive_requests 1000000000;
+  }}
   server {{
     listen 127.0.0.1:{port}; client_max_body_size 64m; client_body_buffer_size 4m;
     location / {{
