@@ -23,6 +23,7 @@ the detectors: change them there.
 
 PLACES: Mapping[str, str] = {
     "client": "the client and the way to it",
+    "prompt": "the prompt and its cache",
     "server": "the engine",
     "memory": "memory",
     "gpu": "the GPU",

@@ -53,8 +53,8 @@ IMPURE_LINES = (
 
 WRONG_WAYS = (  # imports that no contract of import-linter may let by, from each room to the next
     ("detectors.case.case", "detectors.expectation.memory"),
-    ("detectors.expectation.memory", "detectors.analysis.clocks"),
-    ("detectors.analysis.clocks", "detectors.causes.gpu.power_cap"),
+    ("detectors.expectation.memory", "detectors.analysis.gpu.clocks"),
+    ("detectors.analysis.gpu.clocks", "detectors.causes.gpu.power_cap"),
     ("detectors.causes.gpu.power_cap", "detectors.diagnosis.precedence"),
     ("detectors.causes.host.cpu_quota", "detectors.causes.host.host_contention"),
     ("proxy.cli.running", "proxy.__main__"),

@@ -14,7 +14,7 @@ prove that from the request alone. States, reason bits and temperatures never do
 
 Source of the three limits: tried on all healthy and unexplained runs of an independent simulation
 of 67 machines without one new alarm. The least sensitivity of decode to the processors' clock is
-that of a GB10 at 799 instead of 2,418 MHz (`slowtok.detectors.analysis.clocks`).
+that of a GB10 at 799 instead of 2,418 MHz (`slowtok.detectors.analysis.gpu.clocks`).
 """
 
 import math
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from slowtok.config.efficiency import constants
-from slowtok.detectors.analysis.clocks import SmShare, decodes_on_gpu, healthy, lost_ratio
-from slowtok.detectors.analysis.gpu_window import by_gpu, gained_ratio, gpu_facts
+from slowtok.detectors.analysis.gpu.clocks import SmShare, decodes_on_gpu, healthy, lost_ratio
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gained_ratio, gpu_facts
 from slowtok.detectors.analysis.rate_shape import (
     MIN_STALL_GAPS,
     ONE_STEP_S,

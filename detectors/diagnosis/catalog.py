@@ -25,11 +25,18 @@ from slowtok.detectors.causes.memory import (
     vram_held_by_others,
     vram_spill,
 )
+from slowtok.detectors.causes.prompt import (
+    cache_evicted,
+    cache_not_rewindable,
+    long_context,
+    long_thinking,
+    oversized_prompt,
+    prompt_cache_miss,
+    template_rewrite,
+)
 from slowtok.detectors.causes.server import (
     abandoned_request,
     batch_shared,
-    cache_evicted,
-    cache_not_rewindable,
     cpu_fallback,
     draft_rejected,
     engine_regression,
@@ -37,15 +44,10 @@ from slowtok.detectors.causes.server import (
     host_bound,
     kernel_compile,
     kv_preemption,
-    long_context,
-    long_thinking,
     model_load,
-    oversized_prompt,
-    prompt_cache_miss,
     queued,
     slow_kernel,
     slow_prefill,
-    template_rewrite,
     threads_misconfigured,
 )
 

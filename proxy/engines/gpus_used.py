@@ -10,7 +10,7 @@ Sources: CUDA Programming Guide, "CUDA Environment Variables"; ROCm, "GPU isolat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.analysis.vram import split_vram
+from slowtok.detectors.analysis.gpu.vram import split_vram
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuProcess, GpuSample
 
 MAX_CUDA_CONTEXT_BYTES = 640 * 2**20

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES, VramSplit, split_vram, sum_if_all
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
-from slowtok.detectors.analysis.vram import MODEL_BYTES, VramSplit, split_vram, sum_if_all
 from slowtok.detectors.case.case import Case, ModelLoad
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.proxy.history.keys import gpus_of, model_of

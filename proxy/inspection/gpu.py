@@ -7,7 +7,7 @@ its target temperature runs as it should.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.gpu_window import (
     gained,
     gained_ratio,
     median,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, newest
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, newest
 from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.facts import PID_HOST, WHO_HAS, label, name_of
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES, Holder, VramSplit, newest_split
 from slowtok.detectors.analysis.placement.where import MIN_CPU_RATIO
-from slowtok.detectors.analysis.vram import MODEL_BYTES, Holder, VramSplit, newest_split
 from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import CpuUser, DeviceFacts, GpuFacts, GpuSample, HostSample
 

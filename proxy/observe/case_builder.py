@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
-from slowtok.detectors.analysis.vram import MODEL_BYTES
 from slowtok.detectors.case.case import (
     Baseline,
     Case,

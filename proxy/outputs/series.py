@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gpu_facts
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import NAMES, ClocksEvent

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from slowtok.detectors.analysis.vram import newest_split
+from slowtok.detectors.analysis.gpu.vram import newest_split
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.footprint import context_that_fits, footprint, reserved_tokens
 from slowtok.proxy.inspection.memory import check_memory

@@ -1,7 +1,7 @@
 """Cases of a GPU whose clocks are low, of its faults, and of power saving.
 
 Clocks, powers and rates that a report gave are from that report; the rates of the others are what
-`slowtok.detectors.analysis.clocks` gives for their clocks, so they show its arithmetic and
+`slowtok.detectors.analysis.gpu.clocks` gives for their clocks, so they show its arithmetic and
 not its truth.
 """
 

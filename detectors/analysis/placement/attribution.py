@@ -6,7 +6,8 @@ how sure they are is what holds for their symptom, which is found beside them.
 
 from dataclasses import dataclass, replace
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.spill import Spill, may_spill, spill_of, spilled_bytes
 from slowtok.detectors.analysis.placement.cost import (
     confidence,
     evidence_of,
@@ -17,7 +18,6 @@ from slowtok.detectors.analysis.placement.cost import (
 )
 from slowtok.detectors.analysis.placement.reasons import Reason, Root, reason_for
 from slowtok.detectors.analysis.placement.where import Placement, off_gpu, placement
-from slowtok.detectors.analysis.spill import Spill, may_spill, spill_of, spilled_bytes
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Missing
 from slowtok.detectors.case.memo import once

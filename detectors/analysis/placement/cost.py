@@ -7,14 +7,14 @@ Sources: 15 published rows of split models lie at 0.71 to 1.37 of the mix. Atten
 its KV cache at 0.09 to 0.74 of the bandwidth, by kernel (docs/envelope.md).
 """
 
-from slowtok.detectors.analysis.gpu_window import busy_together, by_gpu, median
+from slowtok.detectors.analysis.gpu.gpu_window import busy_together, by_gpu, median
+from slowtok.detectors.analysis.gpu.pcie import link_at_work
 from slowtok.detectors.analysis.host_window import (
     CPU_DECODES_CORES,
     GPU_DECODES_CORES,
     decode_s,
     decode_tps,
 )
-from slowtok.detectors.analysis.pcie import link_at_work
 from slowtok.detectors.analysis.placement.where import (
     MIN_CPU_RATIO,
     TOLD,

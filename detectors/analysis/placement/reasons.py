@@ -14,6 +14,7 @@ holds; elsewhere it is the least of `slowtok.detectors.expectation.footprint`.
 from dataclasses import dataclass
 from typing import Literal
 
+from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES, Holder, VramSplit
 from slowtok.detectors.analysis.placement.where import (
     MEMORY_SLACK_RATIO,
     MIN_CPU_RATIO,
@@ -22,7 +23,6 @@ from slowtok.detectors.analysis.placement.where import (
     Placement,
     room_bytes,
 )
-from slowtok.detectors.analysis.vram import MODEL_BYTES, Holder, VramSplit
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU

@@ -10,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.vram import VramSplit, newest_split
 from slowtok.detectors.analysis.host_window import (
     CPU_DECODES_CORES,
     mean,
 )
-from slowtok.detectors.analysis.vram import VramSplit, newest_split
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU

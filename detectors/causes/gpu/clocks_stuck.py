@@ -25,14 +25,14 @@ Sources:
 - ROCm/legacy-rocm-build#6289 (AMD: 41 MHz shown, 33 to 25.7 tokens/s), ggml-org/llama.cpp#16767.
 - ggml-org/llama.cpp#26024 (1,890 MHz and 16 W: a model that does not fit, no stuck clock).
 - NVIDIA/open-gpu-kernel-modules#1265, #1266 (memory lock).
-- `slowtok.detectors.analysis.clocks`: what lower clocks cost.
+- `slowtok.detectors.analysis.gpu.clocks`: what lower clocks cost.
 """
 
 from dataclasses import replace
 
-from slowtok.detectors.analysis.clock_loss import ClockLoss, loss
-from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clock_loss import ClockLoss, loss
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu, serving_samples
+from slowtok.detectors.analysis.gpu.gpu_window import (
     median,
     without_first_second,
 )

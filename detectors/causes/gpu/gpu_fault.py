@@ -26,7 +26,7 @@ Sources:
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gained, gpu_facts, newest
 from slowtok.detectors.analysis.measured_loss import engine_stalls
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, is_cut_short, judge_decode
 from slowtok.detectors.analysis.rate_shape import step_of

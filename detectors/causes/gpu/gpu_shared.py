@@ -21,15 +21,15 @@ Sources:
 - CPI2 (Zhang et al., EuroSys 2013): blame the neighbour whose use goes with the slowness.
 """
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
-from slowtok.detectors.analysis.gpu_share import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu, serving_samples
+from slowtok.detectors.analysis.gpu.gpu_share import (
     MIN_OTHERS_RATIO,
     Sharing,
     follows,
     runs_mps,
     sharing_of,
 )
-from slowtok.detectors.analysis.gpu_window import gpu_facts, without_first_second
+from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts, without_first_second
 from slowtok.detectors.analysis.host_window import decode_s
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label

@@ -19,14 +19,14 @@ Sources:
 - nvml.h (0x8: clocks cut by 2 or more for heat, brake or a fast trigger, or for a moment in a
   change of state; 0x80: brake asserted from outside, for example by the power supply).
 - leptonai/gpud#330: what constant hardware slowdowns often come from.
-- `slowtok.detectors.analysis.clocks`: what lower clocks cost.
+- `slowtok.detectors.analysis.gpu.clocks`: what lower clocks cost.
 """
 
 from collections.abc import Sequence
 
-from slowtok.detectors.analysis.clock_loss import ClockLoss, is_laptop, is_present, loss, since
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clock_loss import ClockLoss, is_laptop, is_present, loss, since
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import (
     gained,
     share_with_bits,
 )

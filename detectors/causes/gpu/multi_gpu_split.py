@@ -25,13 +25,12 @@ Sources:
 - ggml-org/llama.cpp#4747 (8 H100 by rows: 21 tokens/s; one A100: 72), #10682 (RX 6800 with RX
   6700 XT: 25.1 by layers, 57.2 and 46.7 alone).
 - oobabooga/textgen#5435 (43 % each, by layers: normal).
-- `slowtok.detectors.analysis.tensor_parallel` and `layer_split`: the arithmetic.
+- `slowtok.detectors.analysis.gpu.tensor_parallel` and `layer_split`: the arithmetic.
 """
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import gpu_facts
-from slowtok.detectors.analysis.host_window import decode_s, decode_tps
-from slowtok.detectors.analysis.layer_split import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts
+from slowtok.detectors.analysis.gpu.layer_split import (
     MIN_GAIN,
     Gap,
     Uneven,
@@ -39,8 +38,9 @@ from slowtok.detectors.analysis.layer_split import (
     gpus_in_use,
     uneven,
 )
+from slowtok.detectors.analysis.gpu.tensor_parallel import GpuWaiting, exchange_loss
+from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_decode
-from slowtok.detectors.analysis.tensor_parallel import GpuWaiting, exchange_loss
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh

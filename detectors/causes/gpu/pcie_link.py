@@ -22,16 +22,16 @@ Sources:
 - robertrosenbusch/gfx803_rocm#51 (RX 580 on a x1 riser: 3.5 instead of 11 to 12 tokens/s, more
   than 100 s before the first token; 7 to 8 at x4).
 - sudoingX/qwen38-mtp#65 (PCIe 2.0 x1: two cards together gain 29 % where others gain 48 to 68).
-- `slowtok.detectors.analysis.pcie`: what links carry, and how many replays are sound (NVIDIA/DCGM).
+- `slowtok.detectors.analysis.gpu.pcie`: what links carry, and how many replays are sound
+  (NVIDIA/DCGM).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import by_gpu, median, without_first_second
-from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES
-from slowtok.detectors.analysis.pcie import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, median, without_first_second
+from slowtok.detectors.analysis.gpu.pcie import (
     Link,
     busier_share,
     link_at_work,
@@ -40,6 +40,7 @@ from slowtok.detectors.analysis.pcie import (
     sent,
     share_of,
 )
+from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_s
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
 from slowtok.detectors.case.case import Case, Phase

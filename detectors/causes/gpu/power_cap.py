@@ -24,12 +24,12 @@ Sources:
   -7 %; RTX 5090, 575 to 400 W: equal) and its issue 698 (3090: 97 % of samples capped, no loss).
 - ashalliants/ninfer-3090#72 (capped at 315 W in each sample, nothing lost).
 - nvml.h (0x4: software power cap; 0x200: board limit).
-- `slowtok.detectors.analysis.clocks`: what lower clocks cost.
+- `slowtok.detectors.analysis.gpu.clocks`: what lower clocks cost.
 """
 
 from dataclasses import dataclass, replace
 
-from slowtok.detectors.analysis.clock_loss import (
+from slowtok.detectors.analysis.gpu.clock_loss import (
     CLOCKS,
     MIN_EXPLAINED_RATIO,
     ClockLoss,
@@ -40,8 +40,8 @@ from slowtok.detectors.analysis.clock_loss import (
     loss_without_clocks,
     since,
 )
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import (
     gained_ratio,
     median,
     most,

@@ -27,16 +27,16 @@ Sources:
 - ollama/ollama#13552 (81 C, counters above zero, no throttling).
 - rammsguns/llm-rig#100 (RTX A4000 without air: 375 to 628 MHz); ggml-org/llama.cpp#10444 and
   jundot/omlx#2689 (Apple: clock from 1,368 to 743 MHz after hours).
-- `slowtok.detectors.analysis.clocks`: what lower clocks cost.
+- `slowtok.detectors.analysis.gpu.clocks`: what lower clocks cost.
 """
 
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from slowtok.detectors.analysis.clock_loss import ClockLoss, is_laptop, is_present, loss, since
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clock_loss import ClockLoss, is_laptop, is_present, loss, since
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import (
     gained_ratio,
     median,
     newest,

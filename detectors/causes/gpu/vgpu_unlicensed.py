@@ -20,9 +20,9 @@ Sources:
 - NVIDIA vGPU Client Licensing User Guide: an unlicensed vGPU is degraded over time.
 """
 
-from slowtok.detectors.analysis.clock_loss import observed_slowdown
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import by_gpu, gpu_facts, median, newest
+from slowtok.detectors.analysis.gpu.clock_loss import observed_slowdown
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gpu_facts, median, newest
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case

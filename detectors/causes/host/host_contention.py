@@ -34,7 +34,6 @@ Sources:
 import math
 from dataclasses import replace
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.cpu import (
     LEAST_CORES,
     cpu_users,
@@ -43,7 +42,8 @@ from slowtok.detectors.analysis.cpu import (
     stop_them,
     used_by,
 )
-from slowtok.detectors.analysis.gpu_window import busy_together, by_gpu
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import busy_together, by_gpu
 from slowtok.detectors.analysis.host_window import (
     RunQueue,
     computes_on_cpu,

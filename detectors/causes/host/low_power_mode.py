@@ -23,20 +23,20 @@ Sources:
 - NVIDIA/open-gpu-kernel-modules#1162 (65 W adapter: 25 W; 140 W: 50 W), #1310 (ThinkPad: 25 W and
   600 MHz with nvidia-powerd, 35 W and 1,200 MHz without), #1295 (laptop stuck at 55 of 105 W).
 - nvml.h (power sources). Linux admin-guide/pm (intel_pstate and amd-pstate: powersave is dynamic).
-- `slowtok.detectors.analysis.clocks`: what lower clocks cost.
+- `slowtok.detectors.analysis.gpu.clocks`: what lower clocks cost.
 """
 
 from collections.abc import Sequence
 
-from slowtok.detectors.analysis.clock_loss import (
+from slowtok.detectors.analysis.gpu.clock_loss import (
     ClockLoss,
     is_laptop,
     loss,
     observed_slowdown,
     since,
 )
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import (
     most,
     newest,
     share_with_bits,

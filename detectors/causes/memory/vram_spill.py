@@ -27,12 +27,18 @@ Sources:
   controller 2 %, CPU idle).
 - ollama/ollama#9974 (full utilisation at low power), #7584 (Windows driver from 531 on).
 - amdgpu_fdinfo.c in the Linux kernel: amd-evicted-vram.
-- `slowtok.detectors.analysis.spill`: the arithmetic. No public trace of the PCIe counters is known.
+- `slowtok.detectors.analysis.gpu.spill`: the arithmetic. No public trace of the PCIe counters is
+  known.
 """
 
 import math
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.spill import (
+    Spill,
+    spill_of,
+    spilled_bytes,
+)
 from slowtok.detectors.analysis.placement.reasons import used_tokens
 from slowtok.detectors.analysis.placement.remedies import (
     context_said,
@@ -42,11 +48,6 @@ from slowtok.detectors.analysis.placement.remedies import (
     steps,
 )
 from slowtok.detectors.analysis.placement.where import vram_held
-from slowtok.detectors.analysis.spill import (
-    Spill,
-    spill_of,
-    spilled_bytes,
-)
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import UNNAMED, Evidence, Finding, Traits
 from slowtok.detectors.expectation.footprint import GIB, context_that_fits, reserved_tokens

@@ -28,7 +28,7 @@ Sources:
 - NVIDIA/nvidia-container-toolkit#48 (a container loses its GPU after hours).
 """
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, median, without_first_second
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, median, without_first_second
 from slowtok.detectors.analysis.host_window import (
     CPU_DECODES_CORES,
     decode_s,

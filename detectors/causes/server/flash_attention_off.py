@@ -23,7 +23,7 @@ Sources:
 """
 
 from slowtok.config.efficiency import constants
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
 from slowtok.detectors.case.case import Case, Phase

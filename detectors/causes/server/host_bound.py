@@ -27,8 +27,8 @@ Sources:
 - vllm-project/vllm#3384 (one thread is at 100 % while it waits for the GPU).
 """
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import (
     MAX_IDLING_POWER_RATIO,
     MIN_BUSY_RATIO,
     busy_together,
@@ -37,13 +37,13 @@ from slowtok.detectors.analysis.gpu_window import (
     median,
     without_first_second,
 )
+from slowtok.detectors.analysis.gpu.layer_split import MIN_READ_BYTES_PER_S
+from slowtok.detectors.analysis.gpu.pcie import FETCHING_BYTES_PER_S
+from slowtok.detectors.analysis.gpu.tensor_parallel import wait_for_each_other
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps, gpu_mean, mean, seconds
-from slowtok.detectors.analysis.layer_split import MIN_READ_BYTES_PER_S
-from slowtok.detectors.analysis.pcie import FETCHING_BYTES_PER_S
 from slowtok.detectors.analysis.phase_loss import judge_decode, slowdown
 from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of
-from slowtok.detectors.analysis.tensor_parallel import wait_for_each_other
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh

@@ -24,7 +24,7 @@ Sources:
 - vLLM docs (VLLM_CACHE_ROOT, compilation cache), CUDA programming guide (CUDA_CACHE_PATH).
 """
 
-from slowtok.detectors.analysis.gpu_window import median
+from slowtok.detectors.analysis.gpu.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine_traits import COMPILING

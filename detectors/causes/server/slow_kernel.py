@@ -34,8 +34,8 @@ Sources:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.clocks import decodes_on_gpu, serving_samples
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu, serving_samples
+from slowtok.detectors.analysis.gpu.gpu_window import (
     MAX_IDLING_POWER_RATIO,
     MIN_BUSY_RATIO,
     by_gpu,
@@ -46,13 +46,13 @@ from slowtok.detectors.analysis.gpu_window import (
     share_with_bits,
     without_first_second,
 )
+from slowtok.detectors.analysis.gpu.pcie import FETCHING_BYTES_PER_S
+from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES, newest_split
 from slowtok.detectors.analysis.host_window import mean
 from slowtok.detectors.analysis.measured_loss import measured_loss
-from slowtok.detectors.analysis.pcie import FETCHING_BYTES_PER_S
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
 from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of, step_of
-from slowtok.detectors.analysis.vram import MODEL_BYTES, newest_split
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, THERMAL_BITS
 from slowtok.detectors.case.engine import ServerFacts

@@ -8,8 +8,8 @@ from operator import attrgetter
 from statistics import median
 from typing import Any
 
-from slowtok.detectors.analysis.gpu_window import by_gpu, gained, gpu_facts, newest
-from slowtok.detectors.analysis.vram import Holder, newest_split
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gained, gpu_facts, newest
+from slowtok.detectors.analysis.gpu.vram import Holder, newest_split
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuSample

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from slowtok.detectors.analysis.gpu_window import by_gpu
+from slowtok.detectors.analysis.gpu.gpu_window import by_gpu
 from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
 
 WINDOW_S = 5.0

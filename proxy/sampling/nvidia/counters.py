@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from slowtok.detectors.analysis.pcie import LANE_BYTES_PER_S
+from slowtok.detectors.analysis.gpu.pcie import LANE_BYTES_PER_S
 from slowtok.proxy.sampling.nvidia.calls import Device, Values
 
 PCIE_TX, PCIE_RX = 197, 198

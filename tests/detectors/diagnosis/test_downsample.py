@@ -7,7 +7,7 @@ import pytest
 from fakes.cases import host_contention, with_host
 from fakes.clock_cases import at_clock, counting, known
 from fakes.gpu_cases import HEALTHY_MS, gpu_case, with_readings
-from slowtok.detectors.analysis.gpu_window import gained_ratio
+from slowtok.detectors.analysis.gpu.gpu_window import gained_ratio
 from slowtok.detectors.analysis.host_window import mean, run_queue
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.diagnosis.diagnose import diagnose

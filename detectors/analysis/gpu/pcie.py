@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_window import Read, gained, gpu_facts, most
+from slowtok.detectors.analysis.gpu.gpu_window import Read, gained, gpu_facts, most
 from slowtok.detectors.analysis.host_window import gpu_mean
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.facts import label

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.detectors.analysis import gpu_window
+from slowtok.detectors.analysis.gpu import gpu_window
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, THERMAL_BITS
 from slowtok.detectors.case.machine import GpuSample
 

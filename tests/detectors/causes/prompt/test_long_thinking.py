@@ -3,7 +3,7 @@ import pytest
 from fakes.cases import with_phases, with_server, with_tokens
 from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import long_thinking as firing
-from slowtok.detectors.causes.server import long_thinking
+from slowtok.detectors.causes.prompt import long_thinking
 
 QUIET = [
     pytest.param(firing(reasoning=1000), id="a third of it"),

@@ -12,10 +12,9 @@ source, as is the room that a GPU has where it does not spill.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.clocks import serving_samples
-from slowtok.detectors.analysis.gpu_window import Read, gpu_facts, median, without_first_second
-from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES, decode_s, decode_tps, gpu_mean
-from slowtok.detectors.analysis.pcie import (
+from slowtok.detectors.analysis.gpu.clocks import serving_samples
+from slowtok.detectors.analysis.gpu.gpu_window import Read, gpu_facts, median, without_first_second
+from slowtok.detectors.analysis.gpu.pcie import (
     FAULTED_RATIO,
     PRACTICAL_RATIO,
     Link,
@@ -24,6 +23,7 @@ from slowtok.detectors.analysis.pcie import (
     sent,
     share_of,
 )
+from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES, decode_s, decode_tps, gpu_mean
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_s
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
 from slowtok.detectors.analysis.rate_shape import RateStep, step_of

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_window import gpus_during, median
+from slowtok.detectors.analysis.gpu.gpu_window import gpus_during, median
 from slowtok.detectors.analysis.host_window import runs_on_cpu
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.machine import GpuFacts, GpuSample

@@ -6,14 +6,14 @@ import pytest
 
 from fakes.clock_cases import KNOWN, at_clock, known, power_capped, slower_from
 from fakes.gpu_cases import BUSY_GPU, RTX_3090, SERVER, gpu_case, with_readings
-from slowtok.detectors.analysis.clock_loss import (
+from slowtok.detectors.analysis.gpu.clock_loss import (
     is_laptop,
     loss,
     loss_without_clocks,
     observed_slowdown,
     since,
 )
-from slowtok.detectors.analysis.clocks import (
+from slowtok.detectors.analysis.gpu.clocks import (
     MAX_SM_SHARE,
     Clocks,
     healthy,

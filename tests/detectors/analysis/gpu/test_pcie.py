@@ -2,7 +2,11 @@ import pytest
 
 from fakes.gpu_cases import GIB, gpu_case, with_readings
 from fakes.link_cases import GTX_1660
-from slowtok.detectors.analysis.pcie import LANE_BYTES_PER_S, REPLAYS_PER_LANE_MINUTE, link_at_work
+from slowtok.detectors.analysis.gpu.pcie import (
+    LANE_BYTES_PER_S,
+    REPLAYS_PER_LANE_MINUTE,
+    link_at_work,
+)
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s
 from slowtok.detectors.case.case import Case
 

@@ -6,7 +6,7 @@ from fakes.cases import with_envelope, with_phases, with_tokens
 from fakes.cause_tests import found, missing_fact, quiet
 from fakes.prompt_cases import oversized_prompt as firing
 from slowtok.detectors.case.case import Case, Range
-from slowtok.detectors.causes.server import oversized_prompt
+from slowtok.detectors.causes.prompt import oversized_prompt
 
 QUIET = [
     pytest.param(with_tokens(firing(), cached=21_000), id="most of it came from the cache"),

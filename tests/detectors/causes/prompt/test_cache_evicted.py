@@ -5,7 +5,7 @@ from fakes.cause_tests import fires, quiet
 from fakes.prompt_cases import cache_evicted as firing
 from fakes.prompt_cases import grown, with_state
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.causes.server import cache_evicted
+from slowtok.detectors.causes.prompt import cache_evicted
 
 PUT_AWAY = with_phases(with_server(grown(cached=0), kind="ollama"), load_s=2.0)
 

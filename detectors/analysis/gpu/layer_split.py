@@ -8,11 +8,11 @@ and what is missing is lost between them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_window import gpu_facts, median, without_first_second
+from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts, median, without_first_second
+from slowtok.detectors.analysis.gpu.vram import newest_split
 from slowtok.detectors.analysis.host_window import CPU_DECODES_CORES, decode_s, mean
 from slowtok.detectors.analysis.phase_loss import decode_excess_s
 from slowtok.detectors.analysis.placement.where import server_cores
-from slowtok.detectors.analysis.vram import newest_split
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.case.machine import GpuSample

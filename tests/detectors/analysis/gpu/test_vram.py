@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.detectors.analysis.vram import Holder, newest_split, split_vram
+from slowtok.detectors.analysis.gpu.vram import Holder, newest_split, split_vram
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 
 GIB = 2**30

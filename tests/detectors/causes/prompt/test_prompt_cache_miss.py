@@ -15,7 +15,7 @@ from fakes.cases import prompt_cache_miss as firing
 from fakes.cause_tests import fires, found, lacks, quiet
 from slowtok.detectors.case.case import Case, DifferenceKind, History, ModelLoad
 from slowtok.detectors.case.engine import EngineActivity, ModelFacts
-from slowtok.detectors.causes.server import prompt_cache_miss
+from slowtok.detectors.causes.prompt import prompt_cache_miss
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
 

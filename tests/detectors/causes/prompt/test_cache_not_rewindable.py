@@ -5,7 +5,7 @@ from fakes.cause_tests import fires, found, missing_fact, quiet
 from fakes.prompt_cases import cache_not_rewindable as firing
 from fakes.prompt_cases import changed_late, grown, with_state
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.causes.server import cache_not_rewindable
+from slowtok.detectors.causes.prompt import cache_not_rewindable
 
 
 def with_window(before: Case, **server: object) -> Case:

@@ -3,7 +3,7 @@ import pytest
 from fakes.cases import healthy, with_envelope, with_phases
 from fakes.cases import long_context as firing
 from fakes.cause_tests import fires, lacks, quiet
-from slowtok.detectors.causes.server import long_context
+from slowtok.detectors.causes.prompt import long_context
 
 QUIET = [
     pytest.param(with_envelope(firing(), kv_bytes=18e6), id="just under a fifth"),

@@ -8,7 +8,7 @@ from fakes.prompt_cases import changed_late, grown, with_state
 from fakes.prompt_cases import template_rewrite as firing
 from slowtok.detectors.case.case import Case, PromptParts
 from slowtok.detectors.case.engine import EngineActivity
-from slowtok.detectors.causes.server import template_rewrite
+from slowtok.detectors.causes.prompt import template_rewrite
 
 
 def beside_strangers(before: Case) -> Case:

@@ -13,20 +13,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.gpu_share import MIN_OTHERS_RATIO, others
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.gpu_share import MIN_OTHERS_RATIO, others
+from slowtok.detectors.analysis.gpu.gpu_window import (
     gpu_facts,
     median,
     share_with_bits,
 )
-from slowtok.detectors.analysis.host_window import decode_s, gpu_mean
-from slowtok.detectors.analysis.layer_split import (
+from slowtok.detectors.analysis.gpu.layer_split import (
     Samples,
     busy_medians,
     decode_samples,
     gpus_in_use,
 )
-from slowtok.detectors.analysis.pcie import link_at_work, received, sent
+from slowtok.detectors.analysis.gpu.pcie import link_at_work, received, sent
+from slowtok.detectors.analysis.host_window import decode_s, gpu_mean
 from slowtok.detectors.analysis.phase_loss import decode_excess_s
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, POWER_BITS, SLOWDOWN_BIT, THERMAL_BITS

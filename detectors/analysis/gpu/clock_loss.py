@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slowtok.detectors.analysis.clocks import (
+from slowtok.detectors.analysis.gpu.clocks import (
     MAX_SM_OF_MAX_RATIO,
     MAX_SM_SHARE,
     MEMORY_ALONE,
@@ -27,7 +27,7 @@ from slowtok.detectors.analysis.clocks import (
     serving_samples,
     slower,
 )
-from slowtok.detectors.analysis.gpu_window import (
+from slowtok.detectors.analysis.gpu.gpu_window import (
     by_gpu,
     gpu_facts,
     median,
