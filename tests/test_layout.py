@@ -63,7 +63,7 @@ WRONG_WAYS = (  # imports that no contract of import-linter may let by, from eac
     ("proxy.workers.remote", "proxy.web.api"),
     ("proxy.server.edge", "proxy.workers.wire"),
     ("proxy.observe.concurrency", "proxy.server.edge"),
-    ("proxy.observe.neighbours", "proxy.inspection.seen"),
+    ("proxy.observe.occupancy", "proxy.inspection.seen"),
     ("proxy.outputs.sink", "proxy.observe.observer"),
     ("proxy.relay.exchange", "proxy.outputs.record"),
     ("proxy.runs.turn", "proxy.relay.exchange"),

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from slowtok.detectors.case.case import Abandoned, Phases
 from slowtok.proxy.engines.counters.slots import BusySlots
-from slowtok.proxy.observe.concurrency import Look, Occupancy
+from slowtok.proxy.observe.concurrency import Look
+from slowtok.proxy.observe.occupancy import Occupancy
 from slowtok.proxy.relay.exchange import Exchange, SlotProgress
 
 KEEP = 64

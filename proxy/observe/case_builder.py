@@ -5,12 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES
-from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
 from slowtok.detectors.case.case import (
     Baseline,
     Case,
-    EngineTimings,
     Envelope,
     History,
     Neighbours,
@@ -28,20 +25,26 @@ from slowtok.proxy.engines.gpus_used import gpus_used, seen_from
 from slowtok.proxy.engines.registry import Engine, Engines
 from slowtok.proxy.history.baselines import NO_BASELINE, Baselines
 from slowtok.proxy.history.history import NO_HISTORY, EngineHistory
-from slowtok.proxy.history.keys import gpus_of
-from slowtok.proxy.history.loads import held_over_time, last_rise
 from slowtok.proxy.observe.abandoned import AbandonedLog
 from slowtok.proxy.observe.concurrency import (
     Look,
-    Occupancy,
+    count_neighbours,
     of_gauges,
     of_slots,
     queue_bounds,
     slots_bounds,
     while_read,
     while_waiting,
+    with_looks,
 )
-from slowtok.proxy.observe.neighbours import count_neighbours, in_flight_at, with_looks
+from slowtok.proxy.observe.corrections import (
+    counted_timings,
+    with_counted_cached,
+    with_seen_load,
+    without_cached,
+    without_loading_lines,
+)
+from slowtok.proxy.observe.occupancy import Occupancy, in_flight_at
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.sampling.protocol import ProcessFacts
 from slowtok.proxy.sampling.supervisor import Sampler
@@ -104,17 +107,17 @@ class CaseBuilder:
         if server.slept and "llama-swap" in (server.through, server.kind):
             timeline = without_loading_lines(timeline)
         if server.kind == "ollama" and not counts_cached(server.version):
-            timeline = _without_cached(timeline)
+            timeline = without_cached(timeline)
         choices = exchange.meter.reply.choices if exchange.meter else 1
         if activity and choices == 1:  # each of several reads the prompt for itself
-            timeline = _with_cached(timeline, activity)
+            timeline = with_counted_cached(timeline, activity)
         phases = split(
             timeline,
             choices=choices,
             early_head=server.kind == "llama-server",
             slept=bool(server.slept),
             alone=not at_send and _is_alone(others, activity),
-            counted=_counted(activity) if activity else None,
+            counted=counted_timings(activity) if activity else None,
         )
         looks = [] if engine is None else _looks(exchange, engine, phases)
         bounds = None if engine is None else _queue_bounds(exchange, engine, phases, looks)
@@ -284,19 +287,6 @@ def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineA
     return engine.activity.between(exchange.sent_at_s, end_s, timeline.first_token_at_s)
 
 
-def _with_cached(timeline: Timeline, activity: EngineActivity) -> Timeline:
-    """Add the cached tokens that the engine counted and did not tell, where it was alone there."""
-    tokens = timeline.tokens
-    if tokens.prompt is None or tokens.cached is not None or not activity.alone:
-        return timeline
-    return replace(timeline, tokens=replace(tokens, cached=activity.cached_tokens))
-
-
-def _without_cached(timeline: Timeline) -> Timeline:
-    """Take away the zero that stands for a count."""
-    return replace(timeline, tokens=replace(timeline.tokens, cached=None))
-
-
 def _is_alone(others: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
     """Return True if nobody unseen is known to have been at the engine.
 
@@ -304,86 +294,3 @@ def _is_alone(others: Sequence[Occupancy], activity: EngineActivity | None) -> b
     nobody knows.
     """
     return bool(others) or activity is None or activity.alone is not False
-
-
-def _counted(activity: EngineActivity) -> EngineTimings | None:
-    """Return the request's own timings, where the engine's counters counted it and no other."""
-    if not activity.alone or activity.decode_s is None:
-        return None
-    return EngineTimings(
-        queue_s=activity.queue_s,
-        prefill_s=activity.prefill_s,
-        decode_s=activity.decode_s,
-    )
-
-
-def without_loading_lines(timeline: Timeline) -> Timeline:
-    """Return the times of the engine's tokens alone; as they are where the engine told none.
-
-    With `sendLoadingState` llama-swap writes what looks like thinking while it starts an engine.
-    The engine's word on its prefill and decode tells when its first token can have come at the
-    earliest.
-    """
-    word, first_at_s, last_at_s = (
-        timeline.engine,
-        timeline.first_token_at_s,
-        timeline.last_token_at_s,
-    )
-    if word is None or word.prefill_s is None or word.decode_s is None:
-        return timeline
-    if first_at_s is None or last_at_s is None:
-        return timeline
-    earliest_s = last_at_s - word.decode_s - word.prefill_s
-    if first_at_s >= earliest_s:
-        return timeline
-    its_own = tuple(at_s for at_s in timeline.token_at_s if at_s >= earliest_s)
-    return replace(
-        timeline,
-        first_token_at_s=its_own[0] if its_own else max(first_at_s, last_at_s - word.decode_s),
-        token_at_s=its_own,
-        itl_p50_s=None,  # made from all gaps, those between its lines among them
-        itl_p99_s=None,
-    )
-
-
-def with_seen_load(case: Case) -> Phases:
-    """Return the phases with the load that the wait for the first token was; as they are if none.
-
-    For engines that do not tell of a load: one that holds no model takes its memory while the
-    request waits for its first token. Ollama before 0.35 says nothing of that where it is asked by
-    OpenAI's API.
-
-    What the prompt is expected to take was its prefill, and the rest the load: it began with the
-    request and lasted until its memory was taken at least. The prefill is left open.
-    """
-    phases, sent_s = case.phases, case.timeline.sent_at_s
-    if phases.load_s is not None or phases.queue_s is not None or sent_s is None:
-        return phases
-    if phases.source not in ("stream", "estimate") or case.neighbours.in_flight_at_send:
-        return phases
-    taken_s = _taken_at_s(case)
-    if taken_s is None or taken_s - sent_s < MIN_LOAD_S:
-        return phases
-    load_s = taken_s - sent_s
-    first_s = case.timeline.first_token_at_s if phases.source == "stream" else None
-    if first_s is not None:
-        processed, prefill_tps = case.timeline.tokens.processed, case.envelope.expected_prefill_tps
-        prefill_s = processed / prefill_tps if processed and prefill_tps else first_s - taken_s
-        load_s = max(first_s - sent_s - prefill_s, load_s)
-    return replace(without_prefill(phases), load_s=load_s)
-
-
-def _taken_at_s(case: Case) -> float | None:
-    """Return when the engine had taken its memory, where its processes held no model at first.
-
-    Some engines take memory for a long prompt as they read it: they hold their model all the while.
-    """
-    pids = {p.pid for sample in case.gpu for p in sample.processes or () if p.is_server}
-    first_s = case.timeline.first_token_at_s
-    waiting = [s for s in case.gpu if first_s is None or s.at_s <= first_s]
-    held = held_over_time(waiting, gpus_of(case).keys(), pids)
-    rise = last_rise(held)
-    if rise is None:
-        return None
-    at_first = sum(held[0].by_pid.get(pid, 0) for pid in held[-1].by_pid)
-    return rise.done_at_s if at_first < MODEL_BYTES else None

@@ -1,34 +1,26 @@
-"""Others at an engine while a request waited, and while its prompt was read. Pure.
+"""Others at an engine while a request waited, while its prompt was read, while it decoded. Pure.
 
 Two witnesses: the proxy's own requests, whose times are known, and the engine's slots or gauges,
 which show those that went past the proxy, too.
 """
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple
 
-from slowtok.detectors.case.case import Concurrency
+from slowtok.detectors.case.case import Concurrency, Neighbours, Phases
 from slowtok.proxy.engines.counters.activity import BEGIN_SLACK_S, Scrape
 from slowtok.proxy.engines.counters.slots import BusySlots
+from slowtok.proxy.observe.occupancy import Occupancy
 
 Window = tuple[float, float]
 
+MIN_LOOKS = 2  # at the engine; fewer say little about a mean
+
 FULL_CACHE_RATIO = 0.95
 """A KV cache so full lets nobody in: in vllm-project/vllm#18115 it breaks down at 91 to 96 %."""
-
-
-class Occupancy(NamedTuple):
-    """One generation's time at its engine: its sending, first token and end, and which one it was.
-
-    A neighbour decodes from its own first token on (from its sending where it was not streamed):
-    before that it may itself have been waiting.
-    """
-
-    sent_s: float
-    first_s: float
-    end_s: float
-    request_id: str = ""
 
 
 class Look(NamedTuple):
@@ -82,6 +74,68 @@ def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
             at_s = scrape.asked_at_s
             found.append(Look(at_s, round(running), round(waiting), kv_used_ratio=kv_used_ratio))
     return found
+
+
+def count_neighbours(
+    in_flight_at_send: int, phases: Phases, others: Sequence[Occupancy]
+) -> Neighbours:
+    """Count the other generations that a request met at its engine."""
+    from_s, to_s = _decode_window(phases)
+    if from_s >= to_s:
+        return Neighbours(in_flight_at_send=in_flight_at_send)
+    throughout, there, partly_s = 0, 0, 0.0
+    begins, ends = [], []
+    for _, first_s, end_s, _ in others:
+        if end_s <= from_s or first_s >= to_s or first_s >= end_s:
+            continue
+        if first_s > from_s:
+            begin_s = first_s
+            begins.append(first_s)
+        else:
+            there += 1
+            if end_s >= to_s:
+                throughout += 1
+                continue
+            begin_s = from_s
+        if end_s < to_s:
+            ends.append(end_s)
+            partly_s += end_s - begin_s
+        else:
+            partly_s += to_s - begin_s
+    return Neighbours(
+        in_flight_at_send=in_flight_at_send,
+        decode_mean=throughout + partly_s / (to_s - from_s),
+        decode_max=_most_at_once(there, begins, ends) if begins else there,
+    )
+
+
+def with_looks(
+    guessed: Neighbours, phases: Phases, looks: Sequence[Look], *, slots: int | None, mine: int
+) -> Neighbours:
+    """Let the engine's own word say how many decoded: it knows, too, what did not come by us.
+
+    Args:
+        guessed: the count from the proxy's own requests, some of which may only have waited.
+        phases: when the request decoded.
+        looks: those at the engine's slots or gauges.
+        slots: how many the engine has; a guess beyond the others of them is cut.
+        mine: slots that the request itself took (n > 1 takes several).
+    """
+    from_s, to_s = _decode_window(phases)
+    others = [max(look.working - mine, 0) for look in looks if from_s <= look.at_s <= to_s]
+    if from_s < to_s and len(others) >= MIN_LOOKS:
+        mean = statistics.fmean(others)
+        return replace(guessed, decode_mean=mean, decode_max=max(others), counted=True)
+    if slots is None:
+        return guessed
+    most = max(slots - mine, 0)
+    if guessed.decode_max <= most and guessed.decode_mean <= most:
+        return guessed
+    return replace(
+        guessed,
+        decode_mean=min(guessed.decode_mean, float(most)),
+        decode_max=min(guessed.decode_max, most),
+    )
 
 
 def while_waiting(
@@ -263,3 +317,17 @@ def _read_meanwhile(window: Window, others: Iterable[Occupancy]) -> tuple[float,
         reached_s = max(reached_s, end_s)
     longest = max(parts, key=lambda part: part[0][1] - part[0][0])
     return covered_s, longest[1] or None
+
+
+def _decode_window(phases: Phases) -> Window:
+    """Return both ends of the decode, or an empty window where one of them is not known."""
+    begin_s, end_s = phases.decode_from_at_s, phases.decode_to_at_s
+    return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
+
+
+def _most_at_once(there: int, begins: list[float], ends: list[float]) -> int:
+    """Return how many are there at one moment at most: at the start, or when one of them begins."""
+    most, ends_in_order = there, sorted(ends)
+    for begun, begin_s in enumerate(sorted(begins), there + 1):
+        most = max(most, begun - bisect_right(ends_in_order, begin_s))
+    return most

@@ -22,8 +22,7 @@ from slowtok.proxy.history.baselines import Baselines
 from slowtok.proxy.history.history import EngineHistory
 from slowtok.proxy.observe.abandoned import AbandonedLog
 from slowtok.proxy.observe.case_builder import CaseBuilder
-from slowtok.proxy.observe.concurrency import Occupancy
-from slowtok.proxy.observe.neighbours import OccupancyLog
+from slowtok.proxy.observe.occupancy import Occupancy, OccupancyLog
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PromptEstimates, Prompts
 from slowtok.proxy.observe.runs import Runs

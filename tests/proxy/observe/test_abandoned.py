@@ -7,7 +7,8 @@ import pytest
 from slowtok.detectors.case.case import Phases
 from slowtok.proxy.engines.counters.slots import BusySlots, WorkingSlot
 from slowtok.proxy.observe.abandoned import MAX_AGE_S, AbandonedLog
-from slowtok.proxy.observe.concurrency import Look, Occupancy, of_slots
+from slowtok.proxy.observe.concurrency import Look, of_slots
+from slowtok.proxy.observe.occupancy import Occupancy
 from slowtok.proxy.relay.exchange import Exchange, SlotProgress
 from slowtok.proxy.stream.apis import find_api
 

@@ -8,7 +8,6 @@ from slowtok.proxy.engines.counters.metrics import Counters
 from slowtok.proxy.engines.counters.slots import BusySlots
 from slowtok.proxy.observe.concurrency import (
     Look,
-    Occupancy,
     of_gauges,
     of_slots,
     queue_bounds,
@@ -16,6 +15,7 @@ from slowtok.proxy.observe.concurrency import (
     while_read,
     while_waiting,
 )
+from slowtok.proxy.observe.occupancy import Occupancy
 
 WAIT = (10.0, 14.0)  # sent, and its own prompt begun
 

@@ -1,4 +1,4 @@
-"""A load that only the GPU's memory shows."""
+"""What engines tell wrong or not at all: a hidden load, lines that are no tokens."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import with_envelope, with_phases, with_timeline, with_tokens
+from fakes.cases import healthy, with_envelope, with_phases, with_timeline, with_tokens
 from fakes.loads import holding, request
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.case import Case, EngineTimings, Timeline
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.observe.case_builder import with_seen_load
+from slowtok.proxy.observe.corrections import with_seen_load, without_loading_lines
 
 TAKING = (
     holding(0.0, 0.0, 9.0),  # of the process that is not the engine's any more
@@ -90,3 +90,44 @@ def test_of_a_whole_reply_it_is_known_only_until_when_memory_was_taken() -> None
     found = with_seen_load(with_timeline(case, first_token_at_s=None))
 
     assert found.load_s == pytest.approx(3.0)
+
+
+LINES_S = (10.0, 10.1, 11.0)  # llama-swap's own, from the moment the request came
+TOKENS_S = (14.0, 14.5, 15.0)
+
+
+def streamed(*at_s: float, engine: EngineTimings | None) -> Timeline:
+    return replace(
+        healthy().timeline,
+        engine=engine,
+        token_at_s=at_s,
+        first_token_at_s=at_s[0],
+        last_token_at_s=at_s[-1],
+        itl_p50_s=0.1,
+        itl_p99_s=3.0,
+    )
+
+
+TOLD = EngineTimings(prefill_s=0.5, decode_s=1.0)
+
+
+def test_lines_before_the_engine_can_have_begun_are_no_tokens() -> None:
+    seen = without_loading_lines(streamed(*LINES_S, *TOKENS_S, engine=TOLD))
+    assert seen.token_at_s == TOKENS_S
+    assert (seen.first_token_at_s, seen.last_token_at_s) == (14.0, 15.0)
+    assert (seen.itl_p50_s, seen.itl_p99_s) == (None, None)
+
+
+def test_where_no_single_arrival_was_kept_the_engines_decode_tells_the_first_token() -> None:
+    seen = without_loading_lines(replace(streamed(*LINES_S, *TOKENS_S, engine=TOLD), token_at_s=()))
+    assert seen.first_token_at_s == 14.0
+
+
+def test_a_stream_of_tokens_alone_stays_as_it_is() -> None:
+    plain = streamed(*TOKENS_S, engine=TOLD)
+    assert without_loading_lines(plain) is plain
+
+
+def test_without_the_engines_word_nothing_can_be_told_apart() -> None:
+    silent = streamed(*LINES_S, *TOKENS_S, engine=None)
+    assert without_loading_lines(silent) is silent

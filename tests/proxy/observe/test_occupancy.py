@@ -1,17 +1,12 @@
-"""Who else was at the engine while one request was there."""
+"""Who else was at the engine while one request was there, from the requests themselves."""
 
 from dataclasses import replace
 
 import pytest
 
 from slowtok.detectors.case.case import Neighbours, Phases
-from slowtok.proxy.observe.concurrency import Look, Occupancy
-from slowtok.proxy.observe.neighbours import (
-    OccupancyLog,
-    count_neighbours,
-    in_flight_at,
-    with_looks,
-)
+from slowtok.proxy.observe.concurrency import Look, count_neighbours, with_looks
+from slowtok.proxy.observe.occupancy import Occupancy, OccupancyLog, in_flight_at
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
