@@ -44,8 +44,8 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "GPU time of each process": f"{_GPU}; inside a container also --pid=host",
     "GPU utilisation": f"{_GPU}; not available on MIG slices",
     "KV bytes read per token": _MODEL_FILE,
-    "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not tell it",
-    "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not tell it",
+    "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not report it",
+    "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not report it",
     "RAM bandwidth": "it is measured once, in a second without requests in which the cores rest",
     "arrival times of the tokens": "only streamed replies have them (stream: true)",
     "bandwidth used of the GPU's memory": (
@@ -56,7 +56,7 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "bytes the server reads from disk": f"{_PROCESS}; another user's process needs root",
     "clock of the CPU": "the kernel must tell it (cpufreq); virtual machines often do not",
     "clocks of the GPU": _GPU,
-    "default power limit of the GPU": f"{_GPU}; laptops do not tell it",
+    "default power limit of the GPU": f"{_GPU}; laptops do not report it",
     "licence of the vGPU": _GPU,
     "power limit in force": _GPU,
     "power of the GPU": _GPU,
@@ -135,7 +135,7 @@ _SAMPLED = frozenset(
 
 _COUNTERS = "the driver may be too old for these counters"
 _OWN_MEMORY = "GPUs that use the machine's memory have none of their own: look at its RAM"
-_WHOLE = "slices of a GPU (MIG) do not tell it"
+_WHOLE = "slices of a GPU (MIG) do not report it"
 _ERRORS = "data-centre and workstation GPUs count them, GeForce cards do not"
 _LINK = "not told in virtual machines that share a GPU, nor by GPUs without a PCIe slot"
 
@@ -177,8 +177,8 @@ NAMES: Mapping[str, str] = {
 WHO_HAS: Mapping[str, str] = {
     "busy_ratio": _WHOLE,
     "memory_busy_ratio": _WHOLE,
-    "power_w": "virtual machines and Jetson boards do not tell it",
-    "power_limit_w": "laptops and virtual machines often do not tell it",
+    "power_w": "virtual machines and Jetson boards do not report it",
+    "power_limit_w": "laptops and virtual machines often do not report it",
     "reasons": "a newer driver may tell them",
     "free_bytes": _OWN_MEMORY,
     "total_bytes": _OWN_MEMORY,

@@ -9,7 +9,7 @@ from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, newest
 from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.facts import PID_HOST, WHO_HAS, label, name_of
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
-from slowtok.proxy.outputs.metrics.gpus import memory_entry
+from slowtok.proxy.outputs.gpus import memory_entry
 from slowtok.proxy.outputs.record import known
 
 Hidden = dict[str, str]

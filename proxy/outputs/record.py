@@ -14,8 +14,8 @@ from slowtok.detectors.case.case import Case, Envelope, Phases, PromptPrefix, To
 from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.detectors.case.machine import HostSample
+from slowtok.proxy.outputs.gpus import gpu_entries
 from slowtok.proxy.outputs.labels import sendable
-from slowtok.proxy.outputs.metrics.gpus import gpu_entries
 from slowtok.proxy.runtime.utc import utc_text
 
 SCHEMA = 1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.outputs.metrics.gpus import THROTTLED
+from slowtok.proxy.outputs.gpus import THROTTLED
 from slowtok.proxy.outputs.metrics.snapshot import Snapshot
 
 _MHZ = 1e6

@@ -36,7 +36,7 @@ STALL_S = 0.1
 """A sample that took longer is of no one moment, and dropped: the period of the fast tier."""
 
 HUNG = "a reading of the amdgpu driver does not return"
-NOT_TOLD = "the amdgpu driver does not tell it for this GPU"
+NOT_TOLD = "the amdgpu driver does not report it for this GPU"
 TOO_SLOW = f"reading it takes over {LEFT_OUT_S * 1000:g} ms on this GPU"
 SHARED = "the GPU is part of the processor and uses the memory of the machine"
 

@@ -20,8 +20,8 @@ KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 NO_COUNTER = "the amdgpu driver does not count it"
 ABSENT = {
     "pstate": "AMD GPUs have no such states",
-    "reasons": "the amdgpu driver does not tell it through sysfs",
-    "reserved_bytes": "the amdgpu driver does not tell it through sysfs",
+    "reasons": "the amdgpu driver does not report it through sysfs",
+    "reserved_bytes": "the amdgpu driver does not report it through sysfs",
     "dram_busy_ratio": "the amdgpu driver tells only how active the memory is",
     "pcie_rx_bytes_per_s": "the amdgpu driver needs a second for each reading of it",
     "pcie_tx_bytes_per_s": "the amdgpu driver needs a second for each reading of it",

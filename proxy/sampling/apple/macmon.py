@@ -76,7 +76,7 @@ NOT_OF_A_CHIP = (
     "total_bytes",
     "vgpu_licensed",
 )
-ABSENT = dict.fromkeys(SILENT_ABOUT, "macmon does not tell it") | dict.fromkeys(
+ABSENT = dict.fromkeys(SILENT_ABOUT, "macmon does not report it") | dict.fromkeys(
     NOT_OF_A_CHIP, "the GPU is part of the processor and uses the memory of the machine"
 )
 

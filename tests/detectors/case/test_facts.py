@@ -70,7 +70,7 @@ def test_what_a_gpu_cannot_give_is_told_with_its_reason() -> None:
     two = gpu_case(GpuFacts(index=0), GpuFacts(index=1, absent=absent))
 
     assert how_to_enable("GPU utilisation", one) == (
-        "not supported by this GPU or driver; slices of a GPU (MIG) do not tell it"
+        "not supported by this GPU or driver; slices of a GPU (MIG) do not report it"
     )
     assert how_to_enable("GPU utilisation", two).startswith("GPU 1: not supported")
     first = replace(two, server=replace(two.server, gpu_indices=(0,)))

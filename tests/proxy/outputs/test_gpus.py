@@ -10,7 +10,7 @@ from fakes.records import GIB, full_case, with_full_gpus
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.clocks_event import NAMES
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
-from slowtok.proxy.outputs.metrics.gpus import MAX_OTHERS, gpu_entries
+from slowtok.proxy.outputs.gpus import MAX_OTHERS, gpu_entries
 
 
 def entries(*samples: GpuSample, case: Case | None = None) -> list[dict[str, Any]]:
