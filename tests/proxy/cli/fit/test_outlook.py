@@ -58,6 +58,8 @@ def test_a_claim_where_no_ceiling_is_known() -> None:
         ("4060 Ti (16 GB)", "NVIDIA GeForce RTX 4060 Ti"),
         ("Jetson AGX Orin 64GB", "NVIDIA Jetson AGX Orin 64GB"),
         ("Laptop 4060", "NVIDIA GeForce RTX 4060 Laptop GPU"),
+        ("RTX 4070 Mobile", "NVIDIA GeForce RTX 4070 Laptop GPU"),
+        ("RTX 2000 Ada laptop", "NVIDIA RTX 2000 Ada Generation Laptop GPU"),
         ("2 x RTX 3090", "2 x NVIDIA GeForce RTX 3090"),
         ("2x3090", "2 x NVIDIA GeForce RTX 3090"),
         ("Mac Mini M4 Pro 48GB", "Apple M4 Pro"),
