@@ -53,6 +53,7 @@ MAX_CONTRIBUTING = 2
 FIT_WIDTH = 0.35  # of ln(predicted / observed slowdown); heuristic
 MAX_MISFIT = math.log(2.5)  # predicting more than so many times what happened contradicts
 MIN_LEAD_SHARE = 0.5  # of the certain slowdown (log) that the first cause explains; heuristic
+MIN_TOGETHER_SHARE = 0.75  # of it, that several explain of which none can lead; heuristic
 MIDDLE_FIT = 0.7  # of a prediction that just reaches the edge of the expectation; heuristic
 HEALTHY_LEAD_RATIO = 1.15  # a healthy past that was hardly faster says little; heuristic
 MOSTLY_RATIO = 0.5  # of the certain loss: where less is explained, that comes first, in words
@@ -279,12 +280,14 @@ def _ranked(
 ) -> list[tuple[str, Finding]]:
     """Order the causes of one phase: roots first, then by fit times confidence.
 
-    None is named where none can lead, but for those that something counted: proof never vanishes.
+    Where none can lead, all are named that explain most of it together, and else only those that
+    something counted: proof never vanishes.
     """
     observed = _observed(case, loss)
     fits = {c: _fit(case, f, observed) for c, f in candidates.items() if f.phase == loss.phase}
     fitting = {c: fit for c, fit in fits.items() if fit > 0}
-    if not any(_can_lead(case, candidates[c], observed) for c in fitting):
+    leads = any(_can_lead(case, candidates[c], observed) for c in fitting)
+    if not leads and not _explain_together(case, {c: candidates[c] for c in fitting}, observed):
         fitting = {c: fit for c, fit in fitting.items() if candidates[c].proof_s > 0}
     scores = {c: fit * candidates[c].confidence for c, fit in fitting.items()}
 
@@ -361,6 +364,24 @@ def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
     if predicted - observed.middle_log > MAX_MISFIT:
         return finding.proof_s > 0
     return predicted >= max(MIN_LEAD_SHARE * observed.least_log, MIN_SHARE * observed.middle_log)
+
+
+def _explain_together(
+    case: Case, findings: Mapping[str, Finding], observed: _Observed | None
+) -> bool:
+    """Return True if several causes, none of which could lead, explain most of the certain loss.
+
+    Their slowdowns are multiplied. One that comes after another of them is that loss once more.
+    """
+    if observed is None or observed.least_log <= 0:
+        return False
+    own = [
+        _predicted(case, finding)
+        for cause, finding in findings.items()
+        if finding.confidence >= MIN_CONFIDENCE
+        if not any(root in findings for root in roots_of(cause))
+    ]
+    return sum(own) >= MIN_TOGETHER_SHARE * observed.least_log
 
 
 def _budget(case: Case, named: Mapping[str, Finding], unexplained_s: float) -> dict[str, float]:

@@ -158,6 +158,24 @@ def test_what_stands_explains_the_standing_part_and_what_begins_the_new_one() ->
     assert diagnosis.findings["host-contention"].lost_s == pytest.approx(6.0)
 
 
+def test_two_that_explain_most_together_are_named_where_neither_explains_half() -> None:
+    """Ten times slower than expected, of which each made it twice as slow."""
+    offload, threads = says("partial-offload", 5.0), says("threads-misconfigured", 5.1)
+
+    both = judged(slow_decode(9.0), offload, threads)
+    assert set(both.findings) == {"partial-offload", "threads-misconfigured"}
+    assert judged(slow_decode(9.0), offload).findings == {}
+    assert judged(slow_decode(9.0), threads).findings == {}
+
+
+def test_a_loss_that_comes_with_another_does_not_count_twice() -> None:
+    """What the link costs is a part of what the offload costs."""
+    (root,) = roots_of("pcie-link")[:1]
+    pair = says(root, 5.0), says("pcie-link", 5.1)
+
+    assert judged(slow_decode(9.0), *pair).findings == {}
+
+
 def test_proof_never_vanishes_and_what_is_left_comes_first_in_words() -> None:
     diagnosis = judged(slow_decode(9.0), says("storage-paging", 1.0, proof_s=1.0))
 
