@@ -11,7 +11,7 @@ import orjson
 
 from slowtok.proxy.runs.account import Json, account, summary
 from slowtok.proxy.runs.turn import NoTurn, Turn, turn_of
-from slowtok.proxy.runtime.log_files import lines, log_paths, open_log
+from slowtok.proxy.runtime.log_files import LogCheck, lines, log_paths, open_log
 
 KEEP_TURNS = 4096  # of all runs, about 2 KiB each
 KEEP_TURNS_OF_ONE = 2048
@@ -122,12 +122,17 @@ def run_records(path: Path, advance: Callable[[int], None]) -> Iterator[dict[str
 
     Raises:
         OSError: one of them cannot be read.
+        NotASlowtokLogError: it is another kind of file.
     """
+    check = LogCheck()
     with open_log(path) as files:
         for file in files:
             for line in lines(file, advance):
+                if not check.own:  # one line of slowtok's is enough
+                    check.entry(line)
                 if line is not None and (record := _record(line)):
                     yield record
+    check.raise_if_foreign(path)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.render.runs import run_page, runs_page
 from slowtok.proxy.cli.running import NoLog, NotThere, log_to_search, names_a_log, read_page
 from slowtok.proxy.runs.ledger import NEWEST, Ledger, run_records
+from slowtok.proxy.runtime.log_files import NotASlowtokLogError
 
 DONE, FAILED, NOWHERE = 0, 1, 3
 FILE_COLUMNS = 140
@@ -21,12 +22,14 @@ NO_RUN_YET = "no run yet: a run is two requests that belong together, or one wit
 
 
 def run_runs(settings: Settings) -> int:
-    """Print the newest runs. Returns 3 where neither a slowtok nor a log is there."""
+    """Print the newest runs. Returns 1 where the log is no log, 3 where nothing can be read."""
     try:
         found = _from_proxy(settings, "runs")
         runs = _ledger(settings).newest_first() if found is None else found["runs"]
     except NoLog as reason:
         return complain(str(reason), NOWHERE)
+    except NotASlowtokLogError as reason:
+        return complain(str(reason), FAILED)
     return _put(settings, {"runs": runs}, lambda told, columns: runs_page(told["runs"], columns))
 
 
@@ -37,6 +40,8 @@ def run_run(settings: Settings, wanted: str) -> int:
         run = _ledger(settings).one(wanted) if run is None else run
     except NoLog as reason:
         return complain(str(reason), NOWHERE)
+    except NotASlowtokLogError as reason:
+        return complain(str(reason), FAILED)
     if run is None:
         none_such = f"no run with id or name {wanted}; `slowtok runs` lists the runs"
         return complain(NO_RUN_YET if wanted == NEWEST else none_such, FAILED)
@@ -58,6 +63,7 @@ def _ledger(settings: Settings) -> Ledger:
 
     Raises:
         NoLog: there is none, or it cannot be read.
+        NotASlowtokLogError: it is another kind of file.
     """
     path = log_to_search(settings)
     ledger = Ledger()

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from fakes.commands import run
 from fakes.logged_runs import NAME, two_runs
 
@@ -60,3 +62,13 @@ def test_no_log(tmp_path: Path) -> None:
 
     assert done.returncode == 3
     assert done.stderr.startswith(f"slowtok: no log at {tmp_path / 'none.jsonl'}; ")
+
+
+@pytest.mark.parametrize("command", ["runs", "run"])
+def test_a_file_of_another_kind(command: str, tmp_path: Path) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("not\na log\n", "utf-8")
+    done = run(command, "--log", str(foreign), "--listen", NOBODY)
+
+    said = f"slowtok: no line of {foreign} is a slowtok record (2 lines read)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
