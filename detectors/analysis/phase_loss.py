@@ -19,7 +19,7 @@ from slowtok.detectors.case.finding import Finding, PhaseLoss
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
 from slowtok.detectors.expectation.envelope import learned_low_tps
-from slowtok.detectors.expectation.learned import is_possible
+from slowtok.detectors.expectation.learned import in_words, is_possible
 from slowtok.detectors.expectation.speculation import drafts_of, speculates
 
 MIN_DECODE_TOKENS = 32
@@ -125,8 +125,9 @@ def _not_below(case: Case, rate: float) -> DecodeJudgement:
     ceiling = case.envelope.ceiling_tps
     if ceiling is not None and rate > ceiling and case.device.gpus:
         return _cannot(_TOO_FAST)  # RAM is no ceiling: what was measured of it is a lower bound
-    if case.envelope.decode is None:
-        before = f"as fast as before ({case.baseline.decode_tps:.3g} tokens/s)"
+    usual = case.baseline.decode_tps  # without a band the low edge came from it
+    if case.envelope.decode is None and usual is not None:
+        before = f"as fast as before ({in_words(usual)} tokens/s)"
         return _cannot(f"{before}, but {_why_no_expectation(case)}")
     return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
@@ -361,8 +362,8 @@ def wide_expectation(case: Case) -> str | None:
     if band.high < WIDE_RATIO * band.low:
         return None
     return (
-        f"the expectation is wide ({band.low:.3g} to {band.high:.3g} tokens/s), so that a smaller "
-        "loss would not show; a few requests or slowtok bench narrow it"
+        f"the expectation is wide ({in_words(band.low)} to {in_words(band.high)} tokens/s), so "
+        "that a smaller loss would not show; a few requests or slowtok bench narrow it"
     )
 
 

@@ -30,20 +30,26 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
     band, usual, low = envelope.decode, baseline.decode_tps, learned_low_tps(baseline)
     if band is None or usual is None or low is None:
         return envelope
-    first = f"first principles: {band.low:.3g}-{band.high:.3g} tokens/s"
+    first = f"first principles: {in_words(band.low)}-{in_words(band.high)} tokens/s"
     if not is_possible(envelope, usual):
         note = (
-            f"baseline of {usual:.3g} tokens/s ({_from(baseline)}) lies outside it and was not used"
+            f"baseline of {in_words(usual)} tokens/s ({_from(baseline)}) lies outside it and was "
+            "not used"
         )
         return replace(envelope, because=(*envelope.because, first, note))
     high = usual * REFINE_HIGH_RATIO if baseline.count >= REFINE_AFTER else max(band.high, usual)
-    note = f"narrowed to the median of {_from(baseline)}, {usual:.3g} tokens/s"
+    note = f"narrowed to the median of {_from(baseline)}, {in_words(usual)} tokens/s"
     return replace(
         envelope,
         decode=Range(low=max(band.low, low), high=min(max(band.high, usual), high)),
         expected_tps=usual,
         because=(*envelope.because, first, note),
     )
+
+
+def in_words(tps: float) -> str:
+    """Return a rate with three digits that count, as people write it: 8.52, 157, 1,036."""
+    return f"{tps:,.0f}" if tps >= 100 else f"{tps:.3g}"
 
 
 def is_possible(envelope: Envelope, usual_tps: float) -> bool:

@@ -171,7 +171,8 @@ def _ram_measured_busy(facts: Facts) -> tuple[str, ...]:
 
 
 def _worker_died(facts: Facts) -> tuple[str, ...]:
-    return (f"warning   a worker died, and {facts['requests']} requests with it",)
+    lost = counted(facts["requests"], "request")
+    return (f"warning   a worker process died, and {lost} with it",)
 
 
 def _stopping(facts: Facts) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from slowtok.proxy.runs.ledger import MAX_LISTED as MAX_RUNS
 from slowtok.proxy.web.page.serve import Page
 
 MAX_LISTED = 500
+WRONG_LIMIT = "limit: expected a whole number, at least 0"
 READING = ("GET", "HEAD")
 RECORD_WAIT_S = 0.5  # a record is due 0.25 s after the last byte; asked for earlier, it is awaited
 
@@ -96,7 +97,7 @@ class ApiPages:
         """Return recent records, the newest first; `?limit=N` for fewer."""
         limit = _limit(request, MAX_LISTED)
         if limit is None:
-            return error_page(400, "limit: expected a whole number", "bad-request")
+            return error_page(400, WRONG_LIMIT, "bad-request")
         self._publish_all()
         return _json_bytes(self._store.newest_first(limit))
 
@@ -120,7 +121,7 @@ class ApiPages:
         """Return recent runs in short, the newest first; `?limit=N` for fewer."""
         limit = _limit(request, MAX_RUNS)
         if limit is None:
-            return error_page(400, "limit: expected a whole number", "bad-request")
+            return error_page(400, WRONG_LIMIT, "bad-request")
         self._publish_all()
         return _json({"runs": self._runs.newest_first(limit)})
 

@@ -20,6 +20,7 @@ import orjson
 import psutil
 from rich.console import Console
 
+from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.demo import report, shots
 from slowtok.proxy.cli.demo.children import DemoError, busy_cores, cores
 from slowtok.proxy.cli.demo.client import Client
@@ -53,7 +54,13 @@ def run_demo(
     ram_bandwidth: str | None = None,
     json: bool = False,
 ) -> int:
-    """Run the demo. Returns 0 when it showed its point, else 1 with the reason on the screen."""
+    """Run the demo.
+
+    Returns 0 when it showed its point, 2 where `model` is no file, else 1 with the reason on the
+    screen.
+    """
+    if model is not None and not model.is_file():
+        return complain(f"--model {model}: no such file", 2)
     if importlib.util.find_spec("xllamacpp") is None:
         return _failed(f"the demo's engine is not installed: {INSTALL}")
     console = Console(stderr=json, highlight=False)
@@ -83,8 +90,6 @@ def _failed(reason: str) -> int:
 def _prepare(console: Console, model: Path | None) -> Show:
     if model is None:
         return Show(console=console, model=fetch_model(console=console), model_name="smollm2-135m")
-    if not model.is_file():
-        raise DemoError(f"--model {str(model)!r}: no such file")
     return Show(console=console, model=model, model_name=model.stem)
 
 

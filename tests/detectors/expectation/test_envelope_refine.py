@@ -68,6 +68,14 @@ def test_a_history_narrows_the_band_around_itself() -> None:
     assert any("first principles" in note for note in refined.because)
 
 
+def test_rates_of_a_thousand_and_more_are_written_as_people_do() -> None:
+    fast = replace(FIRST, decode=Range(low=64.03, high=1036.2), ceiling_tps=None)
+    refined = refine(fast, Baseline(count=1, decode_tps=1002.4))
+
+    assert "first principles: 64-1,036 tokens/s" in refined.because
+    assert refined.because[-1].endswith(", 1,002 tokens/s")
+
+
 def test_what_other_machines_gave_narrows_it_less() -> None:
     gave = Baseline(count=12, decode_tps=140.0, decode_p10_tps=139.0, peers=3)
 

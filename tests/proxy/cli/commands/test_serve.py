@@ -325,6 +325,18 @@ def test_screen_shows_what_people_want_to_see(
     assert capfd.readouterr().out == "engine    http://x? does not answer any more\n"
 
 
+@pytest.mark.parametrize(("requests", "lost"), [(1, "1 request"), (2, "2 requests")])
+def test_screen_counts_what_died_with_a_worker(
+    requests: int, lost: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    screen = Screen(json=False)
+    screen.event("worker-died", code=-9, requests=requests)
+    screen.writer.close()
+
+    assert capfd.readouterr().out == f"warning   a worker process died, and {lost} with it\n"
+
+
 def test_screen_shows_what_repeats_itself_once_for_each_place(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

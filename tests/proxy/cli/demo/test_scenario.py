@@ -38,10 +38,11 @@ def test_without_the_extra_it_says_what_to_install(
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.engine
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run_demo(model=tmp_path / "none.gguf") == 1
-    assert "no such file" in capsys.readouterr().err
+    missing = tmp_path / "none.gguf"
+
+    assert run_demo(model=missing) == 2
+    assert capsys.readouterr().err == f"slowtok: --model {missing}: no such file\n"
 
 
 @pytest.mark.engine
