@@ -15,8 +15,8 @@ from rich.console import Console
 from slowtok.config.settings import Settings
 from slowtok.detectors.case.machine import DeviceFacts
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.asked import AskError, FitOptions, check_positive, question
+from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answers
 from slowtok.proxy.cli.fit.comparison import others, side_by_side, side_by_side_json
 from slowtok.proxy.cli.fit.layout import page
 from slowtok.proxy.cli.fit.outlook import outlook, outlook_json

@@ -1,27 +1,13 @@
-"""A prospect as JSON: rates in tokens per second, memory in GiB. What is not known is null.
+"""A prospect as JSON: rates in tokens per second, memory in GiB. What is not known is null."""
 
-`answers` gives one for each setup of `--batch`, JSON lines in and out, one for one and at once. The
-keys there are the columns of `fit/data/decode_rates.csv`; any may be missing, values may be numbers
-or text. A line that cannot be read gives an `error` in its place, and the rest goes on.
-"""
-
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
-from slowtok.detectors.expectation.assumed_model import Unsized
+from slowtok.detectors.expectation.envelope import Claim
 from slowtok.detectors.expectation.footprint import GIB
-from slowtok.detectors.expectation.prospect import ExpectedRate, Prospect, prospect
-from slowtok.detectors.expectation.published import facts_of
+from slowtok.detectors.expectation.prospect import ExpectedRate, Prospect
 
 DIGITS = 4
-
-MAX_LINE_BYTES = 1 << 20
-"""A setup is a few hundred bytes; what is longer is something else."""
-
-Line = dict[str, Any]
 
 
 def as_json(found: Prospect) -> dict[str, Any]:
@@ -42,6 +28,17 @@ def unanswered(reason: str) -> dict[str, Any]:
         "decode_tps": nothing, "prefill_tps": nothing, "vram_gib": None, "fits": None,
         "basis": [reason],
     }  # fmt: skip
+
+
+def claim_as_json(claim: Claim) -> dict[str, Any]:
+    """Return whether a claimed rate is possible, and why."""
+    ratio = claim.ceiling_ratio
+    return {
+        "tps": claim.tps,
+        "possibility": claim.possibility,
+        "ceiling_ratio": None if ratio is None else round(ratio, 3),
+        "because": claim.because,
+    }
 
 
 def rate(found: ExpectedRate) -> dict[str, float | None]:
@@ -73,32 +70,3 @@ def gib(count: float | None) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
-
-
-def answers(lines: Iterable[bytes]) -> Iterator[Line]:
-    """Yield an answer for each line, blank ones left out."""
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield answer(line, number)
-
-
-def answer(line: bytes, number: int) -> Line:
-    """Return what to expect of the setup in a line, or `error` with what is wrong and where."""
-    try:
-        return _prospect_of(line)
-    except Unsized as reason:
-        return unanswered(str(reason))
-    except (ValueError, OverflowError, ZeroDivisionError) as reason:
-        return {"error": f"line {number}: {reason}", "line": number}
-
-
-def _prospect_of(line: bytes) -> Line:
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"longer than {MAX_LINE_BYTES:,} bytes")
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as reason:
-        raise ValueError(f"not JSON: {reason}") from None
-    if not isinstance(row, dict):
-        raise ValueError("not a JSON object")
-    return as_json(prospect(facts_of(row)))

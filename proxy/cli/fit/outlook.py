@@ -7,7 +7,7 @@ from slowtok.detectors.case.case import Range
 from slowtok.detectors.expectation.envelope import Claim, judge_claim
 from slowtok.detectors.expectation.footprint import MAX_OVERHEAD_BYTES, context_that_fits
 from slowtok.detectors.expectation.prospect import Prospect, layers_that_fit, prospect, room_bytes
-from slowtok.proxy.cli.fit.answer import as_json, rate
+from slowtok.proxy.cli.fit.answer import as_json, claim_as_json, rate
 from slowtok.proxy.cli.fit.asked import Question
 from slowtok.proxy.cli.fit.launch import launches, launches_json
 from slowtok.proxy.cli.fit.table import Row, table, table_json
@@ -79,17 +79,7 @@ def outlook_json(answer: Outlook) -> dict[str, Any]:
         "most_gpu_layers": answer.most_gpu_layers,
         "table": table_json(answer.rows),
         "commands": launches_json(launches(answer.question, answer.rows)),
-        **({} if claim is None else {"claim": _claim_json(claim)}),
-    }
-
-
-def _claim_json(claim: Claim) -> dict[str, Any]:
-    ratio = claim.ceiling_ratio
-    return {
-        "tps": claim.tps,
-        "possibility": claim.possibility,
-        "ceiling_ratio": None if ratio is None else round(ratio, 3),
-        "because": claim.because,
+        **({} if claim is None else {"claim": claim_as_json(claim)}),
     }
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from fakes.hardware import ROW
 from slowtok.proxy.cli.commands.fit import bounded_lines
-from slowtok.proxy.cli.fit.answer import MAX_LINE_BYTES, answer, answers
+from slowtok.proxy.cli.fit.asked import FitOptions, question
+from slowtok.proxy.cli.fit.batch import MAX_LINE_BYTES, answer, answers
+from slowtok.proxy.cli.fit.outlook import outlook, outlook_json
 
 RATE = {"low", "expected", "high", "ceiling"}
 
@@ -48,6 +50,49 @@ def test_nothing_known_is_null_with_a_reason() -> None:
     assert set(found["decode_tps"].values()) == {None}
     assert found["fits"] is None
     assert "size" in found["basis"][0]
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        {"model": "qwen3:8b", "gpu": "RTX 4090"},
+        {"model": "qwen3:8b", "gpu": "2 x RTX 3090", "context": "32768", "kv_type": "q8_0"},
+        {"params": 8, "quant": "Q4_K_M", "gpu": "RTX 3060 12GB", "context": 8192, "depth": 0},
+        {"model": "Qwen3-8B", "quant": "Q6_K", "gpu": "cpu", "ram_bandwidth": 80.0},
+    ],
+)
+def test_options_by_name_are_answered_as_the_command_answers_them(setup: dict[str, Any]) -> None:
+    found = answer(orjson.dumps(setup), 1)
+    numbers = {name: int(value) for name, value in setup.items() if name == "context"}
+    command = outlook_json(outlook(question(FitOptions(**(setup | numbers)), None), None))
+
+    assert found == {name: command[name] for name in found}
+    assert found["decode_tps"]["expected"] > 1
+
+
+def test_a_claimed_rate_is_judged() -> None:
+    setup = {"model": "qwen3:8b", "gpu": "RTX 4090", "claim": 17000}
+    assert answer(orjson.dumps(setup), 1)["claim"]["possibility"] == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        ({"params": "many", "quant": "Q4_0", "gpu": "4090"}, "params is not a number: 'many'"),
+        ({"params": 8, "context": 1.5, "gpu": "4090"}, "context is not a whole number: '1.5'"),
+        ({"params": 8, "quant": "Q4_0"}, "no gpu: name one, or cpu for none"),
+        ({"params": 8, "quant": "Q4_0", "gpu": "RTX 9999"}, "--gpu RTX 9999: not in the table"),
+        ({"params": 8, "quant": "Q4_0", "gpu": "4090", "claim": 0}, "--claim 0: must be more"),
+    ],
+)
+def test_a_bad_option_is_named(setup: dict[str, Any], said: str) -> None:
+    assert answer(orjson.dumps(setup), 7)["error"].startswith(f"line 7: {said}")
+
+
+def test_a_name_that_nobody_knows_is_null_with_a_reason() -> None:
+    found = answer(b'{"model": "nobodys-9b", "gpu": "RTX 4090"}', 1)
+    assert set(found["decode_tps"].values()) == {None}
+    assert found["basis"][0].startswith("nobodys-9b: no such file, and no published model")
 
 
 @pytest.mark.parametrize(
