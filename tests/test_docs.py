@@ -1,5 +1,6 @@
 """The documentation is held to the code: commands, fields, headers, settings, modules, links."""
 
+import ast
 import asyncio
 import re
 import subprocess
@@ -59,6 +60,20 @@ def first_columns(name: str, heading: str) -> Iterator[str]:
     for line in found.splitlines():
         if line.startswith("|"):
             yield from re.findall(r"`([^`]+)`", line.split("|")[1])
+
+
+def logged_events() -> Iterator[str]:
+    """Yield the names of the events that the code writes into the log."""
+    loggers = {"log_event", "_log_event", "_log_engine", "_event_logger"}
+    for path in sorted((ROOT / "proxy").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(call, ast.Call):
+                continue
+            called = call.func.func if isinstance(call.func, ast.Call) else call.func
+            if ast.unparse(called).rpartition(".")[2] in loggers:
+                told = (part for argument in call.args for part in ast.walk(argument))
+                texts = (part.value for part in told if isinstance(part, ast.Constant))
+                yield from (text for text in texts if isinstance(text, str))
 
 
 @pytest.fixture
@@ -154,6 +169,10 @@ def test_every_field_of_a_record_is_documented() -> None:
 
 def test_every_documented_field_is_in_a_record() -> None:
     assert documented_fields() - record_fields() == set()
+
+
+def test_every_event_of_the_log_is_documented_and_no_other() -> None:
+    assert set(first_columns(FIELDS, "Other lines of the log")) == set(logged_events())
 
 
 def test_every_header_is_documented_and_no_other() -> None:
