@@ -269,7 +269,7 @@ _EXPECTED = (  # how pydantic's names of what is wrong begin, and what was expec
     ("float_", "a number"),
     ("finite_number", "a number"),
     ("bool_", "true or false"),
-    ("tuple_", "a list of texts"),
+    ("tuple_", 'a list of texts, like ["one", "two"]'),
     ("string_", "text"),
 )
 

@@ -16,6 +16,7 @@ from slowtok.config.settings import Settings, SettingsError, load
 ROOT = Path(__file__).resolve().parents[2]
 HOST_PORT = "expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141"
 INTEGER = "expected a whole number"
+LIST = 'expected a list of texts, like ["one", "two"]'
 GB_PER_S = "expected GB/s, like 51.2; 0 has it measured"
 TWICE = "two are called x:1; give each its own name, NAME=URL"
 DEFAULTS = (ROOT / "config" / "defaults.toml").read_text(encoding="utf-8")
@@ -136,7 +137,12 @@ def test_switch_in_the_environment(text: str, value: bool) -> None:
         ({}, {}, '"a\\nb" = 1', "a?b = 1 (from my.toml): unknown key"),
         ({}, {}, "[listen]\nport = 1", None),
         ({}, {"SLOWTOK_COLOUR": "1"}, "", "SLOWTOK_COLOUR = '1' (from environment): unknown key"),
-        ({}, {}, 'upstream = "http://x"', None),
+        (
+            {},
+            {},
+            'upstream = "http://x"',
+            'upstream = \'http://x\' (from my.toml): expected a list of texts, like ["one", "two"]',
+        ),
         ({}, {}, "json = maybe", None),
         ({}, {}, "a = 1\na = 2", None),
         (
