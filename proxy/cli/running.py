@@ -101,6 +101,9 @@ def log_to_search(settings: Settings) -> Path | None:
     """
     path, found = log_and_whose(settings)
     if path is None:
+        if found is None and running_at(settings) is None:
+            elsewhere = "the log goes to standard output; name a file with --log"
+            raise NoLog(f"no slowtok at {settings.listen}, and {elsewhere}")
         return None
     if log_paths(path):
         if found is None and not _is_named(settings):

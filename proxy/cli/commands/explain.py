@@ -43,7 +43,8 @@ def run_explain(settings: Settings, request_id: str | None) -> int:
         return complain(str(reason), NOWHERE)
     if record is None:
         what = f"no request with id {request_id}" if request_id else "no diagnosed request"
-        hint = "; a short id is the end of one" if request_id else ""
+        short = f"; a short id is the last {SHORT_ID_CHARS} characters of one, or more"
+        hint = short if request_id else ""
         return complain(f"{what}{_looked_in(settings)}{hint}", FAILED)
     if settings.json_lines:
         sys.stdout.write(json_text(record) + "\n")

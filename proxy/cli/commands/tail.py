@@ -1,6 +1,7 @@
 """`slowtok tail`: the log's requests, readable, as they come."""
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -91,6 +93,8 @@ def _print_all(
             if not follow:
                 return bool(shown) or not last
             stop.wait(POLL_S)
+            if _nobody_reads():
+                return True
         elif text := shown_as(console, line, check.entry(line)):
             if caught_up:
                 sys.stdout.write(text)
@@ -98,6 +102,18 @@ def _print_all(
             else:
                 shown.append(text)
     return True
+
+
+def _nobody_reads() -> bool:
+    """Return True if standard output is a pipe or a terminal whose other end is closed."""
+    if sys.platform == "win32":
+        return False  # the next line that is written shows it
+    output = select.poll()
+    try:
+        output.register(sys.stdout.fileno(), 0)  # how it ends is told without being asked for
+    except UnsupportedOperation:  # it is no file at all
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:

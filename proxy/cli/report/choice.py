@@ -73,32 +73,35 @@ def period_between(since: str, until: str | None, now: datetime) -> Period:
     if until is None:
         return period_of(since, now)
     end = period_of(until, now).since
-    return period_of(since, end)
+    return period_of(since, end, must_be=f"before --until {until!r}")
 
 
-def period_of(text: str, now: datetime) -> Period:
+def period_of(text: str, now: datetime, *, must_be: str = "in the past") -> Period:
     """Return the period that `1d`, `7d`, `12h` or an ISO date or time begins, up to `now`.
 
     Args:
         text: what the user gave.
         now: the present, with a time zone; times without one are taken to be in it.
+        must_be: what the beginning is told to be where it is not before `now`.
 
     Raises:
         BadPeriod: it is neither, or not in the past.
     """
     if found := _LENGTH.fullmatch(text.strip().lower()):
         length = timedelta(**{_UNITS[found[2]]: int(found[1])})
-        return _checked(text, now - length if length < timedelta(days=36_500) else now, now)
+        since = now - length if length < timedelta(days=36_500) else now
+        return _checked(text, since, now, must_be)
     try:
         since = datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadPeriod(
             f"{text!r}: expected a length like 1d, 7d, 12h, or a date like 2026-11-20"
         ) from None
-    return _checked(text, since if since.tzinfo else since.replace(tzinfo=now.tzinfo), now)
+    since = since if since.tzinfo else since.replace(tzinfo=now.tzinfo)
+    return _checked(text, since, now, must_be)
 
 
-def _checked(text: str, since: datetime, now: datetime) -> Period:
+def _checked(text: str, since: datetime, now: datetime, must_be: str) -> Period:
     if since >= now:
-        raise BadPeriod(f"{text!r} is not in the past")
+        raise BadPeriod(f"{text!r} is not {must_be}")
     return Period(since=since, until=now)

@@ -115,7 +115,7 @@ def test_unknown(
     empty.touch()
 
     assert run_explain(settings(empty), request_id) == 1
-    hint = "; a short id is the end of one" if request_id else ""
+    hint = "; a short id is the last 8 characters of one, or more" if request_id else ""
     assert capsys.readouterr().err == f"slowtok: {what} in {empty}{hint}\n"
 
 

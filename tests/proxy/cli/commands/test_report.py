@@ -66,6 +66,14 @@ def test_what_cannot_be_done_is_one_line(log: Path, tmp_path: Path) -> None:
     cases = {
         ("--log", str(none)): (3, f"no log at {none}"),
         ("--log", str(log), "--since", "soon"): (2, "--since 'soon': expected a length"),
+        ("--log", str(log), "--since", "2099-01-01"): (
+            2,
+            "--since '2099-01-01' is not in the past",
+        ),
+        ("--log", str(log), "--since", "2026-11-24", "--until", "2026-11-23"): (
+            2,
+            "--since '2026-11-24' is not before --until '2026-11-23'",
+        ),
         ("--log", "-"): (2, "goes to standard output"),
         ("--log", str(log), "--output", "/none/a"): (2, "--output /none/a: no such folder"),
         ("--log", str(foreign)): (1, f"no line of {foreign} is a slowtok record (2 lines read)"),

@@ -72,3 +72,12 @@ def test_a_file_of_another_kind(command: str, tmp_path: Path) -> None:
 
     said = f"slowtok: no line of {foreign} is a slowtok record (2 lines read)\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+@pytest.mark.parametrize("command", ["runs", "run", "explain"])
+def test_nobody_there_and_a_log_that_cannot_be_read_again(command: str) -> None:
+    done = run(command, "--log", "-", "--listen", NOBODY)
+
+    said = "and the log goes to standard output; name a file with --log"
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"slowtok: no slowtok at {NOBODY}, {said}\n"

@@ -274,6 +274,22 @@ def test_reader_that_has_seen_enough_is_no_error(log: Path) -> None:
         assert reader.stderr.read() == b""
 
 
+@POSIX
+def test_reader_that_has_gone_ends_it_though_nothing_comes(log: Path) -> None:
+    write(log, line("only"))
+    command = [*SLOWTOK, "tail", "--follow", "--log", str(log)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert b"only" in reader.stdout.readline()
+        reader.stdout.close()
+
+        assert reader.wait(WAIT_S) == 0
+        assert reader.stderr.read() == b""
+
+
 def test_command_reads_the_settings(log: Path) -> None:
     write(log, line("only"))
     ended = run("tail", "--no-follow", "--json", env={"SLOWTOK_LOG": str(log)})
