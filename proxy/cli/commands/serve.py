@@ -76,7 +76,12 @@ def run_serve(settings: Settings) -> int:
         screen = Screen(json=settings.json_lines or settings.log_path is None)
         opened.callback(screen.close)
         sinks: dict[str, Sink] = {"screen": screen}
-        log = _usable(settings, "log" if settings.log else "state_dir", lambda: _open_log(settings))
+        log = _usable(
+            settings,
+            "log" if settings.log else "state_dir",
+            lambda: _open_log(settings),
+            lambda error: _why_no_log(error, settings),
+        )
         if log is not None:
             opened.callback(log.writer.close)
             sinks["log"] = log
@@ -296,9 +301,19 @@ def _usable(
     try:
         return make()
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        said = why_not(error) if why_not else f"cannot be used: {reason}"
+        said = why_not(error) if why_not else f"cannot be used: {_reason(error)}"
         raise settings.fault(key, said) from None
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _why_no_log(error: OSError | UnicodeError, settings: Settings) -> str:
+    """Return why there can be no log; where nobody said where, with the usual directory."""
+    if settings.log or settings.state_dir:
+        return f"cannot be used: {_reason(error)}"
+    return f"{settings.state_path} cannot be used: {_reason(error)}; --state-dir DIR names another"
 
 
 def _open_log(settings: Settings) -> Log | None:

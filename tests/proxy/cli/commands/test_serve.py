@@ -94,6 +94,17 @@ def test_setting_that_cannot_be_used_is_one_line_and_exit_code_2(
     assert (ended.stdout, ended.stderr) == ("", f"slowtok: {shown} (from arguments): {why}\n")
 
 
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="the usual directory is elsewhere")
+def test_usual_state_directory_that_cannot_be_used_is_named_with_the_remedy() -> None:
+    ended = run("--listen", "127.0.0.1:0", env={"SLOWTOK_STATE_DIR": "", "XDG_STATE_HOME": "/proc"})
+
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "slowtok: state_dir = '' (from defaults): /proc/slowtok cannot be used: "
+        "No such file or directory; --state-dir DIR names another\n"
+    )
+
+
 def test_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
