@@ -40,6 +40,9 @@ LEAST_RAM_GB_PER_S, MAX_RAM_GB_PER_S = 1.0, 20_000.0
 """One channel of the slowest DDR3 reads 6 GB/s, the fastest memory on a package some 8,000: what
 lies outside was meant in another unit."""
 
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@*]+")  # as browsers write them
+_HOST_NAME = re.compile(r"[^\s/?#@:*\[\]\\]+|\[?[0-9A-Fa-f:.]+\]?")
+
 _VISIBLE = re.compile(r"[!-~]*")  # what can stand in a header field
 _KUBERNETES = ("SLOWTOK_SERVICE_", "SLOWTOK_PORT")  # set for a Service of this name, not by users
 
@@ -78,6 +81,19 @@ def _listen(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise ValueError("expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141")
+    return value
+
+
+def _origin(value: str) -> str:
+    """Check what has to be the same as a browser's `Origin`, which ends with its host or port."""
+    if not _ORIGIN.fullmatch(value):
+        raise ValueError(f"{value!r} is no origin, like https://chat.example.com, and not *")
+    return value
+
+
+def _host_name(value: str) -> str:
+    if not _HOST_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no host name alone, like box.example.com")
     return value
 
 
@@ -134,8 +150,8 @@ class Settings(BaseModel):
     baselines_url: Annotated[SecretStr, AfterValidator(_store)]
     record: str
     json_lines: Annotated[bool, Field(alias="json")]
-    allow_origin: tuple[str, ...]
-    allow_host: tuple[str, ...]
+    allow_origin: tuple[Annotated[str, AfterValidator(_origin)], ...]
+    allow_host: tuple[Annotated[str, AfterValidator(_host_name)], ...]
     api_key: Annotated[SecretStr, AfterValidator(_api_key)]
     allow_no_key: bool
     disable: tuple[str, ...]

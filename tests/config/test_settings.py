@@ -162,6 +162,35 @@ def test_error_is_one_line_with_key_value_and_source(
     assert line in (None, said)
 
 
+ORIGINS = (
+    "https://chat.example.com",
+    "http://10.0.0.2:3000",
+    "chrome-extension://abc",
+    "null",
+    "*",
+)
+NO_ORIGINS = ("chat.example.com", "https://chat.example.com/", "https://*.example.com", "https://")
+HOST_NAMES = ("box.example.com", "box", "my_box", "10.0.0.2", "::1", "[fd00::1]")
+NO_HOST_NAMES = ("http://box.example.com", "box.example.com:4141", "box/x", "*.example.com", "a b")
+
+
+@pytest.mark.parametrize(("key", "good"), [("allow_origin", ORIGINS), ("allow_host", HOST_NAMES)])
+def test_pages_and_names_that_can_be_allowed(key: str, good: tuple[str, ...]) -> None:
+    assert getattr(load({key: good}, {}), key) == good
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "said"),
+    [
+        *(("allow_origin", bad, "is no origin, like https://") for bad in NO_ORIGINS),
+        *(("allow_host", bad, "is no host name alone, like box") for bad in NO_HOST_NAMES),
+    ],
+)
+def test_what_no_browser_would_send_is_refused(key: str, bad: str, said: str) -> None:
+    line = error({}, {f"SLOWTOK_{key.upper()}": f"*,{bad}" if key == "allow_origin" else bad})
+    assert f"(from environment): {bad!r} {said}" in line
+
+
 def test_source_that_was_overridden_is_not_blamed() -> None:
     said = error({"listen": "bad"}, {"SLOWTOK_LISTEN": "127.0.0.1:2"})
 
