@@ -126,8 +126,8 @@ def demo(
     """Show a real engine with a small model, real slowdowns, and the diagnosis of each one."""
     from slowtok.proxy.cli.demo.scenario import run_demo  # noqa: PLC0415 - as above
 
-    if ram_bandwidth is not None:
-        settings_from({"ram_bandwidth": ram_bandwidth}, None)  # a bad one is told before it begins
+    given = {"listen": listen, "state_dir": state_dir, "ram_bandwidth": ram_bandwidth}
+    settings_from(given, None)  # a bad one is told before it begins
     raise typer.Exit(
         run_demo(
             model=model,

@@ -33,6 +33,7 @@ from slowtok.proxy.cli.demo.stage import (
     pick_listen,
     set_stage,
     why_elsewhere,
+    why_not_there,
 )
 from slowtok.proxy.cli.render.units import counted
 
@@ -41,6 +42,8 @@ BUSY_S = 6.0  # then the rest of the answer comes at full speed: the demo's time
 BUSY_AHEAD_S = 0.3
 LOOK_S = 0.5  # at what other programs do before it begins
 APART_S = 0.2  # between requests that are sent at once: their order is then certain
+
+USAGE = 2
 
 INSTALL = "pip install 'slowtok[demo]'   (in a clone of the repository: make demo)"
 
@@ -56,11 +59,13 @@ def run_demo(
 ) -> int:
     """Run the demo.
 
-    Returns 0 when it showed its point, 2 where `model` is no file, else 1 with the reason on the
-    screen.
+    Returns 0 when it showed its point, 2 where an argument cannot be used, else 1; the reason is on
+    the screen.
     """
     if model is not None and not model.is_file():
-        return complain(f"--model {model}: no such file", 2)
+        return complain(f"--model {model}: no such file", USAGE)
+    if listen is not None and (why := why_not_there(listen)):
+        return complain(f"listen = {listen!r} (from arguments): {why}", USAGE)
     if importlib.util.find_spec("xllamacpp") is None:
         return _failed(f"the demo's engine is not installed: {INSTALL}")
     console = Console(stderr=json, highlight=False)

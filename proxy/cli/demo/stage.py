@@ -66,13 +66,6 @@ async def set_stage(
     Raises:
         DemoError: one of them did not start.
     """
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not is_free(host.strip("[]"), int(port)):
-        holder = holder_of(int(port)) if port.isdigit() else None
-        by = f"{holder} is there" if holder else "is something else there?"
-        raise DemoError(
-            f"listen = {listen!r} cannot be used: {by}; --listen HOST:PORT takes another port"
-        )
     began_at_s = time.monotonic()
     async with AsyncExitStack() as stack:
         with show.waiting("starting llama-server"):
@@ -153,6 +146,16 @@ def pick_listen(*, usual: bool) -> str:
     if usual and is_free(HOST, USUAL_PORT):
         return USUAL_LISTEN
     return f"{HOST}:{free_port(HOST)}"
+
+
+def why_not_there(listen: str) -> str | None:
+    """Return why the proxy cannot listen at HOST:PORT; None where the port is free."""
+    host, _, port = listen.rpartition(":")
+    if is_free(host.strip("[]"), int(port)):
+        return None
+    holder = holder_of(int(port))
+    by = f"{holder} is there" if holder else "is something else there?"
+    return f"cannot be used: {by}; --listen HOST:PORT takes another port"
 
 
 def why_elsewhere() -> str:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fakes.commands import run
 from fakes.running import keep_ram_bandwidth
 from slowtok.proxy.cli.demo.scenario import path_of_command, run_demo
 
@@ -43,6 +45,23 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path:
 
     assert run_demo(model=missing) == 2
     assert capsys.readouterr().err == f"slowtok: --model {missing}: no such file\n"
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+
+        assert run_demo(listen=listen) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"slowtok: listen = '{listen}' (from arguments): cannot be used: ")
+    assert said.endswith("; --listen HOST:PORT takes another port\n")
+
+
+def test_a_bad_setting_is_told_before_it_begins() -> None:
+    done = run("demo", "--listen", "foo")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("slowtok: listen = 'foo' (from arguments): expected HOST:PORT")
 
 
 @pytest.mark.engine
