@@ -279,8 +279,10 @@ def run(loop: Loop, commands: "queue.SimpleQueue[Line | None]") -> None:
 
 def main() -> None:
     """Run until stdin closes."""
-    # Ctrl-C goes to the whole foreground group; the proxy decides when this process ends
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a terminal sends goes to all in it; the proxy decides when this process ends.
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     commands: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, commands), daemon=True).start()
     emit = make_emit(sys.stdout.buffer)

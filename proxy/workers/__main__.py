@@ -41,9 +41,15 @@ from slowtok.proxy.server.server import StopRequest, drain, under_way
 from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.remote import RemoteEngines, RemoteObserver
-from slowtok.proxy.workers.wire import HEARTBEAT_S, PASSED_ON, Heartbeat, RemoteDirectory, Start
+from slowtok.proxy.workers.wire import (
+    ENDINGS,
+    HEARTBEAT_S,
+    PASSED_ON,
+    Heartbeat,
+    RemoteDirectory,
+    Start,
+)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GOODBYE_S = 5.0  # for the last words to reach an observing process that is far behind. Heuristic
 OBSERVER_END_S = 30.0
 """From the last reply of any worker to the end of the observing process, which may still send
@@ -189,11 +195,11 @@ async def work(
     """
     worker, loop = Worker(), asyncio.get_running_loop()
     if observing_pid is not None:
-        for name in SIGNALS:
+        for name in ENDINGS:
             loop.add_signal_handler(name, worker.signalled, observing_pid)
     await worker.run(channel, listener)
     if observing_pid is not None:  # the loop lets go of them before `ended` takes them
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     return worker.grace_s
 
 
@@ -208,9 +214,9 @@ def ended(pid: int, grace_s: float) -> int:
 
     It may still wait for other workers, `grace_s` at most: signals are passed on to the end.
     """
-    for name in SIGNALS:
+    for name in ENDINGS:
         signal.signal(name, lambda *_: pass_on(pid))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     kill = threading.Timer(grace_s + OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
     kill.daemon = True
     kill.start()
@@ -226,7 +232,7 @@ def main() -> None:
     """Work with the two descriptors that were handed over."""
     channel, listener, *observing_pid = map(int, sys.argv[1:])
     if not observing_pid:
-        for name in SIGNALS:
+        for name in ENDINGS:
             signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # Linux alone has it: top, pgrep and other slowtoks see it
         Path("/proc/self/comm").write_text("slowtok")

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def run_serve(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit code.
+    """Serve until SIGINT, SIGTERM or, without nohup, SIGHUP. Returns the exit code.
 
     Raises:
         SettingsError: a cause that is not known, or a port, log or directory that cannot be used.

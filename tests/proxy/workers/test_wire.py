@@ -1,6 +1,9 @@
 """What goes between the processes: all of an exchange that a case is made of, and no text."""
 
 import pickle
+import signal
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -120,3 +123,17 @@ def test_meter_that_is_far_away_claims_no_times_between_tokens() -> None:
     assert (timeline.first_token_at_s, timeline.last_token_at_s) == (10.3, 10.5)
     assert (timeline.ended, timeline.token_at_s, timeline.itl_p50_s) == ("proxy-stopped", (), None)
     assert timeline.tokens.completion is None
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize(("disposition", "ends"), [("SIG_DFL", True), ("SIG_IGN", False)])
+def test_a_closed_terminal_ends_it_unless_nohup_started_it(disposition: str, ends: bool) -> None:
+    code = f"""if True:
+        import signal
+        signal.signal(signal.SIGHUP, signal.{disposition})
+        from slowtok.proxy.workers.wire import ENDINGS
+        print(signal.SIGHUP in ENDINGS)
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == str(ends)

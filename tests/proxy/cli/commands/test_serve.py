@@ -177,8 +177,9 @@ def test_help_and_version() -> None:
 
 
 @POSIX
-async def test_without_a_command_it_serves_and_ctrl_c_ends_it_with_its_children(
-    engine: Upstream, tmp_path: Path
+@pytest.mark.parametrize("ending", ["SIGINT", "SIGHUP"])
+async def test_without_a_command_it_serves_and_its_terminal_ends_it_with_its_children(
+    engine: Upstream, tmp_path: Path, ending: str
 ) -> None:
     engine.reply = DONE
     keep_ram_bandwidth(tmp_path)
@@ -188,7 +189,7 @@ async def test_without_a_command_it_serves_and_ctrl_c_ends_it_with_its_children(
         request_id = await ask(address)
         line = await running.line()
         of_it = children(running)
-        code = await running.end(signal.SIGINT, group=True)
+        code = await running.end(signal.Signals[ending], group=True)
 
         assert running.out[0] == f"engine    {engine.url} (llama-server b1-0: small)\n"
         assert running.out[1:3] == [
