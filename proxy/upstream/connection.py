@@ -5,7 +5,10 @@ beyond that is nobody's answer.
 """
 
 import asyncio
+import contextlib
+import os
 import select
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -19,6 +22,7 @@ from slowtok.proxy.upstream.reply_head import BadReply, HeadReader, ReplyHead
 
 READ_BUFFER_BYTES = 64 * 1024  # twice as much may wait to be read, then the engine is held back
 MAX_HEAD_BYTES = 64 * 1024
+LAST_WORDS_BYTES = 256 * 1024  # of a reply, when the request could not be sent; one read of a loop
 HEAD_S = 30.0  # from a head's first byte to its last; the silence before that may be a long prefill
 _NO_BYTES = b""
 
@@ -316,7 +320,9 @@ class EngineConnection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the body with the connection: well only where it is framed by a clean end."""
         self._be_in_time()
-        if unread := self.take_unread():
+        self.should_close = True
+        unread = self.take_unread() + (self._last_words() if exc is not None else _NO_BYTES)
+        if unread:
             self.take(unread)
         content, self._content = self._content, None
         if content is not None:
@@ -329,6 +335,20 @@ class EngineConnection(asyncio.Protocol):
             exc = aiohttp.ClientOSError(*exc.args)
         self.fail(exc or aiohttp.ServerDisconnectedError())
         _wake(self._writable)
+
+    def _last_words(self) -> bytes:
+        """Return what the kernel holds of the reply when the request could not be sent.
+
+        An engine that wants no more of a request answers and hangs up. Writing fails then, and the
+        loop reads no more, though the answer may be here.
+        """
+        transport = self.transport
+        line = None if transport is None else transport.get_extra_info("socket")
+        is_plain = transport is not None and transport.get_extra_info("ssl_object") is None
+        if line is not None and is_plain and sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                return os.read(line.fileno(), LAST_WORDS_BYTES)
+        return _NO_BYTES
 
 
 def _wake(waiter: "asyncio.Future[None] | None") -> None:

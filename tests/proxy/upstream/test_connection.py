@@ -1,6 +1,8 @@
 """A reply that comes faster than it is read; connections that are kept for the next request."""
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -82,6 +84,29 @@ async def ask(session: aiohttp.ClientSession, engine: Upstream) -> None:
     answer = await send(session, engine.url, "GET", "/x", ASKED, None)
     while await answer.content.readany():
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such read")
+async def test_answer_of_an_engine_that_wants_no_more_of_a_request_is_read(
+    session: aiohttp.ClientSession,
+) -> None:
+    """It answers and hangs up with bytes unread: to write fails before anything was read."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"a"
+            line, _ = port.accept()
+            line.sendall(reply(b"too large", status="413 Content Too Large"))
+            line.close()
+            yield b"a"
+            yield b"a"
+
+        url = f"http://127.0.0.1:{port.getsockname()[1]}"
+        answer = await send(session, url, "POST", "/x", ASKED, body())
+
+    assert answer.status == 413
+    assert await answer.content.read() == b"too large"
+    assert kept(session) == []
 
 
 async def test_who_rested_too_long_is_closed_when_nobody_comes(
