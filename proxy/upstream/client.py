@@ -79,8 +79,9 @@ async def send(
 
     `target` is the client's own path and query, passed without being decoded. An engine may drop
     an idle connection at the very moment in which we use it: a request that met no other answer
-    than that is sent again where its body still can be. On a fresh connection nothing is repeated,
-    so that no failure is hidden and no prompt is run twice.
+    than that is sent again, once, where its body still can be. It then goes over a fresh
+    connection, on which nothing is repeated: no failure is hidden, and an engine that a prompt
+    brings down does not get it again for each connection that was kept.
 
     Raises:
         UpstreamError: the engine refused, broke or timed out before its head was complete.
@@ -89,10 +90,11 @@ async def send(
     address = connector.address(base_url)
     request = make_request(address, method, target, headers, body)
     now_s = asyncio.get_running_loop().time
+    is_repeated = False
     while True:
         began_s = now_s()
         try:
-            connection = await connector.reach(address, session.timeout)
+            connection = await connector.reach(address, session.timeout, fresh=is_repeated)
         except OSError as error:
             raise _unreachable(error, base_url) from error
         try:
@@ -103,6 +105,7 @@ async def send(
             was_idle = connection.was_idle and not connection.heard
             if not (was_idle and resendable and isinstance(error, _CONNECTION_BROKE)):
                 raise _broken(error, base_url) from error
+            is_repeated = True
         else:
             if reply.status >= FINAL:
                 return reply

@@ -70,13 +70,15 @@ class EngineConnector(aiohttp.TCPConnector):
             )
         return known
 
-    async def reach(self, address: Address, limits: aiohttp.ClientTimeout) -> EngineConnection:
-        """Return a connection that was kept; without one it is opened.
+    async def reach(
+        self, address: Address, limits: aiohttp.ClientTimeout, *, fresh: bool = False
+    ) -> EngineConnection:
+        """Return a connection that was kept; without one, or for a `fresh` one, it is opened.
 
         Raises:
             OSError: it could not be; TimeoutError where that took too long.
         """
-        reached = self._take(address.idle)
+        reached = None if fresh else self._take(address.idle)
         if reached is None:
             reached = EngineConnection(
                 self._event_loop, self._max_head_bytes, self._keep, self._turns, address.idle
