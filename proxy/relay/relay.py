@@ -156,7 +156,8 @@ class Relay:
             merged = await self._engines.merged_list(request.method, request.path, keys)
             if merged is not None:
                 return self._give(request, exchange, merged)
-        model = call.model if call else model_named(request.path, request.query, original_body)
+        read_body = original_body if self._engines.several else None
+        model = call.model if call else model_named(request.path, request.query, read_body)
         engine = await self._engines.choose(model, request.path, keys)
         chosen_at_s = time.monotonic()  # what an engine took to say what it is is not ours
         if engine is None:

@@ -9,7 +9,7 @@ from slowtok.proxy.http.aiohttp_private import has_next
 from slowtok.proxy.http.request import ClientRequest
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.memory_budget import MemoryBudget
-from slowtok.proxy.stream.call import Call, read_call
+from slowtok.proxy.stream.call import Call, is_quickly_read, read_call
 from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.request import Body
 
@@ -27,8 +27,9 @@ async def read_request(
 ) -> tuple[Body, Call | None]:
     """Return the body to send, and what it asks for where it is a generation that we can read.
 
-    One larger than `max_bytes`, or for which `held` has no room, passes unread. `for_model`: other
-    JSON is read, too, because a model in it says which engine it is for.
+    One larger than `max_bytes`, for which `held` has no room, or which would take long to read,
+    passes unread. `for_model`: other JSON is read, too, because a model in it says which engine it
+    is for, however long that takes.
 
     Raises:
         UpstreamError: it is too large, or there is no room for it, and it has to be read to find
@@ -58,7 +59,9 @@ async def read_request(
             return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
         pieces.append(chunk)
     body = b"".join(pieces)
-    return body, None if api is None else read_call(api, body)
+    if api is None or not (for_model or is_quickly_read(body)):
+        return body, None
+    return body, read_call(api, body)
 
 
 def _too_large(max_bytes: int) -> UpstreamError:

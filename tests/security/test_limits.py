@@ -13,6 +13,7 @@ from fakes.proxy import serving
 from fakes.recorder import HEALTHY, Recorder
 from fakes.wire import JSON, WAIT_S, reply
 from security.healthy import works_anew, works_on
+from slowtok.proxy.stream.call import MAX_MARKS
 
 LINUX = pytest.mark.skipif(sys.platform == "win32", reason="ended by a signal")
 HALF_A_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-A: "
@@ -55,6 +56,22 @@ async def test_body_that_is_read_is_bounded_and_a_larger_one_passes(
 
             assert (head.status, body) == (200, HEALTHY)
             assert ("model" in record) is (size_bytes < 1000)
+        await works_on(client)
+
+
+async def test_body_that_would_take_long_to_read_passes_unread(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    """No token of anybody passes while JSON is read."""
+    async with serving(tmp_path, recorder.url) as proxy:
+        client = await proxy.connect()
+        for values, is_read in ((10, True), (MAX_MARKS, False)):
+            await client.chat(stream=False, prompt=[7] * values)
+            head, body = await client.reply()
+            record = await proxy.record(head.get("slowtok-id"))
+
+            assert (head.status, body) == (200, HEALTHY)
+            assert ("model" in record) is is_read
         await works_on(client)
 
 

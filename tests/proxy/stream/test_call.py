@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from slowtok.proxy.stream.apis import Api, find_api
-from slowtok.proxy.stream.call import max_tokens_of, read_call
+from slowtok.proxy.stream.call import MAX_MARKS, is_quickly_read, max_tokens_of, read_call
 
 
 def api(path: str) -> Api:
@@ -86,3 +86,19 @@ def test_the_limit_of_an_answer_is_read_where_each_api_has_it(
 
     assert call is not None
     assert max_tokens_of(call) == limit
+
+
+@pytest.mark.parametrize(
+    ("body", "is_quick"),
+    [
+        (b'{"prompt":"' + b"a" * 2 * MAX_MARKS + b'"}', True),
+        (orjson.dumps({"prompt": "A plain sentence, as prompts have them. " * 100_000}), True),
+        (b'{"prompt":[' + b"1," * (MAX_MARKS - 4) + b"1]}", True),
+        (b'{"prompt":[' + b"1," * MAX_MARKS + b"1]}", False),
+        (b"[" * (MAX_MARKS + 1) + b"]", False),
+        (b'{"a":' * (MAX_MARKS + 1) + b"1}", False),
+    ],
+    ids=["one text", "sentences", "tokens", "too many tokens", "lists", "objects"],
+)
+def test_only_many_values_take_long_to_read(body: bytes, is_quick: bool) -> None:
+    assert is_quickly_read(body) is is_quick
