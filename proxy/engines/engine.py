@@ -59,7 +59,8 @@ class Engine:
     how it loads the weights of `models`. `listed` are its last lists of models as it sent them, by
     path. `wanted` asks for a whole look now. `scraper` is None until it is needed. `looked_at` is
     what ran when it was last looked at, `is_looked_at` says that it is being looked at now, and the
-    end of each look is shown by `look_over`. `fingerprints` has the last one in its replies, by the
+    end of each look is shown by `look_over`. `is_late`: a request waited in vain for a look, and
+    none has found the engine since. `fingerprints` has the last one in its replies, by the
     model that was asked for.
     """
 
@@ -84,6 +85,7 @@ class Engine:
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     look_over: asyncio.Event = field(default_factory=asyncio.Event)
     is_looked_at: bool = False
+    is_late: bool = False
     looked_at: Runs | None = None
     fingerprints: dict[str | None, str] = field(default_factory=dict)
     port: int = field(init=False)

@@ -132,7 +132,8 @@ class Engines:
         Where several might have a model that none lists, they are asked again, at most every
         `RETRY_S`; `keys` are the client's, for those that want one. An engine that was not seen
         yet, or not any more, is looked at first, so that it is not asked for what it does not
-        need. Each costs such a request at most `FIRST_LOOK_S`.
+        need. Each costs such a request at most `FIRST_LOOK_S`; an engine that took all of it is
+        not waited for again before it was found out of band.
         """
         if len(self.all) == 1:
             await self._await_first_look(self.all[0])
@@ -174,14 +175,16 @@ class Engines:
         return await self._lists.merged(engines, path, keys)
 
     async def _await_first_look(self, engine: Engine) -> None:
-        if engine.identity is not None and engine.looked.is_set():
+        if engine.looked.is_set() and (engine.identity is not None or engine.is_late):
             return
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(FIRST_LOOK_S):
                 if not engine.looked.is_set():
                     await engine.looked.wait()
                 elif engine.identity is None:
                     await self._look(engine)
+        except TimeoutError:
+            engine.is_late = True
         engine.looked.set()
 
     def lose(self, name: str) -> None:
@@ -379,6 +382,7 @@ class Engines:
             engine.note_look_over()
             self._watch_ports()
         engine.looked.set()
+        engine.is_late = engine.is_late and engine.identity is None
         if engine.identity is not None and (before is None or engine.is_another(before, ran)):
             self._note_found(engine)
         elif before is not None and engine.identity is None:

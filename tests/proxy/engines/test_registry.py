@@ -177,7 +177,11 @@ async def test_look_that_breaks_leaves_what_was_known(
 async def test_engine_that_hangs_costs_a_request_little(
     engine: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = 0
+
     async def hang(*_: object) -> None:
+        nonlocal looks
+        looks += 1
         await asyncio.sleep(600)
 
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.02)
@@ -194,8 +198,25 @@ async def test_engine_that_hangs_costs_a_request_little(
         engines.start(lambda _name: False)
         async with asyncio.timeout(5):
             assert await engines.choose(None) is engines.all[0]  # never seen yet
-            assert await engines.choose(None) is engines.all[0]  # looked at in vain
+            assert await engines.choose(None) is engines.all[0]  # waited for in vain
+        assert looks <= 1  # in the background, where that has got so far
         await engines.stop()
+
+
+async def test_engine_that_was_late_is_waited_for_again_once_it_was_found(
+    engine: Upstream, tmp_path: Path
+) -> None:
+    async with looking(tmp_path, engine.url) as engines:
+        [late] = engines.all
+        late.identity, late.is_late = None, True
+        assert await engines.choose(None) is late
+        assert late.identity is None
+
+        await engines._look(late)
+        assert not late.is_late
+        engines.lose(late.name)
+        assert await engines.choose(None) is late
+        assert late.identity is not None
 
 
 async def test_facts_of_an_engine_and_its_only_model(engine: Upstream, tmp_path: Path) -> None:
