@@ -42,9 +42,9 @@ from slowtok.proxy.upstream.client import make_session
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.remote import RemoteEngines, RemoteObserver
 from slowtok.proxy.workers.wire import (
-    ENDINGS,
     HEARTBEAT_S,
     PASSED_ON,
+    STOP_SIGNALS,
     Heartbeat,
     RemoteDirectory,
     Start,
@@ -195,11 +195,11 @@ async def work(
     """
     worker, loop = Worker(), asyncio.get_running_loop()
     if observing_pid is not None:
-        for name in ENDINGS:
+        for name in STOP_SIGNALS:
             loop.add_signal_handler(name, worker.signalled, observing_pid)
     await worker.run(channel, listener)
     if observing_pid is not None:  # the loop lets go of them before `ended` takes them
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     return worker.grace_s
 
 
@@ -214,9 +214,9 @@ def ended(pid: int, grace_s: float) -> int:
 
     It may still wait for other workers, `grace_s` at most: signals are passed on to the end.
     """
-    for name in ENDINGS:
+    for name in STOP_SIGNALS:
         signal.signal(name, lambda *_: pass_on(pid))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     kill = threading.Timer(grace_s + OBSERVER_END_S, os.kill, (pid, signal.SIGKILL))
     kill.daemon = True
     kill.start()
@@ -232,7 +232,7 @@ def main() -> None:
     """Work with the two descriptors that were handed over."""
     channel, listener, *observing_pid = map(int, sys.argv[1:])
     if not observing_pid:
-        for name in ENDINGS:
+        for name in STOP_SIGNALS:
             signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # Linux alone has it: top, pgrep and other slowtoks see it
         Path("/proc/self/comm").write_text("slowtok")

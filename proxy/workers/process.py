@@ -18,7 +18,7 @@ from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.workers.channel import Channel, Handlers
 from slowtok.proxy.workers.priority import Launcher
 from slowtok.proxy.workers.session import WorkerSession
-from slowtok.proxy.workers.wire import ENDINGS, HEARTBEAT_S, PASSED_ON, Start
+from slowtok.proxy.workers.wire import HEARTBEAT_S, PASSED_ON, STOP_SIGNALS, Start
 
 COMMAND = (sys.executable, "-P", "-m", "slowtok.proxy.workers")
 """-P: as for sampling, a json.py in the folder that the proxy was started in must not be ours."""
@@ -282,7 +282,7 @@ def begin_to_relay(listener: socket.socket) -> FirstWorker:
         numbers = map(str, (theirs.fileno(), listener.fileno(), observing_pid))
         os.execve(COMMAND[0], (*COMMAND, *numbers), shared)  # noqa: S606 - our own module
     theirs.close()
-    for name in ENDINGS:
+    for name in STOP_SIGNALS:
         signal.signal(name, lambda *_: None)  # not SIG_IGN, which its own children would inherit
     signal.signal(PASSED_ON, lambda *_: sys.exit(0))  # until there is more to be ended in order
     return FirstWorker(pid, ours, shared)

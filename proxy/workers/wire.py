@@ -13,7 +13,7 @@ from slowtok.proxy.stream.apis import Api, find_api
 from slowtok.proxy.stream.meter import Meter
 
 _HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
-ENDINGS = (
+STOP_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
     *([_HANG_UP] if _HANG_UP and signal.getsignal(_HANG_UP) is not signal.SIG_IGN else []),
@@ -21,8 +21,8 @@ ENDINGS = (
 """The signals that ask for an orderly end. A closed terminal does, too, except under nohup."""
 
 PASSED_ON = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
-"""What the first worker sends to its child for each of `ENDINGS` that it gets: those may come to
-the child as well, from a terminal or a service manager, and would count twice."""
+"""What the first worker sends to its child for each of `STOP_SIGNALS` that it gets: those may come
+to the child as well, from a terminal or a service manager, and would count twice."""
 
 HEARTBEAT_S = 0.25
 """Between two words of a worker on how far its requests are. Heuristic."""

@@ -131,8 +131,8 @@ def test_a_closed_terminal_ends_it_unless_nohup_started_it(disposition: str, end
     code = f"""if True:
         import signal
         signal.signal(signal.SIGHUP, signal.{disposition})
-        from slowtok.proxy.workers.wire import ENDINGS
-        print(signal.SIGHUP in ENDINGS)
+        from slowtok.proxy.workers.wire import STOP_SIGNALS
+        print(signal.SIGHUP in STOP_SIGNALS)
     """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
