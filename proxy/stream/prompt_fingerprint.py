@@ -29,7 +29,12 @@ PRUNED_RATIO = 0.5  # of an earlier tool result's length: a shorter one was cut 
 # Of these a request names what came before, and the engine alone has it: Responses, and Ollama's
 # generate.
 _KEPT_BY_ENGINE = ("previous_response_id", "conversation", "context")
-_PIECE = re.compile(r"[^\n.!?]{1,256}[\n.!?]*|[\n.!?]+")  # sentences, or 256 characters of one
+_END = r"\n.!?\u3002\uff01\uff1f"  # of a sentence, also of Chinese and Japanese ones
+# Sentences. Of a longer one, parts that end behind a word, chosen by its last letter: what is
+# inserted in front moves the cuts of the first few parts, and not of all that follow.
+_PIECE = re.compile(
+    rf"""[^{_END}]{{128,255}}?[a-m0-4][ ,:;"]|[^{_END}]{{1,256}}[{_END}]*|[{_END}]+"""
+)
 
 
 class Span(NamedTuple):

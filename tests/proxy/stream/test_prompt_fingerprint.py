@@ -198,6 +198,28 @@ def test_a_changed_place_in_the_system_message_is_found(at: int) -> None:
     assert found.shared_ratio > 0.99
 
 
+NAMES = ("table", "number", "river", "stone", "cloud", "paper", "window", "garden", "letter")
+SERIES = [n * 7919 % 1009 for n in range(4000)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(" ".join(NAMES[n % 9] for n in SERIES), id="words without a sentence"),
+        pytest.param("".join(f'"{NAMES[n % 9]}":{n},' for n in SERIES), id="JSON on one line"),
+        pytest.param(",".join(map(str, SERIES)), id="numbers"),
+        pytest.param("".join(f"第{n}个字。" for n in SERIES), id="Chinese sentences"),
+    ],
+)
+def test_what_is_inserted_in_front_leaves_the_rest_known(text: str) -> None:
+    """A clock that reads 10:00 after 9:59 moves all that follows by a character."""
+
+    found = against(chat("10:00 " + text, QUESTION), chat("9:59 " + text, QUESTION))
+
+    assert found.common_prefix_chars == 0
+    assert found.shared_ratio > 0.9
+
+
 def test_a_changed_place_far_into_the_prompt_is_found_more_coarsely() -> None:
     long = words(20_000)
     at = FINE_CHARS + 50_000
