@@ -28,3 +28,7 @@ does."""
 
 COMPILING = frozenset({"vllm", "sglang"})
 """Compile kernels at run time on any card; llama.cpp's CUDA builds bring their code along."""
+
+LOADING_ON_DEMAND = frozenset({"ollama", "lm-studio"})
+"""Load a model when a request asks for it; where they give no timings, the wait for the first token
+may have been that."""

@@ -7,7 +7,7 @@ from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S
 from slowtok.detectors.case.case import Case, EngineTimings, Phases, Timeline
 from slowtok.detectors.case.engine import EngineActivity
 from slowtok.proxy.history.keys import gpus_of
-from slowtok.proxy.history.loads import held_over_time, last_rise
+from slowtok.proxy.history.loads import RISE_RATIO, held_over_time, last_rise
 from slowtok.proxy.stream.phases import without_prefill
 
 
@@ -104,4 +104,16 @@ def _taken_at_s(case: Case) -> float | None:
     if rise is None:
         return None
     at_first = sum(held[0].by_pid.get(pid, 0) for pid in held[-1].by_pid)
-    return rise.done_at_s if at_first < MODEL_BYTES else None
+    least = _least_of_model(case, held[-1].server_bytes or 0)
+    return rise.done_at_s if at_first < least else None
+
+
+def _least_of_model(case: Case, held_bytes: int) -> float:
+    """Return the memory below which the engine's processes do not hold the model.
+
+    The first look may come a second after the load began: with all of its weights on GPUs, a model
+    is not there while less than half of them are.
+    """
+    weights = case.model.file_bytes
+    is_whole = weights is not None and held_bytes >= weights
+    return max(MODEL_BYTES, RISE_RATIO * (weights or 0) if is_whole else 0.0)

@@ -8,7 +8,8 @@ Where kernels are tuned the GPU is busy, too, so slowtok then asks for a loss of
 next request of the same shape is fast again.
 
 Not to be confused with:
-- `model-load`: the weights were being read, which is over when the engine answers.
+- `model-load`: the weights were being read, which is over when the engine answers. One that loads
+  on demand answers before that, so it has to tell when it began to read the prompt.
 - `slow-prefill`: later requests of that shape are slow, too.
 - `queued`, `batch-shared`: other requests were there.
 - Caches and clocks that warm up take less than a second.
@@ -27,7 +28,7 @@ Sources:
 from slowtok.detectors.analysis.gpu.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import COMPILING
+from slowtok.detectors.case.engine_traits import COMPILING, LOADING_ON_DEMAND
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
 TITLE = "Kernels were being compiled"
@@ -64,6 +65,8 @@ def detect(case: Case) -> Finding | None:
     expected_tps = _expected_tps(case)
     if tokens is None or expected_tps is None:
         return None
+    if case.phases.source == "stream" and case.server.kind in LOADING_ON_DEMAND:
+        need(case.phases.load_s, "whether the model was loaded before the request")
     took_s = need(case.phases.prefill_s, "prefill time")
     lost_s = took_s - tokens / expected_tps
     if lost_s < max(MIN_LOST_S, MIN_LOST_RATIO * took_s):

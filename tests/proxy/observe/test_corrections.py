@@ -85,6 +85,17 @@ def test_an_engine_that_starts_anew_for_the_load_is_another_process() -> None:
     assert found.load_s == pytest.approx(3.0)
 
 
+def test_the_first_look_may_find_a_part_of_the_model_there() -> None:
+    """The driver lists processes once a second."""
+    looks = (holding(s, held) for s, held in ((0.9, 2.0), (1.9, 5.0), (2.9, 9.0), (3.9, 9.0)))
+    case = waiting(looks)
+    case = replace(case, model=replace(case.model, file_bytes=8 * 2**30))
+
+    found = with_seen_load(with_envelope(case, expected_prefill_tps=None))
+
+    assert found.load_s == pytest.approx(2.9)
+
+
 def test_of_a_whole_reply_it_is_known_only_until_when_memory_was_taken() -> None:
     case = waiting(TAKING, source="estimate", prefill_s=None)
     found = with_seen_load(with_timeline(case, first_token_at_s=None))
