@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from slowtok.detectors.analysis.host_window import mean
+from slowtok.detectors.analysis.host_window import mean, others_cores
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Evidence, need
 from slowtok.detectors.case.machine import CpuUser, DeviceFacts
@@ -98,7 +98,7 @@ def cpu_users(case: Case, phase: Phase) -> tuple[CpuUser, ...]:
     samples = case.host_during(phase)
     looks = [s.others for s in samples if s.others is not None]
     looks = looks or [s.others for s in case.host if s.others is not None]
-    most = mean(samples, lambda s: s.others_cpu_cores)
+    most = others_cores(samples)
     users = _mean(looks)
     if most is None:
         return users

@@ -42,6 +42,19 @@ def gpu_mean(
     return sum(values) / len(values) if values else None
 
 
+def others_cores(samples: Iterable[HostSample]) -> float | None:
+    """Return the cores that other processes kept busy on average, None if that is not known.
+
+    The machine's CPU time and the server's are read at two moments: what that adds to one sample
+    it takes from another, so what is below zero counts, too.
+    """
+    told = [s for s in samples if s.others_cpu_cores is not None]
+    busy, mine = mean(told, lambda s: s.cpu_busy_cores), mean(told, lambda s: s.server_cpu_cores)
+    if busy is None or mine is None:
+        return None
+    return max(busy - mine - (mean(told, lambda s: s.cpu_steal_cores or 0.0) or 0.0), 0.0)
+
+
 def seconds(samples: Iterable[HostSample]) -> float:
     """Return how many seconds the samples cover together."""
     return sum([s.span_s for s in samples])
@@ -215,9 +228,7 @@ def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
             mean(samples, lambda s: s.server_run_delay_cores),
             "time the server's threads waited for a core",
         ),
-        others_cores=need(
-            mean(samples, lambda s: s.others_cpu_cores), "CPU time of the other processes"
-        ),
+        others_cores=need(others_cores(samples), "CPU time of the other processes"),
         throttled_cores=mean(samples, lambda s: s.server_throttled_s_per_s) or 0.0,
         stolen_ratio=min(mean(samples, lambda s: s.stolen_ratio) or 0.0, MAX_STOLEN_RATIO),
         worst_ratio=mean(samples, lambda s: s.server_worst_delay_ratio) or 0.0,

@@ -12,7 +12,14 @@ from fakes.cases import (
     with_host,
     with_server,
 )
-from slowtok.detectors.analysis.host_window import gpu_mean, mean, run_queue, runs_on_cpu, seconds
+from slowtok.detectors.analysis.host_window import (
+    gpu_mean,
+    mean,
+    others_cores,
+    run_queue,
+    runs_on_cpu,
+    seconds,
+)
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.causes.server.cpu_fallback import detect as detect_cpu_fallback
 
@@ -47,6 +54,18 @@ def test_wait_is_charged_to_others_only_up_to_what_they_used() -> None:
 
     assert queue.taken_ratio == pytest.approx(1 / 4)
     assert queue.own_ratio == pytest.approx(2 / 4)
+
+
+def test_readings_of_two_moments_make_up_for_each_other() -> None:
+    """A machine of many cores whose samples are read a little before or after the server's."""
+    samples = [
+        replace(QUIET_HOST, cpu_busy_cores=busy, server_cpu_cores=30.0, cpu_steal_cores=None)
+        for busy in (28.0, 32.4)
+    ]
+
+    assert others_cores(samples) == pytest.approx(0.2)
+    assert others_cores(samples[:1]) == 0.0
+    assert others_cores([replace(QUIET_HOST, server_cpu_cores=None)]) is None
 
 
 def test_throttled_time_is_charged_to_nobody_else() -> None:
