@@ -7,7 +7,7 @@ add up to more than all (they overlap, or are rounded), they are scaled down to 
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.analysis.rate_shape import step_of
@@ -64,6 +64,15 @@ def sharing_of(index: int, samples: Sequence[GpuSample]) -> Sharing | None:
         name=None if worst is None else worst.name,
         samples=told,
     )
+
+
+def own_time(gpus: Mapping[int, Sequence[GpuSample]]) -> float:
+    """Return the share of the time in which the GPUs computed for the server, one after another.
+
+    A GPU whose processes' shares are not told counts as busy for the server all the time.
+    """
+    told = [[_own(s) for s in samples if _is_told(s)] for samples in gpus.values()]
+    return min(sum(statistics.fmean(shares) if shares else 1.0 for shares in told), 1.0)
 
 
 def others(sample: GpuSample) -> float:

@@ -21,17 +21,21 @@ Sources:
 - CPI2 (Zhang et al., EuroSys 2013): blame the neighbour whose use goes with the slowness.
 """
 
+from dataclasses import dataclass
+
+from slowtok.detectors.analysis.gpu.clock_loss import looked_at
 from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu, serving_samples
 from slowtok.detectors.analysis.gpu.gpu_share import (
     MIN_OTHERS_RATIO,
     Sharing,
     follows,
+    own_time,
     runs_mps,
     sharing_of,
 )
 from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts, without_first_second
-from slowtok.detectors.analysis.host_window import decode_s
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.analysis.phase_loss import nearest_loss_s, prefill_excess_s
+from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuSample
@@ -40,8 +44,8 @@ from slowtok.detectors.expectation.memory import is_tensor_parallel
 TITLE = "Another process computed on the GPU"
 TRAITS = Traits(requires="gpu", persistent=True)
 
-MIN_DECODE_S = 2.0
-"""Utilisation is a mean over up to a second: less decode than this says nothing about it."""
+MIN_PHASE_S = 2.0
+"""Utilisation is a mean over up to a second: less time than this says nothing about it."""
 
 MIN_LOOK_S = 0.9
 """The driver tells each process's share once a second: fewer than two of them say nothing."""
@@ -51,19 +55,53 @@ MIN_FULL_RATIO = 0.9
 
 
 def detect(case: Case) -> Finding | None:
-    """Fire when others had a part of a full GPU's time, on the GPU where that was most."""
-    if not decodes_on_gpu(case) or decode_s(case) < MIN_DECODE_S:
+    """Fire when others had a part of a full GPU's time, in the phase and on the GPU that lost most.
+
+    A prefill has to be slow for that: others may compute beside one that is as quick as ever.
+    """
+    if not decodes_on_gpu(case):
         return None
-    gpus = {i: without_first_second(found) for i, found in serving_samples(case, "decode").items()}
+    phases = [p for p in looked_at(case) if p == "decode" or prefill_excess_s(case) > 0]
+    found = [shared for phase in phases if (shared := _worst(case, phase)) is not None]
+    worst = max(found, key=lambda taken: taken.lost_s, default=None)
+    return None if worst is None else _finding(case, worst)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What others took of a phase, on the GPU where that was most."""
+
+    phase: Phase
+    lost_s: float
+    shared: Sharing
+
+
+def _worst(case: Case, phase: Phase) -> _Taken | None:
+    taken_s = need(
+        case.phases.decode_s if phase == "decode" else case.phases.prefill_s, f"{phase} time"
+    )
+    if taken_s < MIN_PHASE_S:
+        return None
+    gpus = {i: without_first_second(found) for i, found in serving_samples(case, phase).items()}
     candidates = {i: found for i, found in gpus.items() if not _is_alone(case, i, found)}
     if not candidates:
         return None
     shared = [sharing_of(i, found) for i, found in candidates.items()]
     known = [s for s in shared if s is not None and _look_s(s) >= MIN_LOOK_S]
+    if not known and phase == "prefill":
+        return None  # decode may tell
     worst = max(need(known or None, "GPU time of each process"), key=lambda s: s.taken_ratio)
     if worst.taken_ratio < MIN_OTHERS_RATIO:
         return None
-    return _finding(case, worst, len(gpus))
+    if is_tensor_parallel(case.server) or len(gpus) == 1:
+        return _Taken(phase=phase, lost_s=taken_s * worst.taken_ratio, shared=worst)
+    # Layers take turns. Of the others' time, what fell into the server's turn on that GPU was lost:
+    # no more than the time in which none of the GPUs computed for the server.
+    least_s = taken_s * worst.taken_ratio / len(gpus)
+    if phase == "decode":
+        waited_ratio = min(1 - own_time(gpus), worst.taken_ratio)
+        least_s = nearest_loss_s(case, least_s, max(taken_s * waited_ratio, least_s))
+    return _Taken(phase=phase, lost_s=least_s, shared=worst)
 
 
 def _is_alone(case: Case, index: int, samples: tuple[GpuSample, ...]) -> bool:
@@ -81,18 +119,17 @@ def _look_s(shared: Sharing) -> float:
     return shared.samples[-1].at_s - shared.samples[0].at_s
 
 
-def _finding(case: Case, shared: Sharing, gpus: int) -> Finding:
-    split = 1 if is_tensor_parallel(case.server) else gpus  # one after the other: a part each
-    lost_s = decode_s(case) * shared.taken_ratio / split
+def _finding(case: Case, taken: _Taken) -> Finding:
+    shared = taken.shared
     name = label(gpu_facts(case, shared.index))
     return Finding(
-        phase="decode",
-        confidence=_confidence(case, shared),
-        lost_s=lost_s,
+        phase=taken.phase,
+        confidence=_confidence(case, taken),
+        lost_s=taken.lost_s,
         summary=(
             f"{_culprit(shared)} computed on {name} at the same time and had "
             f"{100 * shared.taken_ratio:.0f} % of its time, which the server had to wait for; "
-            f"decode lost about {{lost}}."
+            f"{taken.phase} lost about {{lost}}."
         ),
         remedy=(
             f"Pause or stop {_who(shared)} while requests run; or limit it (a game's frames per "
@@ -112,9 +149,10 @@ def _finding(case: Case, shared: Sharing, gpus: int) -> Finding:
     )
 
 
-def _confidence(case: Case, shared: Sharing) -> float:
+def _confidence(case: Case, taken: _Taken) -> float:
     """Two readings agree; that the rate goes with the other's use is a third. No turns in MPS."""
-    goes_with = follows(case, shared)
+    shared = taken.shared
+    goes_with = follows(case, shared) if taken.phase == "decode" else None
     against = (goes_with is False) + runs_mps(shared.samples)
     if goes_with:
         return weigh("gauge", "gauge", "counter", against=against)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.cases import with_server
+from fakes.cases import with_envelope, with_phases, with_server, with_tokens
 from fakes.cause_tests import fires, found, lacks, quiet
 from fakes.engine_cases import with_gaps
 from fakes.gpu_cases import (
@@ -17,7 +17,7 @@ from fakes.gpu_cases import (
 )
 from fakes.link_cases import GAME, healthy_layers, multi_gpu_split, shared, stepped
 from fakes.link_cases import gpu_shared as firing
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.case import Case, Range
 from slowtok.detectors.case.machine import GpuProcess
 from slowtok.detectors.causes.gpu import gpu_shared
 
@@ -142,3 +142,47 @@ def test_layers_on_two_gpus_lose_only_on_the_one_that_is_shared() -> None:
     finding = found(gpu_shared, both)
 
     assert finding.lost_s == pytest.approx(alone.lost_s / 2)
+
+
+def test_where_layers_take_turns_what_nobody_computed_is_what_was_lost() -> None:
+    """A card works for the server for a fifth of the time, each of two; a game has the second."""
+    slower = gpu_case(ms_per_token=25.0)  # 10 ms are expected
+    server = replace(slower.server, gpu_indices=(0, 1), split_mode="layer")
+    mine = replace(SERVING, busy_ratio=0.2)
+    first = tuple(replace(s, processes=(mine,), busy_ratio=0.2) for s in slower.gpu)
+    game = replace(GAME, busy_ratio=0.75)
+    second = tuple(replace(s, index=1, processes=(mine, game), busy_ratio=0.96) for s in slower.gpu)
+
+    finding = found(gpu_shared, replace(slower, server=server, gpu=(*first, *second)))
+
+    assert finding.lost_s == pytest.approx(0.6 * (slower.phases.decode_s or 0.0), rel=0.1)
+
+
+def long_prompt(rate_tps: float) -> Case:
+    """A prompt that takes 10 s beside a game, and a short answer; 1,000 tokens/s are expected."""
+    case = firing()
+    took_s, begin_s = 10.0, case.phases.prefill_from_at_s or 0.0
+    case = with_tokens(case, prompt=round(rate_tps * took_s), cached=0)
+    case = with_phases(
+        case,
+        prefill_s=took_s,
+        prefill_tps=rate_tps,
+        decode_s=1.0,
+        decode_from_at_s=begin_s + took_s,
+        decode_to_at_s=begin_s + took_s + 1.0,
+        source="engine",
+    )
+    case = with_envelope(case, prefill=Range(low=700.0, high=1400.0), expected_prefill_tps=1000.0)
+    samples = sampled(case.gpu[0], begin_s, begin_s + took_s)
+    return replace(case, gpu=samples)
+
+
+def test_a_slow_prefill_waits_for_others_too() -> None:
+    finding = found(gpu_shared, long_prompt(500.0))
+
+    assert finding.phase == "prefill"
+    assert finding.lost_s == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_prefill_that_is_not_slow_lost_nothing() -> None:
+    assert gpu_shared.detect(long_prompt(900.0)) is None
