@@ -37,7 +37,7 @@ from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts, without_first_s
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s, prefill_excess_s
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.facts import label
-from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
+from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuSample
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
@@ -62,7 +62,15 @@ def detect(case: Case) -> Finding | None:
     if not decodes_on_gpu(case):
         return None
     phases = [p for p in looked_at(case) if p == "decode" or prefill_excess_s(case) > 0]
-    found = [shared for phase in phases if (shared := _worst(case, phase)) is not None]
+    found: list[_Taken] = []
+    unknown: Missing | None = None
+    for phase in phases:  # a short one may not tell, beside a long one that does
+        try:
+            found += [taken for taken in (_worst(case, phase),) if taken is not None]
+        except Missing as missing:
+            unknown = unknown or missing
+    if not found and unknown is not None:
+        raise unknown
     worst = max(found, key=lambda taken: taken.lost_s, default=None)
     return None if worst is None else _finding(case, worst)
 
@@ -88,8 +96,6 @@ def _worst(case: Case, phase: Phase) -> _Taken | None:
         return None
     shared = [sharing_of(i, found) for i, found in candidates.items()]
     known = [s for s in shared if s is not None and _look_s(s) >= MIN_LOOK_S]
-    if not known and phase == "prefill":
-        return None  # decode may tell
     worst = max(need(known or None, "GPU time of each process"), key=lambda s: s.taken_ratio)
     if worst.taken_ratio < MIN_OTHERS_RATIO:
         return None

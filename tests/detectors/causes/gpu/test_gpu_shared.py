@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.cases import with_envelope, with_phases, with_server, with_tokens
-from fakes.cause_tests import fires, found, lacks, quiet
+from fakes.cause_tests import fires, found, lacks, missing_fact, quiet
 from fakes.engine_cases import with_gaps
 from fakes.gpu_cases import (
     GIB,
@@ -159,7 +159,10 @@ def test_where_layers_take_turns_what_nobody_computed_is_what_was_lost() -> None
 
 
 def long_prompt(rate_tps: float) -> Case:
-    """A prompt that takes 10 s beside a game, and a short answer; 1,000 tokens/s are expected."""
+    """A prompt that takes 10 s beside a game; 1,000 tokens/s are expected.
+
+    The answer is too short for the shares, which are told once a second.
+    """
     case = firing()
     took_s, begin_s = 10.0, case.phases.prefill_from_at_s or 0.0
     case = with_tokens(case, prompt=round(rate_tps * took_s), cached=0)
@@ -167,14 +170,15 @@ def long_prompt(rate_tps: float) -> Case:
         case,
         prefill_s=took_s,
         prefill_tps=rate_tps,
-        decode_s=1.0,
+        decode_s=2.5,
         decode_from_at_s=begin_s + took_s,
-        decode_to_at_s=begin_s + took_s + 1.0,
+        decode_to_at_s=begin_s + took_s + 2.5,
         source="engine",
     )
     case = with_envelope(case, prefill=Range(low=700.0, high=1400.0), expected_prefill_tps=1000.0)
     samples = sampled(case.gpu[0], begin_s, begin_s + took_s)
-    return replace(case, gpu=samples)
+    untold = sampled(replace(case.gpu[0], processes=None), begin_s + took_s, begin_s + took_s + 2.5)
+    return replace(case, gpu=(*samples, *untold))
 
 
 def test_a_slow_prefill_waits_for_others_too() -> None:
@@ -185,4 +189,4 @@ def test_a_slow_prefill_waits_for_others_too() -> None:
 
 
 def test_a_prefill_that_is_not_slow_lost_nothing() -> None:
-    assert gpu_shared.detect(long_prompt(900.0)) is None
+    assert missing_fact(gpu_shared, long_prompt(900.0)) == "GPU time of each process"
