@@ -137,18 +137,41 @@ def reference(
     if len(memories) == 1:
         return memories[0]
     # Layers on several cards are read one card after the other, so the slowest is the safe
-    # reference; only all of them together bound what tensor parallelism could give.
+    # reference, up to what it has room for; only all of them together bound what tensor
+    # parallelism could give.
     slowest = min(memories, key=lambda memory: memory.read_bytes_per_s)
     if together:
         return _together(slowest, len(memories), server)
     peaks = [memory.peak_bytes_per_s for memory in memories]
     by_layer = server.split_mode in {"layer", "none"}
+    read_bytes_per_s = _one_after_the_other(memories, gpus, model)
+    held = "held to the slowest of them"
+    if read_bytes_per_s > slowest.read_bytes_per_s:
+        held += ", with as much of the model as it has room for"
     return replace(
         slowest,
         peak_bytes_per_s=max(peaks) if by_layer else sum(peaks),
+        read_bytes_per_s=read_bytes_per_s,
         most_ratio=slowest.most_ratio if by_layer else None,
-        notes=(*slowest.notes, f"layers on {len(memories)} GPUs: held to the slowest of them"),
+        notes=(*slowest.notes, f"layers on {len(memories)} GPUs: {held}"),
     )
+
+
+def _one_after_the_other(
+    memories: Sequence[Memory], gpus: Sequence[GpuFacts], model: ModelFacts
+) -> float:
+    """Return how fast layers are read at least, however they are split: the slowest filled first.
+
+    A token takes the sum of what each card reads over its bandwidth (docs/envelope.md).
+    """
+    left, time = 1.0, 0.0
+    pairs = sorted(zip(memories, gpus, strict=True), key=lambda pair: pair[0].read_bytes_per_s)
+    for memory, gpu in pairs:
+        room = gpu.total_bytes / model.file_bytes if gpu.total_bytes and model.file_bytes else left
+        share = min(room, left)
+        left -= share
+        time += share / memory.read_bytes_per_s
+    return 1 / (time + left / pairs[-1][0].read_bytes_per_s)
 
 
 def is_tensor_parallel(server: ServerFacts) -> bool:

@@ -222,6 +222,23 @@ def test_published_healthy_rates_are_inside_the_band(
     assert edges.low < measured_tps < edges.high
 
 
+def test_layers_on_unlike_cards_are_held_to_what_the_slower_one_has_room_for() -> None:
+    """27 GB on 24 and 12 GiB: the slower card holds less than half of them."""
+    by_layer = replace(LLAMA_CPP, split_mode="layer")
+    fast = replace((RTX_3090.gpus or ())[0], total_bytes=24 * GIB)
+    slow = replace((RTX_3060.gpus or ())[0], total_bytes=12 * GIB, index=1)
+    both = replace(RTX_3090, gpus=(fast, slow))
+    large = replace(QWEN3_32B, file_bytes=27 * 10**9)
+    on_slow, on_both = expect(large, RTX_3060, by_layer, 100), expect(large, both, by_layer, 100)
+    small = expect(LLAMA_3_8B, both, by_layer, 100)
+
+    share = 12 * GIB / (large.file_bytes or 1)
+    gain = 1 / (share + (1 - share) * 360 / 936)
+    assert band(on_both).low == pytest.approx(gain * band(on_slow).low, rel=0.05)
+    assert "as much of the model as it has room for" in " ".join(on_both.because)
+    assert band(small).low == band(expect(LLAMA_3_8B, RTX_3060, by_layer, 100)).low
+
+
 def test_17000_tokens_per_second_on_one_card_are_impossible() -> None:
     envelope = expect(QWEN3_8B, RTX_5090, LLAMA_CPP, 64)
     assert envelope.ceiling_tps is not None
