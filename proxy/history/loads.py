@@ -302,7 +302,8 @@ def _complete(load: _Load, case: Case, held: Held | None) -> None:
     server = case.server
     if load.context_tokens is None:
         load.context_tokens = server.context_tokens
-    if load.seen_bytes is None and held is not None and held.server_bytes is not None:
+    is_done = held is not None and held.at_s >= load.at_s  # no look at a model half loaded
+    if load.seen_bytes is None and held is not None and is_done and held.server_bytes is not None:
         _weigh(load, case, held, held.server_bytes)
     asked_since = case.timeline.accepted_at_s - load.at_s >= ASKED_AGAIN_S
     if load.told_bytes is None and (asked_since or not load.noticed):

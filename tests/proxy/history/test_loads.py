@@ -67,6 +67,14 @@ def test_a_load_within_the_request() -> None:
     assert later.load_s == 4.0
 
 
+def test_a_look_at_a_model_half_loaded_is_no_size() -> None:
+    loads = Loads()
+    waits = loading(100.0, 4.0, [holding(100.0, 0.0), holding(103.5, 5.2)])
+
+    assert loads.of(waits)[0].server_gpu_bytes is None
+    assert loads.of(served(110.0))[0].server_gpu_bytes == 6 * GIB
+
+
 def test_an_engine_that_slept_loads() -> None:
     woken = request(100.0, [holding(100.0, 0.3), holding(106.0, 6.0)], slept=True)
     assert Loads().of(with_server(woken, gpu_indices=())) == (), "it took no time"
