@@ -29,6 +29,6 @@ does."""
 COMPILING = frozenset({"vllm", "sglang"})
 """Compile kernels at run time on any card; llama.cpp's CUDA builds bring their code along."""
 
-LOADING_ON_DEMAND = frozenset({"ollama", "lm-studio"})
-"""Load a model when a request asks for it; where they give no timings, the wait for the first token
-may have been that."""
+LOADED_BEFORE_ANSWERING = frozenset({"llama-server", "vllm", "sglang", "trtllm"})
+"""Have their model when they answer, but for what they put away and tell. Others may load it for a
+request: without timings of their own, the wait for the first token may have been that."""

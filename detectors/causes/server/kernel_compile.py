@@ -28,7 +28,7 @@ Sources:
 from slowtok.detectors.analysis.gpu.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import COMPILING, LOADING_ON_DEMAND
+from slowtok.detectors.case.engine_traits import COMPILING, LOADED_BEFORE_ANSWERING
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
 TITLE = "Kernels were being compiled"
@@ -65,7 +65,7 @@ def detect(case: Case) -> Finding | None:
     expected_tps = _expected_tps(case)
     if tokens is None or expected_tps is None:
         return None
-    if case.phases.source == "stream" and case.server.kind in LOADING_ON_DEMAND:
+    if case.phases.source == "stream" and case.server.kind not in LOADED_BEFORE_ANSWERING:
         need(case.phases.load_s, "whether the model was loaded before the request")
     took_s = need(case.phases.prefill_s, "prefill time")
     lost_s = took_s - tokens / expected_tps

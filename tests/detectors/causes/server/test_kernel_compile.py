@@ -93,13 +93,14 @@ def test_a_gpu_that_waits_makes_it_surer() -> None:
     assert sure.confidence > unsure.confidence
 
 
-def test_an_engine_that_loads_on_demand_has_to_tell_when_it_was_done() -> None:
+@pytest.mark.parametrize("kind", ["ollama", "lm-studio", "unknown"])
+def test_an_engine_that_may_load_on_demand_has_to_tell_when_it_was_done(kind: str) -> None:
     streamed = with_phases(on_gpu(firing(), busy_ratio=0.0), source="stream", load_s=None)
 
-    said = missing_fact(kernel_compile, with_server(streamed, kind="ollama"))
+    said = missing_fact(kernel_compile, with_server(streamed, kind=kind))
 
     assert said == "whether the model was loaded before the request"
-    told = with_phases(with_server(streamed, kind="ollama"), load_s=0.02)
+    told = with_phases(with_server(streamed, kind=kind), load_s=0.02)
     assert found(kernel_compile, told).phase == "prefill"
 
 
