@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,16 @@ def test_help_and_version() -> None:
     assert run("--version").stdout == "slowtok 0.1.0\n"
 
 
+@pytest.fixture
+def not_under_nohup() -> Iterator[None]:
+    """Let what is started here be ended by SIGHUP, even where nohup started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @POSIX
+@pytest.mark.usefixtures("not_under_nohup")
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGHUP"])
 async def test_without_a_command_it_serves_and_its_terminal_ends_it_with_its_children(
     engine: Upstream, tmp_path: Path, ending: str
