@@ -15,11 +15,11 @@ from slowtok.detectors.analysis.host_window import decode_s
 from slowtok.detectors.analysis.measured_loss import answers, is_fairly_healthy, measured_loss
 from slowtok.detectors.case.case import Baseline, Case, ModelLoad, Phase
 from slowtok.detectors.case.ending import CUT_SHORT
-from slowtok.detectors.case.finding import Finding, PhaseLoss
+from slowtok.detectors.case.finding import Finding, PhaseLoss, number
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value
 from slowtok.detectors.expectation.envelope import learned_low_tps
-from slowtok.detectors.expectation.learned import in_words, is_possible
+from slowtok.detectors.expectation.learned import is_possible
 from slowtok.detectors.expectation.speculation import drafts_of, speculates
 
 MIN_DECODE_TOKENS = 32
@@ -127,7 +127,7 @@ def _not_below(case: Case, rate: float) -> DecodeJudgement:
         return _cannot(_TOO_FAST)  # RAM is no ceiling: what was measured of it is a lower bound
     usual = case.baseline.decode_tps  # without a band the low edge came from it
     if case.envelope.decode is None and usual is not None:
-        before = f"as fast as before ({in_words(usual)} tokens/s)"
+        before = f"as fast as before ({number(usual)} tokens/s)"
         return _cannot(f"{before}, but {_why_no_expectation(case)}")
     return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
@@ -362,7 +362,7 @@ def wide_expectation(case: Case) -> str | None:
     if band.high < WIDE_RATIO * band.low:
         return None
     return (
-        f"the expectation is wide ({in_words(band.low)} to {in_words(band.high)} tokens/s), so "
+        f"the expectation is wide ({number(band.low)} to {number(band.high)} tokens/s), so "
         "that a smaller loss would not show; a few requests or slowtok bench narrow it"
     )
 

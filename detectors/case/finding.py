@@ -73,6 +73,11 @@ A shared constant: many normal requests show such a cause, and to build a text f
 more than the rest of the detector."""
 
 
+def number(value: float) -> str:
+    """Return a number with three digits that count, as people write it: 8.52, 157, 1,036."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def charge(finding: Finding, lost_s: float) -> Finding:
     """Return the finding charged with its part of the loss, said in its words, too."""
     said = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"

@@ -9,6 +9,7 @@ thresholds are heuristic.
 from dataclasses import replace
 
 from slowtok.detectors.case.case import Baseline, Envelope, Range
+from slowtok.detectors.case.finding import number
 
 REFINE_AFTER = 5  # healthy requests from which the setup's own noise is known, too
 GRADES = ((REFINE_AFTER, 0.85), (3, 0.75), (1, 0.70))
@@ -30,26 +31,21 @@ def refine(envelope: Envelope, baseline: Baseline) -> Envelope:
     band, usual, low = envelope.decode, baseline.decode_tps, learned_low_tps(baseline)
     if band is None or usual is None or low is None:
         return envelope
-    first = f"first principles: {in_words(band.low)}-{in_words(band.high)} tokens/s"
+    first = f"first principles: {number(band.low)}-{number(band.high)} tokens/s"
     if not is_possible(envelope, usual):
         note = (
-            f"baseline of {in_words(usual)} tokens/s ({_from(baseline)}) lies outside it and was "
+            f"baseline of {number(usual)} tokens/s ({_from(baseline)}) lies outside it and was "
             "not used"
         )
         return replace(envelope, because=(*envelope.because, first, note))
     high = usual * REFINE_HIGH_RATIO if baseline.count >= REFINE_AFTER else max(band.high, usual)
-    note = f"narrowed to the median of {_from(baseline)}, {in_words(usual)} tokens/s"
+    note = f"narrowed to the median of {_from(baseline)}, {number(usual)} tokens/s"
     return replace(
         envelope,
         decode=Range(low=max(band.low, low), high=min(max(band.high, usual), high)),
         expected_tps=usual,
         because=(*envelope.because, first, note),
     )
-
-
-def in_words(tps: float) -> str:
-    """Return a rate with three digits that count, as people write it: 8.52, 157, 1,036."""
-    return f"{tps:,.0f}" if tps >= 100 else f"{tps:.3g}"
 
 
 def is_possible(envelope: Envelope, usual_tps: float) -> bool:

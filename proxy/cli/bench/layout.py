@@ -7,13 +7,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.case.finding import number
 from slowtok.proxy.cli.bench.advice import AdviceStep
 from slowtok.proxy.cli.bench.comparison import CauseChange, Change, Difference
 from slowtok.proxy.cli.bench.figures import BenchRun, Figure
 from slowtok.proxy.cli.bench.result import Result
 from slowtok.proxy.cli.render.console import VERDICT_STYLES, plain
 from slowtok.proxy.cli.render.hanging import hanging
-from slowtok.proxy.cli.render.units import GIB, number, seconds
+from slowtok.proxy.cli.render.units import GIB, seconds
 
 OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red", "unknown": "yellow"}
 NO_NOISE = "one run each: what is noise is not known"

@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.case.finding import number
 from slowtok.proxy.cli.fit.asked import AskError, FitOptions
 from slowtok.proxy.cli.fit.layout import cell_text, gib_text
 from slowtok.proxy.cli.fit.outlook import Outlook, outlook_json
 from slowtok.proxy.cli.fit.table import Cell
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.units import number
 
 MAX_MACHINES = 20
 

@@ -5,6 +5,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.case.finding import number
 from slowtok.detectors.expectation.envelope import Claim
 from slowtok.detectors.expectation.footprint import FIT_MARGIN_BYTES, GIB
 from slowtok.detectors.expectation.prospect import ExpectedRate
@@ -12,7 +13,6 @@ from slowtok.proxy.cli.fit.launch import launches
 from slowtok.proxy.cli.fit.outlook import Outlook
 from slowtok.proxy.cli.fit.table import Cell
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.units import number
 
 _FITS = {
     True: ("It fits", "green"),

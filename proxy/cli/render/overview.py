@@ -14,8 +14,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from slowtok.detectors.case.finding import number
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.units import GIB, MIB, counted, number
+from slowtok.proxy.cli.render.units import GIB, MIB, counted
 
 _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _ACRONYMS = frozenset(

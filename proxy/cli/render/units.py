@@ -10,11 +10,6 @@ def seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"
 
 
-def number(value: float) -> str:
-    """Return a number with three digits that count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def counted(count: int, noun: str) -> str:
     """Return `1 request`, `2 requests`, `1,000 requests`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
