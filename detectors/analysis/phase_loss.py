@@ -84,7 +84,7 @@ MAX_LOST_RATIO = 0.97
 @once
 def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band, the setup's own past, and what was measured."""
-    by_rate = _by_rate(case)
+    by_rate = judge_rate(case)
     measured = None if is_error(case) else measured_loss(case)
     if measured is None:
         return by_rate
@@ -99,7 +99,8 @@ def judge_decode(case: Case) -> DecodeJudgement:
     )
 
 
-def _by_rate(case: Case) -> DecodeJudgement:
+def judge_rate(case: Case) -> DecodeJudgement:
+    """Hold the decode rate against the band and the setup's own past alone."""
     rate, decode_s = case.phases.decode_tps, case.phases.decode_s
     tokens = case.timeline.tokens.completion
     if is_error(case) or rate is None or decode_s is None or tokens is None:
@@ -177,7 +178,8 @@ def _without_rate(case: Case) -> DecodeJudgement:
 
 
 def _says_too_little(case: Case, tokens: int, decode_s: float, low_tps: float) -> str | None:
-    is_long = tokens >= MIN_DECODE_TOKENS and decode_s >= MIN_DECODE_S
+    passed_s = min(decode_s, case.phases.total_s)  # an engine may claim more
+    is_long = tokens >= MIN_DECODE_TOKENS and passed_s >= MIN_DECODE_S
     if not is_long and not _is_clearly_slow(case, tokens - 1, decode_s, low_tps):
         return f"too short to judge: {tokens} tokens in {decode_s:.1f} s of decode"
     if speculates(case) and drafts_of(case) is None:
@@ -420,8 +422,9 @@ def _cannot(reason: str) -> DecodeJudgement:
 
 
 def _is_long(phase: Phase, lost_s: float, total_s: float) -> bool:
+    """Return True if a loss is felt; a request lost no more than it took, whatever is claimed."""
     least_s = MIN_LOAD_S if phase == "load" else MIN_WAIT_S
-    return lost_s >= least_s and lost_s >= MIN_WAIT_RATIO * total_s
+    return min(lost_s, total_s) >= least_s and lost_s >= MIN_WAIT_RATIO * total_s
 
 
 def decode_excess_s(case: Case) -> float | None:

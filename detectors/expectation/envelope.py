@@ -82,7 +82,7 @@ def expectation(
         model,
         device,
         replace(server, speculative=True) if tokens.drafted else server,
-        _context(tokens),
+        context_of(tokens),
         sequences=1 + neighbours.decode_mean,
         processed_tokens=tokens.processed,
     )
@@ -96,7 +96,7 @@ def refined(case: Case, baseline: Baseline) -> Envelope:
     return case.envelope if speculates(case) else refine(case.envelope, baseline)
 
 
-def _context(tokens: Tokens) -> int | None:
+def context_of(tokens: Tokens) -> int | None:
     """Return the mean context of the decode: the prompt and half of the answer."""
     return None if tokens.prompt is None else tokens.prompt + (tokens.completion or 0) // 2
 

@@ -43,13 +43,16 @@ async def look(
     """Ask an engine what it is and note it; `process` is the one that listens, where it is seen.
 
     While requests are at it (`is_asked`) it may answer late, or only in part: what it said before
-    stands then. One that is gone ends its requests.
+    stands then. One that is gone ends its requests. An engine that was there is asked twice before
+    it counts as gone: a look ends without an answer, too, where this machine slept meanwhile.
 
     Raises:
         Exception: whatever a reply of no known shape leads to.
     """
     engine.local = await is_local(engine.url)
     found = await identify(session, engine.url)
+    if found is None and engine.identity is not None:
+        found = await identify(session, engine.url)
     if (found is None or found.kind == "unknown") and engine.kind != "unknown" and is_asked():
         return
     engine.identity = found

@@ -26,9 +26,10 @@ from slowtok.proxy.observe.occupancy import Occupancy, OccupancyLog
 from slowtok.proxy.observe.pending_prompts import PendingPrompts
 from slowtok.proxy.observe.prompts import KEEP_PER_MODEL, PromptEstimates, Prompts
 from slowtok.proxy.observe.runs import Runs
+from slowtok.proxy.observe.setups import SetupLog
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers
-from slowtok.proxy.outputs.headers import PreviousVerdicts
+from slowtok.proxy.outputs.previous_verdicts import EndedVerdict, PreviousVerdicts
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.record_ring import RecordRing
 from slowtok.proxy.outputs.running import running
@@ -87,6 +88,7 @@ class Observer:
         )
         self._store = store
         self._runs = runs
+        self.setups = SetupLog()
         self._sinks = sinks
         self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
@@ -208,6 +210,11 @@ class Observer:
         self._conclude_previous(exchange.model)
         return found | self._verdicts.header(exchange.model)
 
+    def last_verdict(self, model: str | None) -> EndedVerdict | None:
+        """Return the verdict on a model's request that ended last, concluding it if need be."""
+        self._conclude_previous(model)
+        return self._verdicts.last(model)
+
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
         """Diagnose a reply that is here as a whole, and return its headers.
 
@@ -232,7 +239,7 @@ class Observer:
             self.failures["diagnosis"] += 1
             return {}
         self._concluded[exchange.request_id] = (case, diagnosis)
-        self._verdicts.note(exchange, diagnosis)
+        self._verdicts.judged(exchange, diagnosis)
         return said
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
@@ -338,9 +345,11 @@ class Observer:
         if exchange.prompt is not None:
             self._remember_prompt(served_by, exchange.prompt, case)
         self._guesses.learn(served_by, exchange, case)
-        self._verdicts.note(exchange, diagnosis)
+        self._verdicts.judged(exchange, diagnosis)
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
+        if exchange.engine_name is not None:
+            self.setups.note(exchange.engine_name, case)
 
     def _remember_prompt(self, served_by: str, prompt: PromptFingerprint, case: Case) -> None:
         """Keep the fingerprint of a prompt that was read, and of a try that was cut short."""
@@ -373,7 +382,7 @@ class Observer:
             before = self._awaiting_sample.pop(request_id)[0]
             with contextlib.suppress(Exception):  # counted when it is to be published
                 self._concluded[request_id] = concluded = self._diagnose(before)
-                self._verdicts.note(before, concluded[1])
+                self._verdicts.judged(before, concluded[1])
             self._publishing.add(partial(self._publish, before))
 
     def _compare(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:

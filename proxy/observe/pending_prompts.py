@@ -9,7 +9,6 @@ from typing import Any
 from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, fingerprint_prompt
 
-AFTER_S = 0.002  # the request is on its way to the engine by then. Heuristic
 LARGE_BYTES = 256 * 1024
 """A larger body is read in a thread: a prompt of this size takes 2 ms."""
 
@@ -26,7 +25,7 @@ class PendingPrompts:
 
     def __init__(self, failures: Counter[str]) -> None:
         self._failures = failures
-        self._queue = WorkQueue(failures, "prompt fingerprint", after_s=AFTER_S)
+        self._queue = WorkQueue(failures, "prompt fingerprint")  # next turn: the request goes first
         self._pending: dict[str, Callable[[], None]] = {}
 
     def add(self, request_id: str, payload: Mapping[str, Any], size_bytes: int, note: Note) -> None:

@@ -1,7 +1,6 @@
 """The response headers of docs/headers-and-records.md, from a finished diagnosis.
 
-Their values are structured fields (RFC 9651), of which they use a few forms. `PreviousVerdicts`
-keeps the last verdict on each model, which the next reply of that model tells.
+Their values are structured fields (RFC 9651), of which they use a few forms.
 """
 
 import math
@@ -9,8 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from slowtok.detectors.case.case import Case, Envelope, Phases, Range
 from slowtok.detectors.case.finding import Diagnosis, Finding
-from slowtok.proxy.relay.exchange import Exchange
-from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 _MS = 1000.0
 
@@ -18,7 +15,6 @@ Bare = int | float | str
 MAX_STRING_CHARS = 240
 _MAX_INTEGER = 999_999_999_999_999
 _MAX_DECIMAL = 999_999_999_999.0
-MAX_MODELS_KEPT = 256
 
 
 def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
@@ -147,23 +143,3 @@ def string(text: str) -> str:
         plain = (whole_words or plain[: MAX_STRING_CHARS - 3]) + "..."
     escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-class PreviousVerdicts:
-    """Keeps the verdict on the request that ended last, whichever was concluded last."""
-
-    def __init__(self) -> None:
-        self._last: BoundedMap[str, tuple[float, str]] = BoundedMap(MAX_MODELS_KEPT)
-
-    def note(self, exchange: Exchange, diagnosis: Diagnosis) -> None:
-        """Take note of a verdict; one that is known already, or an older one, changes nothing."""
-        model, ended_at_s = exchange.model or "", exchange.ended_at_s or 0.0
-        known = self._last.get(model)
-        if known is not None and known[0] >= ended_at_s:
-            return
-        self._last[model] = (ended_at_s, previous(exchange.request_id, diagnosis))
-
-    def header(self, model: str | None) -> dict[str, str]:
-        """Return the header that tells of it; none before the first."""
-        known = self._last.get(model or "")
-        return {} if known is None else {"slowtok-previous": known[1]}

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,8 +26,10 @@ import uvloop
 from aiohttp import web
 from yarl import URL
 
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.http import headers
 from slowtok.proxy.http.response import error_page
+from slowtok.proxy.observe.setups import SetupKey
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.runtime.interpreter import collect_rarely, shorten_switch_interval
 from slowtok.proxy.runtime.library_log import LibraryLog
@@ -69,6 +71,7 @@ class Worker:
         handlers: Handlers = {
             "start": self._start.set_result,
             "directory": self._know,
+            "setups": self._learn,
             "stop": self._stop_taking_in,
             "stop_at_once": self._stop.at_once.set,
         }
@@ -103,7 +106,7 @@ class Worker:
             session = await opened.enter_async_context(
                 make_session(settings.connect_timeout_s, settings.max_head_bytes)
             )
-            pages = Pages(start.pages_path)
+            pages = Pages(start.pages_path, self._channel.flush)
             opened.push_async_callback(pages.close)
             # why not, the observing process has told
             use_fast_path = await fast_path_works(lambda *_, **__: None)
@@ -172,7 +175,10 @@ class Worker:
         self._channel.tell("heartbeat", heartbeat)
 
     def _know(self, directory: RemoteDirectory) -> None:
-        self._engines.known = directory
+        self._engines.know(directory)
+
+    def _learn(self, setups: Mapping[SetupKey, Case]) -> None:
+        self._observer.learn(setups)
 
     def _stop_taking_in(self) -> int:
         """Begin to end; returns how many requests are on their way."""
@@ -246,9 +252,13 @@ def main() -> None:
 
 
 class Pages:
-    """Passes requests for the proxy's own pages to the observing process's socket at `path`."""
+    """Passes requests for the proxy's own pages to the observing process's socket at `path`.
 
-    def __init__(self, path: str) -> None:
+    `tell_all` tells it what it has to know before: a page shows what has happened until now.
+    """
+
+    def __init__(self, path: str, tell_all: Callable[[], None]) -> None:
+        self._tell_all = tell_all
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -272,6 +282,7 @@ class Pages:
         """Ask the process that observes, which judges host, origin and key again, too."""
         target = URL("http://localhost" + request.rel_url.raw_path_qs, encoded=True)
         fields = headers.to_own_page(request.headers)
+        self._tell_all()
         try:
             reply = await self._session.request(
                 request.method, target, headers=fields, allow_redirects=False

@@ -5,6 +5,7 @@ before them. Nothing here waits for the other side; whoever asks says how long i
 """
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import pickle  # between two processes of one program, over a socket that is theirs alone
@@ -14,10 +15,14 @@ from typing import Any, cast
 MAX_UNREAD_BYTES = 32 * 1024 * 1024
 """What may wait for a side that does not read, as one that was stopped. Heuristic."""
 
-GATHER_S = 0.002
+FAR_BEHIND_BYTES = 24 * 1024 * 1024
+"""From so much on, replies wait for the other side. A short request takes 1.5 KiB: some thousands
+of them may come faster than they can be observed. Heuristic."""
+
+GATHER_S = 0.005
 """What is told waits so long for company: each message on its own wakes the other side up, which
-costs both more than the message. What is asked, and how a request ended, goes at once and takes
-along what waits. Heuristic."""
+costs both more than the message. What is asked goes at once and takes along what waits.
+Heuristic."""
 
 _LENGTH_BYTES = 4
 
@@ -44,6 +49,8 @@ class Channel(asyncio.Protocol):
         self._answering: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
         self.is_silent = False  # an answer did not come in time, and nothing came since
+        self._keeps_up = asyncio.Event()
+        self._keeps_up.set()
         self.ended = asyncio.get_running_loop().create_future()
 
     @property
@@ -83,18 +90,35 @@ class Channel(asyncio.Protocol):
         self.is_silent = True
         return None
 
+    async def caught_up(self, timeout_s: float) -> None:
+        """Wait while the other side is far behind, so long at most."""
+        if not self._keeps_up.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._keeps_up.wait()
+
     def close(self) -> None:
         """Send what waits, then end."""
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to speak."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(FAR_BEHIND_BYTES)
+
+    def pause_writing(self) -> None:
+        """The other side is far behind."""
+        self._keeps_up.clear()
+
+    def resume_writing(self) -> None:
+        """The other side has caught up."""
+        self._keeps_up.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other end is gone: no question will be answered any more."""
+        self._keeps_up.set()
         for answer in list(self._asked.values()):
             if not answer.done():
                 answer.set_result(None)
@@ -125,17 +149,17 @@ class Channel(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         if at_once:
             self._cancel_flush()
-            self._flushing = loop.call_soon(self._flush)
+            self._flushing = loop.call_soon(self.flush)
         elif self._flushing is None:
-            self._flushing = loop.call_later(GATHER_S, self._flush)
+            self._flushing = loop.call_later(GATHER_S, self.flush)
 
     def _cancel_flush(self) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
 
-    def _flush(self) -> None:
-        """Send as one what was said meanwhile."""
+    def flush(self) -> None:
+        """Send now what waits, as one."""
         self._cancel_flush()
         messages, self._unsent = self._unsent, []
         if not messages or self._transport is None or self._transport.is_closing():

@@ -124,7 +124,8 @@ class WorkerPool:
         return sum(worker.cut_off for worker in self._workers)
 
     def _make_session(self) -> WorkerSession:
-        return WorkerSession(self._observer, self._engines, self._log_event)
+        only = len(self._workers) == 1
+        return WorkerSession(self._observer, self._engines, self._log_event, only=only)
 
     def _count_failure(self, name: str) -> None:
         self._observer.failures[name.replace("_", " ")] += 1

@@ -218,7 +218,7 @@ class WorkerProcess:
         channel = Channel(handlers, self.failed)
         await loop.create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
-        _send_directory(channel, session)
+        _send_changes(channel, session)
         channel.tell("start", Start(settings=self.settings, pages_path=self.pages_path))
         if self.stopping.is_set():
             channel.tell("stop")
@@ -226,7 +226,7 @@ class WorkerProcess:
             silent_ticks, heard = 0, session.heartbeats
             while not channel.ended.done() and silent_ticks < MAX_MISSED_HEARTBEATS:
                 await asyncio.wait((channel.ended,), timeout=HEARTBEAT_S)
-                _send_directory(channel, session)
+                _send_changes(channel, session)
                 is_silent = session.heartbeats == heard > 0  # before the first word it starts
                 silent_ticks = silent_ticks + 1 if is_silent else 0
                 heard = session.heartbeats
@@ -261,10 +261,12 @@ class WorkerProcess:
         return {"cpu_ratio": round(ratio, 4), "resident_bytes": resident}
 
 
-def _send_directory(channel: Channel, session: WorkerSession) -> None:
-    """Tell what is new of the engines."""
+def _send_changes(channel: Channel, session: WorkerSession) -> None:
+    """Tell what is new of the engines, and of what their requests are held against."""
     if (changes := session.changes()) is not None:
         channel.tell("directory", changes)
+    if setups := session.changed_setups():
+        channel.tell("setups", setups)
 
 
 def begin_to_relay(listener: socket.socket) -> FirstWorker:

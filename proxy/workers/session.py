@@ -4,34 +4,50 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from slowtok.detectors.case.case import Case
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.observe.observer import Observer
+from slowtok.proxy.observe.setups import SetupKey
+from slowtok.proxy.outputs.previous_verdicts import EndedVerdict
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint
 from slowtok.proxy.workers.channel import Handlers
 from slowtok.proxy.workers.wire import (
+    AT_END,
+    AT_SENDING,
+    Diagnosed,
     Heartbeat,
     Packed,
     RemoteDirectory,
     RemoteEngine,
     RemoteMeter,
+    begun,
     place_of,
-    unpacked,
     update,
 )
 
 
 class WorkerSession:
-    """Answers one worker. The copies live as long as their exchanges do, or the worker."""
+    """Answers one worker. The copies live as long as their exchanges do, or the worker.
+
+    The `only` worker judges short requests itself: it knows of each one that ended before.
+    """
 
     def __init__(
-        self, observer: Observer, engines: Engines, log_event: Callable[..., None]
+        self,
+        observer: Observer,
+        engines: Engines,
+        log_event: Callable[..., None],
+        *,
+        only: bool = True,
     ) -> None:
         self._observer = observer
         self._engines = engines
         self._log_event = log_event
         self._copies: dict[str, Exchange] = {}
         self._told: RemoteDirectory | None = None
+        self._told_setups = 0
+        self._is_only = only
         self.heartbeats = 0
         self.requests = 0
         self.refused = 0
@@ -87,26 +103,29 @@ class WorkerSession:
         self._told = known
         return known
 
+    def changed_setups(self) -> Mapping[SetupKey, Case]:
+        """Return what short requests are held against, as far as the worker was not told yet."""
+        setups = self._observer.setups
+        if not self._is_only:
+            return {}
+        before, self._told_setups = self._told_setups, setups.number
+        return setups.since(before) if before < setups.number else {}
+
     def _begin(self, values: Packed) -> None:
-        exchange = unpacked(values)
+        exchange = begun(values)
         self.requests += 1
         self._copies[exchange.request_id] = exchange
         self._observer.begin(exchange)
 
-    def _sent(self, values: Packed) -> None:
-        self._observer.sent(self._updated(values))
-
-    # Those that answer update the copy at once, and return what is awaited later: the next message
-    # about the same exchange may come before that.
-
-    def _sent_stream(self, values: Packed) -> Awaitable[str | None]:
-        """Take note, and return what the head of the stream will say of the request before."""
-        exchange = self._updated(values)
+    def _sent(self, request_id: str, values: Packed) -> Exchange:
+        exchange = self._copies[request_id]
+        update(exchange, AT_SENDING, values)
         self._observer.sent(exchange)
-        return self._previous(exchange)
+        return exchange
 
-    async def _previous(self, exchange: Exchange) -> str | None:
-        return (await self._observer.stream_headers(exchange)).get("slowtok-previous")
+    def _sent_stream(self, request_id: str, values: Packed) -> EndedVerdict | None:
+        """Take note, and return what the head of the stream will say of the request before."""
+        return self._observer.last_verdict(self._sent(request_id, values).model)
 
     def _fingerprinted(self, request_id: str, fingerprint: PromptFingerprint) -> None:
         if exchange := self._copies.get(request_id):
@@ -117,14 +136,26 @@ class WorkerSession:
         exchange.last_byte_at_s = at_s
         self._observer.arrived(exchange)
 
-    def _diagnose(self, values: Packed) -> Awaitable[dict[str, str]]:
-        return self._observer.diagnosis_headers(self._updated(values))
+    # Those that wait update the copy at once, and return what is awaited later: the next message
+    # about the same exchange may come before that.
 
-    def _record_so_far(self, values: Packed) -> Awaitable[dict[str, Any] | None]:
-        return self._observer.record_so_far(self._updated(values))
+    def _diagnose(
+        self, request_id: str, at_sending: Packed | None, values: Packed
+    ) -> Awaitable[Diagnosed]:
+        return self._diagnosed(self._updated(request_id, at_sending, values))
 
-    def _end(self, values: Packed) -> None:
-        self._close(self._updated(values))
+    async def _diagnosed(self, exchange: Exchange) -> Diagnosed:
+        """Return a reply's headers, and what the next one's will say of it."""
+        found = await self._observer.diagnosis_headers(exchange)
+        return found, self._observer.last_verdict(exchange.model)
+
+    def _record_so_far(
+        self, request_id: str, at_sending: Packed | None, values: Packed
+    ) -> Awaitable[dict[str, Any] | None]:
+        return self._observer.record_so_far(self._updated(request_id, at_sending, values))
+
+    def _end(self, request_id: str, at_sending: Packed | None, values: Packed) -> None:
+        self._close(self._updated(request_id, at_sending, values))
 
     def _end_diagnosed(self, request_id: str) -> None:
         """End a whole reply of which all was told when it was diagnosed."""
@@ -134,10 +165,15 @@ class WorkerSession:
         del self._copies[exchange.request_id]
         self._observer.end(exchange)
 
-    def _updated(self, values: Packed) -> Exchange:
+    def _updated(self, request_id: str, at_sending: Packed | None, values: Packed) -> Exchange:
         """Return the copy of an exchange, brought up to date."""
-        exchange = self._copies[values[0]]
-        update(exchange, values)
+        exchange = self._copies[request_id]
+        if at_sending is not None:  # it was never sent
+            update(exchange, AT_SENDING, at_sending)
+        has_arrived = exchange.last_byte_at_s is not None
+        update(exchange, AT_END, values)
+        if not has_arrived and exchange.last_byte_at_s is not None:
+            self._observer.arrived(exchange)
         return exchange
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:

@@ -2,10 +2,12 @@
 
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from slowtok.proxy.outputs.previous_verdicts import EndedVerdict
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.relay.interfaces import EngineRef
 from slowtok.proxy.relay.settings import RelaySettings
@@ -27,8 +29,41 @@ to the child as well, from a terminal or a service manager, and would count twic
 HEARTBEAT_S = 0.25
 """Between two words of a worker on how far its requests are. Heuristic."""
 
-# found again by the path, made in the observing process, or counted by each worker
-_KEPT_APART = (
+# Fields of an exchange by when the relay writes them: each is told when it may have changed.
+AT_BEGIN = ("request_id", "method", "path", "started_unix_s", "accepted_at_s", "annotate")
+AT_SENDING = (
+    "model",
+    "stream",
+    "max_tokens",
+    "caller_id",
+    "traceparent",
+    "began_trace",
+    "clues",
+    "engine_name",
+    "asked_for_usage",
+    "assembling",
+    "slept",
+    "sent_at_s",
+    "proxy_s",
+)
+AT_END = (
+    "stream",
+    "assembling",
+    "sent_at_s",
+    "meter",
+    "status",
+    "ended",
+    "headers_at_s",
+    "seen_at_s",
+    "last_byte_at_s",
+    "delivered_at_s",
+    "ended_at_s",
+    "client_blocked_s",
+    "proxy_s",
+    "loop_lag_s",
+    "observer_errors",
+)
+KEPT_APART = (
     "api",
     "run",
     "prompt",
@@ -40,9 +75,16 @@ _KEPT_APART = (
     "held_bytes",
     "awaits_load",
 )
-_FIELDS = tuple(f.name for f in fields(Exchange) if f.name not in _KEPT_APART)
+"""Found again by the path, made in the observing process, or counted by each worker."""
 
 Packed = tuple[Any, ...]
+
+Diagnosed = tuple[dict[str, str], EndedVerdict | None]
+"""A whole reply's headers, and what those of the next one say of it."""
+
+packed_begin = attrgetter(*AT_BEGIN)
+packed_sending = attrgetter(*AT_SENDING)
+packed_end = attrgetter(*AT_END)
 
 
 class Progress(NamedTuple):
@@ -113,20 +155,15 @@ class RemoteMeter(Meter):
         return self._recent_tps
 
 
-def packed(exchange: Exchange) -> Packed:
-    """Return an exchange as it goes to the observing process."""
-    return tuple(getattr(exchange, name) for name in _FIELDS)
-
-
-def unpacked(values: Packed) -> Exchange:
-    """Return the exchange that was packed, without its prompt's fingerprint."""
-    given = dict(zip(_FIELDS, values, strict=True))
+def begun(values: Packed) -> Exchange:
+    """Return the copy of an exchange that has begun."""
+    given = dict(zip(AT_BEGIN, values, strict=True))
     return Exchange(**given, api=find_api(given["method"], given["path"]))
 
 
-def update(copy: Exchange, values: Packed) -> None:
-    """Bring a copy up to date; what the observing process added to it stays."""
-    for name, value in zip(_FIELDS, values, strict=True):
+def update(copy: Exchange, names: Iterable[str], values: Packed) -> None:
+    """Bring these fields of a copy up to date."""
+    for name, value in zip(names, values, strict=True):
         setattr(copy, name, value)
 
 

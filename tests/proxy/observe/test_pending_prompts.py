@@ -13,11 +13,9 @@ from slowtok.proxy.observe.pending_prompts import LARGE_BYTES, PendingPrompts
 from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, fingerprint_prompt
 
 SAID = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
-NEVER_S = 3600.0
 
 
-async def test_a_prompt_is_read_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_prompts, "AFTER_S", 0.0)
+async def test_a_prompt_is_read_soon() -> None:
     noted: list[PromptFingerprint] = []
     pending = PendingPrompts(Counter())
     pending.add("one", SAID, 100, noted.append)
@@ -27,10 +25,7 @@ async def test_a_prompt_is_read_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert noted == [fingerprint_prompt(SAID)]
 
 
-async def test_a_prompt_is_read_at_once_and_once_where_its_request_is_concluded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pending_prompts, "AFTER_S", NEVER_S)
+async def test_a_prompt_is_read_at_once_and_once_where_its_request_is_concluded() -> None:
     noted: list[str] = []
     pending = PendingPrompts(Counter())
     for name in ("one", "two"):

@@ -21,9 +21,7 @@ from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.diagnosis.catalog import CATALOG
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.headers import (
-    MAX_MODELS_KEPT,
     MAX_STRING_CHARS,
-    PreviousVerdicts,
     bare,
     decimal,
     diagnosis_headers,
@@ -34,7 +32,6 @@ from slowtok.proxy.outputs.headers import (
     server_timing,
     string,
 )
-from slowtok.proxy.relay.exchange import Exchange
 
 ID = "0199f3c2-0000-7000-8000-000000000001"
 
@@ -174,46 +171,6 @@ def test_every_header_is_plain_and_bounded(cause: str) -> None:
         assert value.isascii()
         assert value.isprintable()
         assert len(value) < 600
-
-
-def exchange(name: str, model: str | None, ended_at_s: float) -> Exchange:
-    return Exchange(
-        request_id=name,
-        method="POST",
-        path="/v1/chat/completions",
-        started_unix_s=0.0,
-        accepted_at_s=0.0,
-        model=model,
-        ended_at_s=ended_at_s,
-    )
-
-
-NORMAL = Diagnosis(verdict="normal")
-
-
-def test_the_last_to_end_counts_not_the_last_to_be_concluded() -> None:
-    verdicts = PreviousVerdicts()
-    verdicts.note(exchange("later", "a", 2.0), NORMAL)
-    verdicts.note(exchange("earlier", "a", 1.0), NORMAL)
-
-    assert verdicts.header("a") == {"slowtok-previous": 'normal;id="later"'}
-
-
-def test_each_model_has_its_own_and_none_is_one_too() -> None:
-    verdicts = PreviousVerdicts()
-    verdicts.note(exchange("nameless", None, 1.0), NORMAL)
-
-    assert verdicts.header(None) == {"slowtok-previous": 'normal;id="nameless"'}
-    assert verdicts.header("a") == {}
-
-
-def test_models_that_were_used_long_ago_are_forgotten() -> None:
-    verdicts = PreviousVerdicts()
-    for number in range(MAX_MODELS_KEPT + 1):
-        verdicts.note(exchange(str(number), str(number), 1.0), NORMAL)
-
-    assert verdicts.header("0") == {}
-    assert verdicts.header("1") != {}
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ async def test_detector_that_raises(
         "slowtok.proxy.observe.observer.make_record",
         "slowtok.proxy.outputs.headers.diagnosis_headers",
         "slowtok.proxy.outputs.headers.server_timing",
-        "slowtok.proxy.outputs.headers.previous",
+        "slowtok.proxy.outputs.previous_verdicts.previous",
         "slowtok.proxy.observe.pending_prompts.fingerprint_prompt",
         "slowtok.proxy.observe.case_builder.count_neighbours",
         "slowtok.proxy.history.baselines.Baselines.find",

@@ -148,3 +148,43 @@ async def test_end_that_does_not_read_fills_up(pair: Pair, monkeypatch: pytest.M
 
     assert pair.near.is_full
     assert await pair.ask("same", 1) is None
+
+
+def _reading_of(end: Channel) -> asyncio.Transport:
+    assert end._transport is not None
+    return end._transport
+
+
+async def test_who_is_far_ahead_waits_until_the_other_side_has_caught_up(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "FAR_BEHIND_BYTES", 1024)
+    pair.near.close()
+    await pair.connect()
+    _reading_of(pair.far).pause_reading()
+    pair.near.tell("hear", b"x" * 2**24)  # more than the sockets hold
+    pair.near.flush()
+
+    waiting = asyncio.ensure_future(pair.near.caught_up(LONG_S))
+    done, _ = await asyncio.wait((waiting,), timeout=0.05)
+    assert not done
+    _reading_of(pair.far).resume_reading()
+    await waiting
+
+    await pair.ask("same", 0)
+    assert len(pair.heard) == 1
+
+
+async def test_nobody_waits_longer_than_that_for_the_other_side(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "FAR_BEHIND_BYTES", 1024)
+    pair.near.close()
+    await pair.connect()
+    _reading_of(pair.far).pause_reading()
+    pair.near.tell("hear", b"x" * 2**24)
+    pair.near.flush()
+
+    async with asyncio.timeout(LONG_S):
+        await pair.near.caught_up(0.01)
+    _reading_of(pair.far).resume_reading()

@@ -33,6 +33,9 @@ class Listening:
     def changes(self) -> None:
         return None
 
+    def changed_setups(self) -> dict[str, Any]:
+        return {}
+
     def abandon(self) -> int:
         return 0
 

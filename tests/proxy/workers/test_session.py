@@ -4,13 +4,15 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from fakes.proxy import Served
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
 from slowtok.proxy.workers.session import WorkerSession
-from slowtok.proxy.workers.wire import packed
+from slowtok.proxy.workers.wire import packed_begin, packed_end, packed_sending
 
 PATH = "/v1/chat/completions"
 TOKEN = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
@@ -32,6 +34,11 @@ def begun(proxy: Served, *, stream: bool, request_id: str = "a") -> Exchange:
     )
 
 
+def ended(exchange: Exchange) -> tuple[Any, ...]:
+    """What is told of an exchange at its end, where nothing was told of its sending."""
+    return exchange.request_id, packed_sending(exchange), packed_end(exchange)
+
+
 def session_of(proxy: Served) -> tuple[WorkerSession, dict[str, Any]]:
     session = WorkerSession(proxy.proxy.observer, proxy.proxy.engines, lambda event, **facts: None)
     return session, dict(session.handlers())
@@ -40,15 +47,14 @@ def session_of(proxy: Served) -> tuple[WorkerSession, dict[str, Any]]:
 async def test_note_is_taken_in_the_order_in_which_it_was_told(proxy: Served) -> None:
     _, tell = session_of(proxy)
     exchange = begun(proxy, stream=True)
-    tell["begin"](packed(exchange))
+    tell["begin"](packed_begin(exchange))
 
-    asked = tell["sent_stream"](packed(exchange))  # the answer is not awaited yet
+    tell["sent_stream"](exchange.request_id, packed_sending(exchange))
     tell["arrived"]("a", exchange.accepted_at_s)
     (copy,) = proxy.proxy.observer._live.values()
     assert copy.last_byte_at_s == exchange.accepted_at_s
-    tell["end"](packed(exchange))
+    tell["end"](*ended(exchange))
 
-    await asked
     assert (await proxy.record("a"))["id"] == "a"
     assert proxy.proxy.observer.failures == {}
 
@@ -56,12 +62,12 @@ async def test_note_is_taken_in_the_order_in_which_it_was_told(proxy: Served) ->
 async def test_diagnosis_that_nobody_waits_for_any_more_is_not_kept(proxy: Served) -> None:
     _, tell = session_of(proxy)
     exchange = begun(proxy, stream=False)
-    tell["begin"](packed(exchange))
+    tell["begin"](packed_begin(exchange))
 
-    asked = tell["diagnose"](packed(exchange))
-    tell["end"](packed(exchange))
+    asked = tell["diagnose"](*ended(exchange))
+    tell["end"](*ended(exchange))
 
-    assert await asked == {}
+    assert (await asked)[0] == {}
     assert (await proxy.record("a"))["id"] == "a"
     assert proxy.proxy.observer._concluded == {}
     assert proxy.proxy.observer.diagnosed == 1
@@ -74,20 +80,65 @@ async def test_fingerprint_that_comes_at_once_is_compared_with_streams_that_just
     printed = fingerprint_prompt({"messages": [{"role": "user", "content": "x" * 640}]})
     for request_id in ("a", "b"):
         before = begun(proxy, stream=True, request_id=request_id)
-        tell["begin"](packed(before))
+        tell["begin"](packed_begin(before))
         tell["fingerprinted"](request_id, printed)
         before.meter = Meter(before.api, "text/event-stream") if before.api else None
         before.observe(TOKEN, before.accepted_at_s)
-        tell["end"](packed(before))
+        tell["end"](*ended(before))
     exchange = begun(proxy, stream=False, request_id="c")
-    tell["begin"](packed(exchange))
-    tell["sent"](packed(exchange))
+    tell["begin"](packed_begin(exchange))
+    tell["sent"](exchange.request_id, packed_sending(exchange))
     tell["fingerprinted"]("c", printed)
 
     found = session._copies["c"].prefix
     assert found is not None
     assert found.common_prefix_chars == 640
-    tell["end"](packed(exchange))
+    tell["end"](*ended(exchange))
+
+
+async def test_end_of_a_whole_reply_tells_that_it_has_arrived(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tell = session_of(proxy)
+    arrived: list[str] = []
+    monkeypatch.setattr(proxy.proxy.observer, "arrived", lambda e: arrived.append(e.request_id))
+    exchange = begun(proxy, stream=False)
+    tell["begin"](packed_begin(exchange))
+    exchange.last_byte_at_s = exchange.accepted_at_s
+    asked = tell["diagnose"](*ended(exchange))
+    assert arrived == ["a"]
+    tell["end"](*ended(exchange))
+
+    await asked
+    assert arrived == ["a"]
+
+
+async def test_request_that_was_refused_tells_what_its_client_said_of_it(proxy: Served) -> None:
+    _, tell = session_of(proxy)
+    exchange = begun(proxy, stream=False)
+    exchange.sent_at_s = None
+    exchange.status, exchange.ended = 413, "too-large"
+    tell["begin"](packed_begin(exchange))
+    tell["end"](*ended(exchange))
+
+    record = await proxy.record("a")
+    assert (record["model"], record["status"]) == ("small", 413)
+
+
+async def test_setups_are_told_once_each_time_that_they_change(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, tell = session_of(proxy)
+    assert session.changed_setups() == {}
+    exchange = begun(proxy, stream=False)
+    tell["begin"](packed_begin(exchange))
+    tell["end"](*ended(exchange))
+    await proxy.record("a")
+    proxy.proxy.observer.publish_all()
+
+    (key,) = session.changed_setups()
+    assert key[:2] == (exchange.engine_name, "small")
+    assert session.changed_setups() == {}
 
 
 async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:

@@ -13,7 +13,19 @@ from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
 from slowtok.proxy.stream.prompt_fingerprint import fingerprint_prompt
-from slowtok.proxy.workers.wire import RemoteMeter, packed, progress_of, unpacked, update
+from slowtok.proxy.workers.wire import (
+    AT_BEGIN,
+    AT_END,
+    AT_SENDING,
+    KEPT_APART,
+    RemoteMeter,
+    begun,
+    packed_begin,
+    packed_end,
+    packed_sending,
+    progress_of,
+    update,
+)
 
 PATH = "/v1/chat/completions"
 SECRET = b"the moon is made of"
@@ -29,7 +41,7 @@ END = (
 )
 
 
-def begun() -> Exchange:
+def streaming() -> Exchange:
     """A stream with three tokens, one of which is not complete yet."""
     exchange = Exchange(
         request_id="a",
@@ -54,7 +66,7 @@ def begun() -> Exchange:
 
 
 def finished() -> Exchange:
-    exchange = begun()
+    exchange = streaming()
     exchange.observe(token(b"")[-9:] + END, 10.7)
     exchange.last_byte_at_s = exchange.delivered_at_s = 10.7
     exchange.loop_lag_s = 0.003
@@ -62,14 +74,31 @@ def finished() -> Exchange:
     return exchange
 
 
+def carried(packed: object) -> tuple[object, ...]:
+    """What was packed, as it arrives in the other process."""
+    found = pickle.loads(pickle.dumps(packed))
+    assert isinstance(found, tuple)
+    return found
+
+
 def sent(exchange: Exchange) -> Exchange:
     """The exchange as it arrives in the other process."""
-    return unpacked(pickle.loads(pickle.dumps(packed(exchange))))
+    copy = begun(carried(packed_begin(exchange)))
+    update(copy, AT_SENDING, carried(packed_sending(exchange)))
+    update(copy, AT_END, carried(packed_end(exchange)))
+    return copy
+
+
+def test_every_field_is_told_at_some_time_or_kept_apart() -> None:
+    told = {*AT_BEGIN, *AT_SENDING, *AT_END}
+
+    assert told.isdisjoint(KEPT_APART)
+    assert told | {*KEPT_APART} == {f.name for f in fields(Exchange)}
 
 
 def test_nothing_of_a_reply_goes_along() -> None:
-    assert SECRET not in pickle.dumps(packed(begun()))
-    assert SECRET not in pickle.dumps(packed(finished()))
+    assert SECRET not in pickle.dumps(packed_end(streaming()))
+    assert SECRET not in pickle.dumps(packed_end(finished()))
 
 
 def test_a_case_is_made_of_the_same_times_and_counts() -> None:
@@ -82,14 +111,14 @@ def test_a_case_is_made_of_the_same_times_and_counts() -> None:
 
 
 def test_a_copy_can_be_made_at_any_time() -> None:
-    assert running_entry(sent(begun()), 11.0) == running_entry(begun(), 11.0)
+    assert running_entry(sent(streaming()), 11.0) == running_entry(streaming(), 11.0)
 
 
 def test_what_the_main_process_added_stays() -> None:
-    copy = sent(begun())
+    copy = sent(streaming())
     copy.prompt = printed = fingerprint_prompt({"prompt": "a b c"})
 
-    update(copy, packed(finished()))
+    update(copy, AT_END, packed_end(finished()))
 
     assert copy.prompt is printed is not None
     same = [f.name for f in fields(Exchange) if f.name not in ("prompt", "meter")]
@@ -97,7 +126,7 @@ def test_what_the_main_process_added_stays() -> None:
 
 
 def test_meter_that_is_far_away_has_the_rate_that_it_was_told() -> None:
-    exchange = begun()
+    exchange = streaming()
     assert exchange.api is not None
     exchange.meter = Meter(exchange.api, "text/event-stream")
     for tick in range(100):  # ten seconds at 10 tokens/s
@@ -111,7 +140,7 @@ def test_meter_that_is_far_away_has_the_rate_that_it_was_told() -> None:
 
 
 def test_meter_that_is_far_away_claims_no_times_between_tokens() -> None:
-    exchange = begun()
+    exchange = streaming()
     assert exchange.api is not None
     meter = RemoteMeter(exchange.api)
     meter.note(progress_of(exchange, 10.7))
