@@ -235,6 +235,22 @@ def run_queue_of(samples: Sequence[HostSample]) -> RunQueue:
     )
 
 
+def run_queue_in(sample: HostSample, *, steals: bool) -> RunQueue | None:
+    """Return the run queue of one sample, None where it lacks a part; `steals` counts steal."""
+    server, waiting = sample.server_cpu_cores, sample.server_run_delay_cores
+    others, stolen = sample.others_cpu_cores, sample.stolen_ratio
+    if server is None or waiting is None or others is None:
+        return None
+    return RunQueue(
+        server_cores=server,
+        waiting_cores=waiting,
+        others_cores=others,
+        throttled_cores=sample.server_throttled_s_per_s or 0.0,
+        stolen_ratio=min(stolen, MAX_STOLEN_RATIO) if steals and stolen else 0.0,
+        worst_ratio=sample.server_worst_delay_ratio or 0.0,
+    )
+
+
 MAX_UNSEEN_RATIO = 0.5
 """Of a phase before or after its samples; with more, what they lack is no proof. No source."""
 

@@ -44,6 +44,10 @@ NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept 
 PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
 COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
 
+CROWD = 16
+"""So many requests at once are sampled as they go, and not each at its beginning and its end: ten
+samples a second tell of all of them. Heuristic."""
+
 GAVE_UP = frozenset({"client-gone", "timeout"})
 """Endings after which a client may ask the very same again."""
 
@@ -132,7 +136,7 @@ class Observer:
         self._live[exchange.request_id] = exchange
         self._store.expect(exchange.request_id)
         if exchange.api is not None:
-            self._sampler.set_active(True)
+            self._sampler.set_active(True, edge=not self._is_crowded)
         self._note("begin", exchange)
 
     def sent(self, exchange: Exchange) -> None:
@@ -265,6 +269,10 @@ class Observer:
         """Publish at once what is only waiting its turn: somebody asks for it, or depends on it."""
         self._publishing.do_all()
 
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._live) >= CROWD
+
     def _note(self, step: Step, exchange: Exchange) -> None:
         for name, watcher in self._watchers.items():
             try:
@@ -283,7 +291,8 @@ class Observer:
             return  # it was concluded for another's header
         name = exchange.engine_name
         until_s = time.monotonic() + LAST_SAMPLE_S  # for both; counters were asked for already
-        await self._wait("sampling", lambda: self._sampler.wait_for_fresh_sample(LAST_SAMPLE_S))
+        if not self._is_crowded:
+            await self._wait("sampling", lambda: self._sampler.wait_for_fresh_sample(LAST_SAMPLE_S))
         left_s = max(until_s - time.monotonic(), 0.0)
         await self._wait("engine counters", lambda: self._engines.wait_for_scrapes(name, left_s))
         left_s = max(until_s - time.monotonic(), 0.0)

@@ -3,12 +3,14 @@
 A record holds medians; the live page draws the readings over time. Each point is a sample as it was
 measured: of many, every n-th is taken, never a mean. Times are seconds since the request came.
 
-They are kept as compressed JSON. Those of short requests, of which there may be a thousand a
-second, are written only when somebody asks for one: nobody has time to look at more than a few.
+They are kept as compressed JSON. Those of the newest requests are written only when somebody asks
+for one, or when the next ones need their place; of more than `MAX_WRITTEN_PER_S`, which nobody
+could look at, some are given up then.
 """
 
 import itertools
 import math
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -77,8 +79,9 @@ ANY_BRAKE = sum(BRAKES)
 
 MAX_KEPT_BYTES = 8 * 2**20  # some 4 KiB for a minute with one GPU
 FASTEST = 1
-SHORT_READINGS = 8  # samples and arrivals: a longer request would keep more memory than its bytes
-MAX_UNWRITTEN = 500  # some 3 KiB each
+MAX_UNWRITTEN = 100  # some 5 KiB each, and their readings
+MAX_UNWRITTEN_READINGS = 40_000  # samples and arrivals, some 32 bytes each
+MAX_WRITTEN_PER_S = 10.0  # each takes a fifth of what its diagnosis does. Heuristic
 
 
 def series(case: Case) -> dict[str, Any]:
@@ -216,6 +219,10 @@ def _since(case: Case, at_s: float) -> float:
     return round(at_s - case.timeline.accepted_at_s, 3)
 
 
+def _readings(case: Case) -> int:
+    return len(case.host) + len(case.gpu) + len(case.timeline.token_at_s)
+
+
 class SeriesStore:
     """Keeps the newest `keep` series by request id, fewer where they take too much memory."""
 
@@ -224,7 +231,8 @@ class SeriesStore:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, bytes] = OrderedDict()  # empty while it is not written
         self._unwritten: OrderedDict[str, Case] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._readings = 0
+        self._written_at_s = 0.0
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Keep the series of a diagnosed request."""
@@ -235,12 +243,11 @@ class SeriesStore:
             self._drop(request_id)
         self._kept[request_id] = b""
         self._unwritten[request_id] = case
-        if len(case.host) + len(case.gpu) + len(case.timeline.token_at_s) > SHORT_READINGS:
-            self._write(request_id)
+        self._readings += _readings(case)
         while len(self._kept) > self._keep:
             self._drop(next(iter(self._kept)))
-        if len(self._unwritten) > MAX_UNWRITTEN:
-            self._write(next(iter(self._unwritten)))
+        while len(self._unwritten) > MAX_UNWRITTEN or self._readings > MAX_UNWRITTEN_READINGS:
+            self._make_room(next(iter(self._unwritten)))
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
 
@@ -251,8 +258,18 @@ class SeriesStore:
         kept = self._kept.get(request_id)
         return None if kept is None else zlib.decompress(kept)
 
+    def _make_room(self, request_id: str) -> None:
+        """Write one of those that are not written yet, or give it up where there are too many."""
+        now_s = time.monotonic()
+        if now_s - self._written_at_s < 1 / MAX_WRITTEN_PER_S:
+            self._drop(request_id)
+        else:
+            self._written_at_s = now_s
+            self._write(request_id)
+
     def _write(self, request_id: str) -> None:
         case = self._unwritten.pop(request_id)
+        self._readings -= _readings(case)
         try:
             body = zlib.compress(orjson.dumps(series(case)), FASTEST)
         except Exception:
@@ -262,5 +279,6 @@ class SeriesStore:
         self._bytes += len(body)
 
     def _drop(self, request_id: str) -> None:
-        self._unwritten.pop(request_id, None)
+        if (case := self._unwritten.pop(request_id, None)) is not None:
+            self._readings -= _readings(case)
         self._bytes -= len(self._kept.pop(request_id, b""))

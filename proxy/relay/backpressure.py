@@ -23,7 +23,7 @@ _INT = struct.Struct("i")
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
 FREE_BYTES = 64 * 1024  # of it, which each client has: half a read of its stream
 POLL_S = 0.02  # while a client is behind; one that keeps up is never polled
-GLANCE_S = 0.05  # asking the kernel after each token would cost as much as to relay it
+GLANCE_S = 0.1  # asking the kernel after each token would cost half as much as to relay it
 
 Backlog = Callable[[], int]
 

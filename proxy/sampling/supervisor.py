@@ -28,6 +28,10 @@ LINGER_S = 1.0
 SILENCE_S = 5.0
 """A process that writes nothing for this long hangs: even an idle one writes every 2 s."""
 
+SILENT_TICKS = 5
+"""The silence is waited for in so many parts: where this machine slept meanwhile, or all of slowtok
+was stopped, only one of them is over at once."""
+
 START_S = 20.0
 """The first line may take longer: starting Python on a machine that swaps does."""
 
@@ -103,11 +107,11 @@ class Sampler:
             self._readings.forget_other_ports(self._ports)
             self._send_state()
 
-    def set_active(self, active: bool) -> None:
+    def set_active(self, active: bool, *, edge: bool = True) -> None:
         """Say that a request begins, or that none is in flight any more.
 
-        Samples are dense while any is, and for a while after. Each beginning has its own sample,
-        with the counters as they are then.
+        Samples are dense while any is, and for a while after. A beginning has its own sample, with
+        the counters as they are then, unless it is no `edge`, one of many.
         """
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -116,7 +120,8 @@ class Sampler:
             self._active = True
             self._send_state()
         elif active:
-            self._ask()
+            if edge:
+                self._ask()
         elif self._active:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._linger_s, self._go_idle)
@@ -255,19 +260,22 @@ class Sampler:
 
     async def _read_lines(self, process: asyncio.subprocess.Process) -> str:
         stdout = cast(asyncio.StreamReader, process.stdout)  # a pipe was asked for
-        limit_s = self._start_s
+        limit_s, silent_ticks = self._start_s, 0
         while True:
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(limit_s / SILENT_TICKS):
                     text = await stdout.readline()
             except TimeoutError:
-                return f"silent for {limit_s:g} s"
+                silent_ticks += 1
+                if silent_ticks >= SILENT_TICKS:
+                    return f"silent for {limit_s:g} s"
+                continue
             except ValueError:  # longer than the limit; the reader has thrown it away
                 self._readings.count_bad_line("a line over the size limit")
                 continue
             if not text:
                 return f"ended with code {await process.wait()}"
-            limit_s = self._silence_s
+            limit_s, silent_ticks = self._silence_s, 0
             self._take(text)
 
     def _take(self, text: bytes) -> None:

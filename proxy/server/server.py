@@ -15,7 +15,7 @@ from aiohttp import web
 
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.server.connection_limit import ConnectionLimiter
-from slowtok.proxy.server.listener import BACKLOG
+from slowtok.proxy.server.listener import accept
 
 POLL_S = 0.02  # aiohttp tells nobody when the last byte of a reply has gone out
 
@@ -72,7 +72,7 @@ class SingleProcessServer:
         self._relay, self._server = relay, server
         self._listener, self._limiter = listener, limiter
         self._grace_s = grace_s
-        self._listening: asyncio.Server | None = None
+        self._accepting: list[asyncio.Server] = []
 
     @property
     def refused(self) -> int:
@@ -95,15 +95,12 @@ class SingleProcessServer:
 
     async def open(self) -> None:
         """Listen."""
-        loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(
-            self._limiter, sock=self._listener, backlog=BACKLOG
-        )
+        self._accepting = await accept(self._listener, self._limiter)
 
     async def close(self) -> int:
         """Listen no more."""
-        if self._listening is not None:
-            self._listening.close()
+        for server in self._accepting:
+            server.close()
         return under_way(self._relay, self._server)
 
     async def drain(self, at_once: asyncio.Event) -> int:

@@ -37,7 +37,7 @@ from slowtok.proxy.runtime.loop_lag import LoopLag
 from slowtok.proxy.server.access import AccessPolicy
 from slowtok.proxy.server.connection_limit import ConnectionLimiter, raise_descriptor_limit
 from slowtok.proxy.server.edge import make_edge, make_relay, make_runner
-from slowtok.proxy.server.listener import BACKLOG
+from slowtok.proxy.server.listener import accept
 from slowtok.proxy.server.self_test import fast_path_works
 from slowtok.proxy.server.server import StopRequest, drain, under_way
 from slowtok.proxy.upstream.client import make_session
@@ -100,7 +100,7 @@ class Worker:
         self._has_been_signalled = True
 
     async def _serve(self, start: Start, listener: socket.socket) -> None:
-        settings, loop = start.settings, asyncio.get_running_loop()
+        settings = start.settings
         self.grace_s = settings.grace_s
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(
@@ -128,12 +128,13 @@ class Worker:
             self._limiter = ConnectionLimiter(
                 server, most, head_timeout_s=settings.head_timeout_s, log_event=self._log_event
             )
-            listening = await loop.create_server(self._limiter, sock=listener, backlog=BACKLOG)
+            accepting = await accept(listener, self._limiter)
             logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(self._log_event)])
             self._lag.start()
             self._channel.tell("ready")
             await self._beat_until_asked()
-            listening.close()
+            for one in accepting:
+                one.close()
             cut_off = await self._drained(relay, server, settings.grace_s)
             await runner.cleanup()
         await self._say_goodbye(start, cut_off)

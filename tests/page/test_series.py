@@ -143,7 +143,20 @@ def test_every_field_is_json_and_no_word_of_a_prompt() -> None:
     assert len(json.loads(said)["gpus"]) == 2
 
 
-def put(store: SeriesStore, of: Case) -> str:
+class Clock:
+    """Stands for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def put(store: SeriesStore, of: Case, *, after: Clock | None = None) -> str:
+    """Put a request into the store, a second after the one before."""
+    if after is not None:
+        after.now_s += 1.0
     diagnosis = diagnose(of)
     record = make_record(of, diagnosis)
     store(of, diagnosis, record)
@@ -155,12 +168,23 @@ def kept_bytes(of: Case) -> int:
     return len(zlib.compress(orjson.dumps(series(of)), series_module.FASTEST))
 
 
-def test_store_forgets_the_oldest_when_there_is_too_much() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The store's clock; it stands still where nobody lets time pass."""
+    made = Clock()
+    monkeypatch.setattr(series_module, "time", made)
+    return made
+
+
+def test_store_forgets_the_oldest_when_there_is_too_much(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(series_module, "MAX_UNWRITTEN", 0)
     cases = [dated(simulated("queued"), float(i)) for i in range(1, 6)]
     size = kept_bytes(cases[0])
     store = SeriesStore(9, max_bytes=int(2.5 * size))
 
-    ids = [put(store, each) for each in cases]
+    ids = [put(store, each, after=clock) for each in cases]
 
     assert [store.get(each) is not None for each in ids] == [False, False, False, True, True]
 
@@ -179,7 +203,7 @@ def short(name: str) -> Case:
     return replace(plain, timeline=line, gpu=(), host=plain.host[:2])
 
 
-def test_short_ones_are_kept_by_number_and_told_when_asked_for() -> None:
+def test_they_are_kept_by_number_and_told_when_asked_for() -> None:
     store = SeriesStore(3)
     ids = [put(store, short(f"short {i}")) for i in range(5)]
 
@@ -189,14 +213,40 @@ def test_short_ones_are_kept_by_number_and_told_when_asked_for() -> None:
     assert store.get(ids[-1]) == found[-1]
 
 
-def test_few_are_kept_unwritten_and_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_make_room_are_written_and_memory_stays_bounded(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     monkeypatch.setattr(series_module, "MAX_UNWRITTEN", 2)
     size = kept_bytes(short("short 0"))
     store = SeriesStore(9, max_bytes=int(2.5 * size))
 
-    ids = [put(store, short(f"short {i}")) for i in range(8)]
+    ids = [put(store, short(f"short {i}"), after=clock) for i in range(8)]
 
     assert [store.get(each) is not None for each in ids] == [False] * 4 + [True] * 4
+
+
+def test_more_than_anybody_could_look_at_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(series_module, "MAX_UNWRITTEN", 2)
+    store = SeriesStore(9)
+
+    clock.now_s += 1.0
+    ids = [put(store, short(f"short {i}")) for i in range(6)]
+
+    assert [store.get(each) is not None for each in ids] == [True] + [False] * 3 + [True] * 2
+
+
+def test_long_ones_do_not_stay_unwritten(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    long = simulated("queued")
+    readings = len(long.host) + len(long.gpu) + len(long.timeline.token_at_s)
+    monkeypatch.setattr(series_module, "MAX_UNWRITTEN_READINGS", readings)
+    store = SeriesStore(9)
+    first = put(store, dated(long, 1.0), after=clock)
+    assert store._kept[first] == b""
+
+    put(store, dated(long, 2.0), after=clock)
+    assert store._kept[first] != b""
 
 
 def test_samples_are_served_and_unknown_ones_are_not_found(stage: Stage) -> None:

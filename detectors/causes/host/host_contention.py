@@ -51,7 +51,7 @@ from slowtok.detectors.analysis.host_window import (
     mean,
     need_samples,
     run_queue,
-    run_queue_of,
+    run_queue_in,
     runs_on_cpu,
 )
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s
@@ -239,15 +239,11 @@ def _cost_of(case: Case, phase: Phase, queue: RunQueue) -> tuple[float, float]:
     if phase == "prefill":
         return max(least_s, proof_s), proof_s
     # Sample by sample: others that took the cores for a part of the time cost only that part.
-    samples = [s for s in case.host_during(phase) if _is_whole(s)]
-    most_ratio = mean(samples, lambda s: _most_ratio(_with_steal(run_queue_of([s]), queue)))
+    steals = queue.stolen_ratio > 0
+    most_ratio = mean(case.host_during(phase), lambda s: _most_ratio_in(s, steals=steals))
     most_s = min(duration_s * (_most_ratio(queue) if most_ratio is None else most_ratio), bound_s)
     least_s = max(min(least_s, most_s), proof_s)
     return nearest_loss_s(case, least_s, max(most_s, proof_s)), proof_s
-
-
-def _with_steal(queue: RunQueue, whole: RunQueue) -> RunQueue:
-    return queue if whole.stolen_ratio else replace(queue, stolen_ratio=0.0)
 
 
 def _most_ratio(queue: RunQueue) -> float:
@@ -256,10 +252,10 @@ def _most_ratio(queue: RunQueue) -> float:
     return float(1 - (1 - queue.lost_ratio) ** exponent)
 
 
-def _is_whole(sample: HostSample) -> bool:
-    """Return True if a sample has all that the run queue needs: many threads are read at 1 Hz."""
-    needed = (sample.server_cpu_cores, sample.server_run_delay_cores, sample.others_cpu_cores)
-    return None not in needed
+def _most_ratio_in(sample: HostSample, *, steals: bool) -> float | None:
+    """Return the same for one sample; None where it lacks something, as threads read at 1 Hz."""
+    queue = run_queue_in(sample, steals=steals)
+    return None if queue is None else _most_ratio(queue)
 
 
 def _said_of_steal(phase: Phase, queue: RunQueue) -> str:

@@ -326,6 +326,20 @@ async def test_a_stream_that_is_settled_at_once_is_settled_once(proxy: Served) -
     assert complaints == []
 
 
+async def test_many_at_once_are_not_sampled_each_by_itself(
+    proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching, edges = proxy.proxy.observer, []
+    monkeypatch.setattr(proxy.proxy.sampler, "set_active", lambda _, edge=True: edges.append(edge))
+    crowd = [generation(str(number), stream=True) for number in range(observer.CROWD + 2)]
+    for exchange in crowd:
+        watching.begin(exchange)
+
+    assert edges == [True] * (observer.CROWD - 1) + [False] * 3
+    for exchange in crowd:
+        watching.end(exchange)
+
+
 async def test_counters_that_cannot_be_read_are_told(
     proxy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes.listening_process import Server
-from slowtok.proxy.sampling.supervisor import Sampler
+from slowtok.proxy.sampling.supervisor import SILENCE_S, Sampler
 
 HOST_LINE = b'{"kind":"host","at_s":1.0,"span_s":0.2,"port":1,"cpu_cores":4}'
 
@@ -43,6 +43,8 @@ for line in sys.stdin:
         for kind in ({{"kind": "gpu", "index": 0}}, {{"kind": "edge"}}):
             print(json.dumps(kind | {{"at_s": now_s}}), flush=True)
 """
+
+LONG_S = 30.0  # nothing takes nearly as long
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc here")
 
@@ -155,6 +157,32 @@ async def test_a_stopped_sampling_process_is_replaced() -> None:
 
         assert sampler.status()["last_end"] == "silent for 1 s"
         assert not is_running(stopped)
+
+
+async def test_a_beginning_among_many_asks_for_no_sample_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(REPEATS_ITS_COMMANDS) as sampler:
+        asked: list[dict[str, Any]] = []
+        sampler.set_active(True)
+        monkeypatch.setattr(sampler, "_send", asked.append)
+        sampler.set_active(True, edge=False)
+        assert asked == []
+
+        sampler.set_active(True)
+        assert asked == [{"now": True}]
+
+
+async def test_machine_that_slept_has_not_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(ANSWERS_LATER) as sampler:
+        await eventually(lambda: sampler.host_window(1, 0, 2))
+        loop = asyncio.get_running_loop()
+        awake_s = loop.time
+        monkeypatch.setattr(loop, "time", lambda: awake_s() + SILENCE_S)  # all at once
+        await asyncio.sleep(0.01)  # whatever that let expire is over now
+
+        assert await sampler.wait_for_fresh_sample(LONG_S)
+        assert sampler.status()["restarts"] == 0
 
 
 async def test_one_that_hangs_is_replaced_again_and_again() -> None:
