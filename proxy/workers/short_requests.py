@@ -12,7 +12,7 @@ from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.diagnosis.short_request import judge_short
-from slowtok.detectors.expectation.envelope import with_expectation
+from slowtok.detectors.expectation.envelope import expectation, refined
 from slowtok.proxy.observe.setups import MAX_SETUPS, SetupKey, setup_key
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.bounded_map import BoundedMap
@@ -45,7 +45,11 @@ class ShortRequests:
         )
         if facts is None:
             return None
-        case = with_expectation(replace(facts, timeline=timeline, phases=split(timeline)))
+        tokens = timeline.tokens
+        envelope = expectation(facts.server, facts.model, facts.device, tokens, facts.neighbours)
+        case = replace(facts, timeline=timeline, phases=split(timeline), envelope=envelope)
+        if (learned := refined(case, case.baseline)) is not envelope:
+            case = replace(case, envelope=learned)
         diagnosis = judge_short(case)
         return None if diagnosis is None else (case, diagnosis)
 
