@@ -47,10 +47,14 @@ PACES = (
     SamplingPace(),
     SamplingPace(traffic_s=0.5, energy_s=15.0),
     SamplingPace(traffic_s=1.0, energy_s=60.0, shares_s=2.0, others_s=15.0),
-    SamplingPace(traffic_s=2.0, energy_s=60.0, shares_s=5.0, lists_s=2.0, others_s=15.0),
-    SamplingPace(traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0, others_s=60.0),
     SamplingPace(
-        traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.2,
+        traffic_s=2.0, energy_s=60.0, shares_s=2.0, lists_s=2.0, others_s=15.0, gpu_s=0.2,
+    ),
+    SamplingPace(
+        traffic_s=5.0, energy_s=60.0, shares_s=5.0, lists_s=5.0, others_s=60.0, gpu_s=0.2,
+    ),
+    SamplingPace(
+        traffic_s=5.0, energy_s=60.0, shares_s=10.0, lists_s=5.0, others_s=60.0, gpu_s=0.2,
     ),
     SamplingPace(
         traffic_s=5.0, energy_s=60.0, shares_s=30.0, lists_s=5.0, others_s=60.0, gpu_s=0.4,
@@ -65,8 +69,8 @@ PACES = (
     ),
 )  # fmt: skip
 """Each costs less than the one before. By the costs published for one RTX 5090, traffic takes 0.4 %
-of a core for each GPU, shares 0.17 %, the fast tier about 0.1 %, lists 0.03 %. At 2.5 Hz a decode
-of 2 s still has five samples of a GPU."""
+of a core for each GPU, shares 0.17 %, the fast tier about 0.1 %, lists 0.03 %. On a slow processor
+it is the fast tier that takes most. At 2.5 Hz a decode of 2 s still has five samples of a GPU."""
 
 HIDES = {
     "traffic_s": (1.0, "PCIe traffic during short requests"),

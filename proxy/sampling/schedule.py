@@ -77,10 +77,12 @@ class ExtrasDue:
     def take(self, now_s: float, *, slow_tier: bool) -> Extras:
         """Return what is due now; `slow_tier` says that this is a sample of the 1 Hz tier."""
         near_s = now_s + NEAR_S
+        lists = slow_tier and self._lists.due(near_s)
+        shares = slow_tier and self._shares.due(near_s)
         return Extras(
             energy=slow_tier and self._energy.due(near_s),
-            lists=slow_tier and self._lists.due(near_s),
-            shares=slow_tier and self._shares.due(near_s),
+            lists=lists or shares,  # shares are of the processes that are listed
+            shares=shares,
             traffic=self._take_traffic(near_s),
         )
 

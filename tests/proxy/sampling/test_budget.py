@@ -117,8 +117,9 @@ def test_a_decode_of_two_seconds_has_samples_at_any_pace() -> None:
         (0, set()),
         (1, set()),
         (2, set()),
+        (3, {"PCIe traffic during short requests"}),
         (
-            3,
+            4,
             {"PCIe traffic during short requests", "GPU use of each process during short requests"},
         ),
     ],

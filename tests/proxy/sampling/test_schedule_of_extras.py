@@ -1,5 +1,7 @@
 """When the costliest readings are due; time is data."""
 
+from dataclasses import replace
+
 from slowtok.proxy.sampling.budget import SamplingPace
 from slowtok.proxy.sampling.schedule import Extras, ExtrasDue
 
@@ -25,6 +27,15 @@ def test_slowed_each_has_its_own_period() -> None:
     assert [at_s for at_s, extras in taken.items() if extras.lists] == list(range(105, 161, 5))
     assert [at_s for at_s, extras in taken.items() if extras.shares] == list(range(110, 161, 10))
     assert [at_s for at_s, extras in taken.items() if extras.energy] == [160]
+
+
+def test_shares_come_with_a_list_of_the_processes_they_are_of() -> None:
+    due = ExtrasDue(SamplingPace(), 90.0)
+    due.keep_to(replace(SLOW, shares_s=5.0, lists_s=2.0), 100.0)
+    taken = {at_s: due.take(float(at_s), slow_tier=True) for at_s in range(100, 121)}
+
+    assert [at_s for at_s, extras in taken.items() if extras.shares] == [105, 110, 115, 120]
+    assert all(extras.lists for extras in taken.values() if extras.shares)
 
 
 def test_a_request_that_begins_has_all_but_the_shares() -> None:
