@@ -15,7 +15,7 @@ import numpy as np
 from fit.bands import group_of
 from fit.rows import Row
 from slowtok.config.efficiency import PrefillConstants
-from slowtok.detectors.expectation.prefill import active_parameters, attention_parameters
+from slowtok.detectors.expectation.envelope import active_parameters, attention_parameters
 
 SHORT_DEPTH_TOKENS = 3000
 # Kinds without rows here, from an earlier analysis of 434 published rows.

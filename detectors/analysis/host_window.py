@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
+from slowtok.detectors.case.engine import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuSample, HostSample
 from slowtok.detectors.case.memo import once, once_each

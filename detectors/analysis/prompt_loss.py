@@ -22,7 +22,7 @@ from typing import Literal
 
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_telling_prefill, judge_decode
 from slowtok.detectors.case.case import Case, ModelLoad, PromptPrefix
-from slowtok.detectors.case.engine_traits import LLAMA_CPP, PAGED_KV_CACHE
+from slowtok.detectors.case.engine import LLAMA_CPP, PAGED_KV_CACHE
 from slowtok.detectors.case.finding import Evidence, Finding, need, weigh
 from slowtok.detectors.case.memo import once
 from slowtok.detectors.case.value import value

@@ -12,8 +12,7 @@ embeddings in RAM even with all layers on GPUs (src/llama-model.cpp: the input l
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slowtok.detectors.case.engine import ModelFacts, ServerFacts
-from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
+from slowtok.detectors.case.engine import WHOLE_ON_GPU, ModelFacts, ServerFacts
 from slowtok.detectors.case.memo import once_each
 from slowtok.detectors.expectation.envelope import KV_RATIO
 

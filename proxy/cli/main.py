@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from slowtok.proxy.cli.commands.fit_options import fit
+from slowtok.proxy.cli.commands.fit import fit
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.options import (
     ApiKey,

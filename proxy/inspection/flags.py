@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from slowtok.detectors.analysis.cpu import physical_cores, worth_threads
 from slowtok.detectors.analysis.gpu.vram import newest_split
-from slowtok.detectors.case.engine_traits import LLAMA_CPP_WITH_OPTIONS
+from slowtok.detectors.case.engine import LLAMA_CPP_WITH_OPTIONS
 from slowtok.detectors.case.machine import HostSample
 from slowtok.detectors.expectation.footprint import footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured

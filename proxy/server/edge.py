@@ -20,7 +20,7 @@ from slowtok.proxy.relay.memory_budget import MemoryBudget
 from slowtok.proxy.relay.relay import Relay
 from slowtok.proxy.relay.settings import RelaySettings
 from slowtok.proxy.relay.streaming import break_off
-from slowtok.proxy.runtime.heap import Heap, find_trim
+from slowtok.proxy.runtime.interpreter import Heap, find_trim
 from slowtok.proxy.server.access import AccessPolicy, Relayed, is_unclear
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from slowtok.detectors.analysis.phase_loss import decode_excess_s, nearest_loss_
 from slowtok.detectors.analysis.placement.where import server_cores, serving_gpus
 from slowtok.detectors.analysis.rate_shape import RateStep, step_of
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import LLAMA_CPP
+from slowtok.detectors.case.engine import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, need, weigh
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
 from slowtok.detectors.case.memo import once

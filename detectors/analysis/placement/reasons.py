@@ -24,8 +24,7 @@ from slowtok.detectors.analysis.placement.where import (
     room_bytes,
 )
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine import ServerFacts
-from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
+from slowtok.detectors.case.engine import WHOLE_ON_GPU, ServerFacts
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.expectation.footprint import (
     FIT_MARGIN_BYTES,

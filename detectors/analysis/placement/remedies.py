@@ -17,8 +17,7 @@ from slowtok.detectors.analysis.placement.reasons import (
 )
 from slowtok.detectors.analysis.placement.where import Placement, off_gpu, serving_gpus
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine import ServerFacts
-from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
+from slowtok.detectors.case.engine import WHOLE_ON_GPU, ServerFacts
 from slowtok.detectors.case.finding import Missing
 from slowtok.detectors.case.machine import GpuVendor
 from slowtok.detectors.expectation.footprint import (

@@ -17,8 +17,7 @@ from slowtok.detectors.analysis.host_window import (
     mean,
 )
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine import ModelFacts, ServerFacts
-from slowtok.detectors.case.engine_traits import WHOLE_ON_GPU
+from slowtok.detectors.case.engine import WHOLE_ON_GPU, ModelFacts, ServerFacts
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuFacts
 from slowtok.detectors.case.memo import once

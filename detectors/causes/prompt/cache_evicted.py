@@ -28,7 +28,7 @@ Sources:
 
 from slowtok.detectors.analysis.prompt_loss import MIN_LOST_TOKENS, finding, prompt_loss, why_lost
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import PAGED_KV_CACHE
+from slowtok.detectors.case.engine import PAGED_KV_CACHE
 from slowtok.detectors.case.finding import Finding, Traits
 
 TITLE = "Prompt cache taken by others"

@@ -39,7 +39,7 @@ from slowtok.detectors.analysis.host_window import (
 from slowtok.detectors.analysis.placement.remedies import engine_name, use_the_gpu
 from slowtok.detectors.analysis.placement.where import holds_some, serving_gpus, shares_memory
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
+from slowtok.detectors.case.engine import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need
 
 TITLE = "Engine runs on the CPU, not on the GPU"

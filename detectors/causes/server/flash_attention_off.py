@@ -27,7 +27,7 @@ from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.engine_traits import LLAMA_CPP
+from slowtok.detectors.case.engine import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.memory import build_of
 

@@ -45,7 +45,7 @@ from slowtok.detectors.analysis.phase_loss import judge_decode, slowdown
 from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import SPINNING_PROCESSES
+from slowtok.detectors.case.engine import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
 
 TITLE = "GPU waits for one CPU thread"

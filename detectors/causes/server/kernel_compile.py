@@ -28,7 +28,7 @@ Sources:
 from slowtok.detectors.analysis.gpu.gpu_window import median
 from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_error
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import COMPILING, LOADED_BEFORE_ANSWERING
+from slowtok.detectors.case.engine import COMPILING, LOADED_BEFORE_ANSWERING
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 
 TITLE = "Kernels were being compiled"

@@ -26,7 +26,7 @@ from itertools import pairwise
 
 from slowtok.detectors.analysis.rate_shape import Stall, stalls_of
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.engine_traits import LLAMA_CPP
+from slowtok.detectors.case.engine import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 from slowtok.detectors.expectation.footprint import kv_bytes
 

@@ -55,8 +55,7 @@ from slowtok.detectors.analysis.placement.where import off_gpu
 from slowtok.detectors.analysis.rate_shape import stalls_of, step_of
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import BRAKE_BITS, THERMAL_BITS
-from slowtok.detectors.case.engine import ServerFacts
-from slowtok.detectors.case.engine_traits import LLAMA_CPP
+from slowtok.detectors.case.engine import LLAMA_CPP, ServerFacts
 from slowtok.detectors.case.finding import (
     Evidence,
     EvidenceKind,

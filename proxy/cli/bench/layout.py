@@ -12,8 +12,7 @@ from slowtok.proxy.cli.bench.advice import AdviceStep
 from slowtok.proxy.cli.bench.comparison import CauseChange, Change, Difference
 from slowtok.proxy.cli.bench.figures import BenchRun, Figure
 from slowtok.proxy.cli.bench.result import Result
-from slowtok.proxy.cli.render.console import VERDICT_STYLES, plain
-from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.console import VERDICT_STYLES, hanging, plain
 from slowtok.proxy.cli.render.units import GIB, seconds
 
 OUTCOME_STYLES = {"better": "bold green", "same": "", "worse": "bold red", "unknown": "yellow"}

@@ -23,7 +23,12 @@ from slowtok.proxy.cli.bench.comparison import (
 )
 from slowtok.proxy.cli.bench.figures import figures_of
 from slowtok.proxy.cli.bench.measure import measure, pace_of
-from slowtok.proxy.cli.bench.protocol import STANDARD_RUNS, STANDARD_TOKENS, Protocol, warm_up
+from slowtok.proxy.cli.bench.protocol import (
+    STANDARD_RUNS,
+    STANDARD_TOKENS,
+    Protocol,
+    warm_up,
+)
 from slowtok.proxy.cli.bench.result import (
     NOT_TOLD,
     BadResult,
@@ -41,8 +46,7 @@ from slowtok.proxy.cli.bench.stage import (
 )
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.demo.children import DemoError
-from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.json_text import json_text
+from slowtok.proxy.cli.render.console import json_text, plain
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.examine import examine
 from slowtok.proxy.inspection.look import take_look

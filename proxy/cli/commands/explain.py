@@ -9,9 +9,8 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.render.console import SHORT_ID_CHARS
+from slowtok.proxy.cli.render.console import SHORT_ID_CHARS, json_text
 from slowtok.proxy.cli.render.explanation import explanation
-from slowtok.proxy.cli.render.json_text import json_text
 from slowtok.proxy.cli.running import (
     NoLog,
     NotThere,

@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.json_text import json_text
+from slowtok.proxy.cli.render.console import json_text, plain
 from slowtok.proxy.cli.report import html, text
 from slowtok.proxy.cli.report.choice import BadPeriod, Choice, Period, period_between
 from slowtok.proxy.cli.report.summary import summarise

@@ -17,9 +17,8 @@ from slowtok.config.settings import Settings
 from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.port_holder import why_not
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.running import EVERYWHERE
+from slowtok.proxy.cli.running import EVERYWHERE, why_not
 from slowtok.proxy.cli.screen import Screen
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.outputs.case_file import Recorder

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.render.json_text import json_text
+from slowtok.proxy.cli.render.console import json_text
 from slowtok.proxy.cli.render.overview import overview
 from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
 

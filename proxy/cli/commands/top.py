@@ -13,8 +13,7 @@ from rich.text import Text
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.json_text import json_text
+from slowtok.proxy.cli.render.console import json_text, plain
 from slowtok.proxy.cli.render.top import MAX_RECENT, frame
 from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
 

@@ -8,9 +8,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+import orjson
+from rich.table import Table
 from rich.text import Text
 
 from slowtok.proxy.cli.render.units import seconds
+from slowtok.proxy.outputs.log import escaped
 
 VERDICT_STYLES = {"slow": "bold red", "normal": "green", "unknown": "yellow"}
 SHORT_ID_CHARS = 8
@@ -177,3 +180,25 @@ def band_words(record: Record) -> str:
 @lru_cache(maxsize=2)
 def _clock(ts: str) -> str:
     return datetime.fromisoformat(ts).astimezone().strftime("%H:%M:%S")
+
+
+def hanging(
+    mark: str, said: str | Text, style: str = "", *, mark_style: str | None = None
+) -> Table:
+    """Return a mark with a text beside it; however often the text wraps, it stays beside it.
+
+    `mark` may begin with spaces, which indent all of it; the text's own styles come on top of
+    `style`.
+    """
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    text = said if isinstance(said, Text) else Text(said)
+    text.style = text.style or style
+    grid.add_row(Text(mark, style if mark_style is None else mark_style), text)
+    return grid
+
+
+def json_text(told: Any) -> str:
+    """Return it as JSON, indented, without a character that could steer a terminal."""
+    return escaped(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())

@@ -14,8 +14,14 @@ from rich.text import Text
 
 from slowtok.detectors.case.ending import WHAT_TO_CHECK
 from slowtok.detectors.diagnosis.clearance import GPU_CAUSES
-from slowtok.proxy.cli.render.console import VERDICT_STYLES, Record, band_words, named, tamed
-from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.console import (
+    VERDICT_STYLES,
+    Record,
+    band_words,
+    hanging,
+    named,
+    tamed,
+)
 from slowtok.proxy.cli.render.units import GIB, seconds
 
 Entry = Mapping[str, Any]

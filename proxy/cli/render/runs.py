@@ -7,8 +7,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.render.console import SHORT_ID_CHARS, plain
-from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.console import SHORT_ID_CHARS, hanging, plain
 from slowtok.proxy.cli.render.units import clock, counted, duration, percent
 from slowtok.proxy.cli.report.text import short_name
 

@@ -8,8 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.console import hanging, plain
 from slowtok.proxy.cli.render.units import clock, counted, duration, percent
 
 Report = Mapping[str, Any]

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from yarl import URL
 
-from slowtok.detectors.case.engine import ModelFacts, ServerFacts
-from slowtok.detectors.case.engine_traits import LLAMA_CPP_WITH_OPTIONS
+from slowtok.detectors.case.engine import LLAMA_CPP_WITH_OPTIONS, ModelFacts, ServerFacts
 from slowtok.proxy.engines.drivers import vllm
 from slowtok.proxy.engines.drivers.llama_server import parse_flags, with_defaults
 from slowtok.proxy.engines.drivers.ollama import find_runner, runner_flags

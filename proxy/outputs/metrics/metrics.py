@@ -22,8 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.outputs.labels import ModelLabels, ending, unexplained_s
-from slowtok.proxy.outputs.metrics.gauges import gauges
-from slowtok.proxy.outputs.metrics.snapshot import Snapshot
+from slowtok.proxy.outputs.metrics.snapshot import Snapshot, gauges
 
 # Bounds are around the numbers that verdicts rest on; heuristic.
 REQUEST_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)

@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from fakes.wire import until
-from slowtok.proxy.runtime.heap import TRIM_AFTER_BYTES, Heap, find_trim
+from slowtok.proxy.runtime.interpreter import TRIM_AFTER_BYTES, Heap, find_trim
 
 
 async def test_it_is_done_for_much_and_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slowtok.proxy.runtime.heap.SETTLE_S", 0.0)
+    monkeypatch.setattr("slowtok.proxy.runtime.interpreter.SETTLE_S", 0.0)
     threads: list[int] = []
     heap = Heap(lambda: threads.append(threading.get_ident()))
 

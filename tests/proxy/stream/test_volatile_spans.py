@@ -2,7 +2,7 @@
 
 import pytest
 
-from slowtok.proxy.stream.volatile_spans import MARKED_CHARS, MAX_MARKS, find_marks, kind_at
+from slowtok.proxy.stream.prompt_fingerprint import MARKED_CHARS, MAX_MARKS, find_marks, kind_at
 
 
 def marked(text: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.doctor import GIB, MODEL, RESTING, SERVER, gpu_samples, seen
 from slowtok.proxy.inspection.seen import Seen
-from slowtok.proxy.web.fit_status import fit_status
+from slowtok.proxy.web.status import fit_status
 
 
 def of(what: Seen) -> list[dict[str, Any]]:

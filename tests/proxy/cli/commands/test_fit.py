@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.commands import SLOWTOK, WAIT_S, environment, run
-from slowtok.proxy.cli.commands.fit_options import billions
+from slowtok.proxy.cli.commands.fit import billions
 
 # Where the demo keeps its model.
 GGUF_FILE = Path.home() / ".cache/slowtok/SmolLM2-135M-Instruct.Q4_1.gguf"

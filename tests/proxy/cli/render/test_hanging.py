@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from slowtok.proxy.cli.render.hanging import hanging
+from slowtok.proxy.cli.render.console import hanging
 from slowtok.proxy.cli.render.units import counted
 
 

@@ -1,12 +1,12 @@
 from typing import get_args
 
-from slowtok.detectors.case import engine_traits
+from slowtok.detectors.case import engine
 from slowtok.detectors.expectation.published import ENGINES
 from slowtok.proxy.engines.probing.facts import Kind
 
 
 def test_the_sets_hold_only_kinds_that_slowtok_has() -> None:
-    sets = {name: kinds for name, kinds in vars(engine_traits).items() if name.isupper()}
+    sets = {name: kinds for name, kinds in vars(engine).items() if name.isupper()}
     known = {*get_args(Kind), *ENGINES}
 
     assert sets
