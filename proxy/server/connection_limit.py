@@ -78,11 +78,13 @@ class ConnectionLimiter:
         self._log_event = log_event
         self._silent_since_s: dict[object, float] = {}  # connections that asked for nothing yet
         self._refusing: set[_Refusal] = set()
+        self._arriving = 0  # taken in within this turn of the loop: the server counts them after it
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Return the protocol for one connection that has just been accepted."""
-        if len(self._server.connections) < self._most:
+        if len(self._server.connections) + self._arriving < self._most:
             self._is_full = False
+            self._note_arrival()
             protocol = self._server()
             self._silent_since_s[protocol] = time.monotonic()
             self._forget_gone()
@@ -97,6 +99,14 @@ class ConnectionLimiter:
     def note_request(self, protocol: object) -> None:
         """Note that a connection has sent the head of a request."""
         self._silent_since_s.pop(protocol, None)
+
+    def _note_arrival(self) -> None:
+        if not self._arriving:
+            asyncio.get_running_loop().call_soon(self._forget_arrivals)
+        self._arriving += 1
+
+    def _forget_arrivals(self) -> None:
+        self._arriving = 0
 
     def _close_silent(self) -> None:
         """Close connections that others need more: those that have said nothing for too long."""
