@@ -9,6 +9,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
+from fakes.wire import WAIT_S
 from slowtok.proxy.server.connection_limit import ConnectionLimiter
 from slowtok.proxy.server.listener import HANDLES, accept, open_listener
 
@@ -30,8 +31,9 @@ async def crowd_at_once() -> tuple[int, int]:
             opened.callback(listening.close)
         for _ in range(HANDLES):
             opened.enter_context(socket.create_connection(listener.getsockname()))
-        while len(server.connections) + limiter.refused < HANDLES:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while len(server.connections) + limiter.refused < HANDLES:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
         served = len(server.connections)
     await server.shutdown(0)
     return served, limiter.refused
