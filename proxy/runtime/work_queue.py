@@ -1,6 +1,6 @@
-"""Small work beside the relaying, done piece by piece: one in each turn of the event loop.
+"""Queue of small background work, one piece per turn of the event loop.
 
-Whatever else is ready, a token or a new connection, has its turn between two pieces.
+Whatever else is ready, a token or a new connection, is handled between two pieces.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ Work = Callable[[], object]
 
 
 class WorkQueue:
-    """Does what was added, in its order, `after_s` later.
+    """Does the added work in order: the first piece after `after_s`, then one per turn of the loop.
 
     Work that raises costs only itself; it is counted in `failures` under `place`.
     """
@@ -21,24 +21,29 @@ class WorkQueue:
         self._place = place
         self.after_s = after_s
         self._waiting: deque[Work] = deque()
+        self._next: asyncio.Handle | None = None  # the scheduled call of `_do_next`
 
     def add(self, work: Work) -> None:
-        """Let it be done soon."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(self.after_s, self._do_next)
+        """Schedule work."""
         self._waiting.append(work)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(self.after_s, self._do_next)
 
     def do_all(self) -> None:
-        """Do at once what still waits."""
+        """Do all waiting work now."""
         while self._waiting:
             self._do(self._waiting.popleft())
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
 
     def _do_next(self) -> None:
-        if not self._waiting:  # it was done at once
-            return
-        self._do(self._waiting.popleft())
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._do_next)
+        this_call, work = self._next, self._waiting.popleft()
+        if not self._waiting:
+            self._next = None  # what the work itself adds waits for `after_s` again
+        self._do(work)
+        if self._waiting and self._next is this_call:
+            self._next = asyncio.get_running_loop().call_soon(self._do_next)
 
     def _do(self, work: Work) -> None:
         try:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,56 @@ async def test_work_for_later_waits_and_may_be_done_at_once() -> None:
 
     work.do_all()
     assert done == [1]
+
+
+async def test_nothing_stays_scheduled_for_work_that_was_done_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timers: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def record(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", record)
+    work = WorkQueue(Counter(), "here", after_s=3600.0)
+    work.add(lambda: work.add(lambda: None))  # what is added meanwhile is done at once, too
+    work.do_all()
+    assert all(timer.cancelled() for timer in timers)
+
+    work.add(lambda: None)
+    work.add(lambda: None)
+    assert [timer.cancelled() for timer in timers].count(False) == 1
+
+
+async def test_one_piece_a_turn_after_all_was_done_at_once() -> None:
+    done: list[int] = []
+    work = WorkQueue(Counter(), "here")
+    for number in range(4):
+        work.add(lambda number=number: done.append(number))  # type: ignore[misc]
+        if number == 0:
+            work.do_all()
+    counts = []
+    while len(done) < 4:
+        await turns(1)
+        counts.append(len(done))
+    assert max(after - before for before, after in pairwise([1, *counts])) == 1
+
+
+async def test_work_may_do_all_the_rest_at_once() -> None:
+    done: list[int] = []
+    work = WorkQueue(Counter(), "here")
+    work.add(work.do_all)
+    work.add(lambda: done.append(1))
+    work.add(lambda: work.add(lambda: done.append(2)))
+    await turns(4)
+    assert done == [1, 2]
+
+    work.add(lambda: done.append(3))
+    await turns(2)
+    assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1e-6])
