@@ -1,1 +1,1 @@
-"""The contract: everything a detector may know about a request, and everything it may say."""
+"""The contract of detectors: everything they may know about a request, and may return."""

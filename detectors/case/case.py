@@ -1,8 +1,8 @@
-"""The `Case`: everything a detector may know about one request.
+"""The `Case`: everything that a detector may know about one request.
 
-Strategy: plain frozen values, no behaviour beyond arithmetic that every reader would repeat.
-A case is complete and self-contained, so it can be written as one JSON line, attached to a bug
-report and diagnosed again somewhere else.
+Strategy: plain frozen values, no behaviour beyond arithmetic that every reader would repeat. A case
+is complete and self-contained, so it can be written as one JSON line, attached to a bug report and
+diagnosed again somewhere else.
 
 Invariants: `None` means not known, zero is a measurement. Every `*_at_s` is `time.monotonic()` of
 the machine that recorded the case. Every `*_s` is a duration in seconds.
@@ -14,8 +14,8 @@ from typing import Literal
 
 from slowtok.detectors.case.engine import EngineActivity, ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuSample, HostSample
-from slowtok.detectors.case.memo import once_each
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.memo import cached_for_last_case_by_args
+from slowtok.detectors.case.value import frozen_dataclass
 
 SCHEMA = 1
 
@@ -26,11 +26,11 @@ Ending = str
 it short (`ending.CutShort`), `http-error`, or `complete` where the reply was not looked into."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """Token counts of one request; `processed` are the prompt tokens not taken from the cache.
 
-    `reasoning` are those of `completion` that the model thought with before it answered.
+    `reasoning` are those of `completion` that the model spent on reasoning.
     """
 
     prompt: int | None = None
@@ -42,15 +42,15 @@ class Tokens:
 
     @property
     def processed(self) -> int | None:
-        """Prompt tokens that prefill had to compute; all of them when the cache is not known."""
+        """Prompt tokens that prefill had to compute; all if the cached count is not known."""
         if self.prompt is None or not self.cached:
             return self.prompt
         return max(self.prompt - self.cached, 0)
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimings:
-    """The engine's own word about one request, in seconds, wherever it gave one."""
+    """Timings of one request in seconds, as reported by the engine."""
 
     queue_s: float | None = None
     load_s: float | None = None
@@ -58,14 +58,14 @@ class EngineTimings:
     decode_s: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One request as the proxy saw it, on one monotonic clock.
+    """The times of one request as the proxy saw them, on one monotonic clock.
 
-    `token_at_s` holds the arrival of each read that carried at least one token: chunks, not
-    tokens. Long answers keep at most `stream.meter.MAX_STEPS` of them, evenly thinned.
-    `proxy_s` is how long the proxy itself held the request, `loop_lag_s` the most that its event
-    loop came late meanwhile.
+    `token_at_s` holds the arrival of each read that carried at least one token: reads, not tokens.
+    Long answers keep at most `stream.meter.MAX_STEPS` of them, evenly thinned. `proxy_s` is how
+    long the proxy itself held the request, `loop_lag_s` the largest lag of its event loop
+    meanwhile.
     """
 
     request_id: str
@@ -94,13 +94,17 @@ class Timeline:
     parse_errors: int = 0
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Where the time of one request went; the sum is at most `total_s`.
+    """The phases of one request: queue, load, prefill, decode and delivery, in seconds.
 
-    `source` says where prefill and decode come from. `queue_estimated`: the engine's gauges told
-    that the request waited, and not for how long. `decode_stream_s` is the same decode seen
-    from the arrivals: its difference from `decode_s` is evidence about the way to the client.
+    A phase is None if it is not known. Unknown phases, and the proxy's own time, are in no phase,
+    so the sum is usually less than `total_s`. It can also be more, because the engine's timings are
+    taken as reported, even if they claim more time than passed on the proxy's clock.
+
+    `source` says where prefill and decode come from. `queue_estimated`: the engine's gauges show
+    that the request was queued, but not for how long. `decode_stream_s` is decode by the arrivals:
+    its difference from `decode_s` is evidence about the way to the client.
     """
 
     source: Source
@@ -142,19 +146,19 @@ injected memory) that was put into or taken out of a message, the model's reason
 back before and is not any more, blanks alone, or any other text."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPrefix:
-    """How this prompt compares with the ones this model saw before; counts, never text.
+    """Comparison of a prompt with the ones this model saw before; counts, never text.
 
     All counts are characters of the prompt's canonical form (role and content of each message).
     `first_difference` is the offset inside the message `difference_message` (0-based, with its
     role) where the best earlier prompt stops being the same, exact to `granularity_chars`;
-    `difference_kind` is None where the earlier prompt only ended there. `shared_ratio` is the
-    share of this prompt that any place of the earlier prompt also held. `others_since` is how many
-    prompts of other conversations the model read since the earlier one, `others_common_chars` the
-    longest beginning that one of them has in common with this one. `previous_chars` is the length
-    of the earlier prompt. Images count as many characters as their tokens would take:
-    `image_chars` of them are in this prompt, `common_image_chars` in the common beginning.
+    `difference_kind` is None if the earlier prompt only ended there. `shared_ratio` is the share of
+    this prompt that also occurs anywhere in the earlier prompt. `others_since` is how many prompts
+    of other conversations the model read since the earlier one, `others_common_chars` the longest
+    prefix that one of them shares with this one. `previous_chars` is the length of the earlier
+    prompt. Images count as many characters as their tokens would take: `image_chars` of them are in
+    this prompt, `common_image_chars` in the common prefix.
     """
 
     chars: int
@@ -179,9 +183,9 @@ class PromptPrefix:
         return before is not None and self.common_prefix_chars >= before
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
-    """How much of a prompt is whose, in characters as `PromptPrefix` counts them."""
+    """Sizes of a prompt's parts, in characters as `PromptPrefix` counts them."""
 
     chars: int
     messages: int
@@ -191,11 +195,11 @@ class PromptParts:
     image_chars: int = 0
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """Earlier tries of the very same prompt that were cut short, one after the other.
+    """Earlier attempts with the very same prompt that were cut short, one after the other.
 
-    `count` of them ended as `ended` (the last one's ending), and took `spent_s` together.
+    There were `count` of them, which took `spent_s` together; `ended` is the ending of the last.
     """
 
     count: int
@@ -203,13 +207,13 @@ class Repeat:
     ended: Ending
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """Requests whose clients had left, and which the engine went on working for.
+    """Requests whose clients had disconnected, but which the engine may still have worked on.
 
-    `left_s` is how long before this request was sent the last one's client left, `request_id` that
-    one. `seen_s` is for how long after this one was sent the engine was seen at work for them, by
-    its slots; None where nothing shows it.
+    `left_s` is how long before this request was sent the last such client disconnected,
+    `request_id` its request. `seen_s` is for how long after this request was sent the engine's
+    slots showed work for them; None if nothing shows it.
     """
 
     count: int
@@ -218,18 +222,18 @@ class Abandoned:
     seen_s: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """Others at the engine while a request waited for its prompt to be read, or while it was read.
+    """Other requests at the engine during a request's queue, or during its prefill.
 
-    Of those that came through the proxy: `served_first` is how many of them, at most at one moment,
-    the engine had begun with before this one; `reading_s` for how long the prompt of at least one
-    was being read, `reading_id` the one that was read longest.
+    From the proxy's own requests: `served_first` is the most at one moment that the engine had
+    begun before this one; `reading_s` is how long at least one of their prompts was in prefill,
+    `reading_id` the one that was for longest.
 
-    By the engine's own word, which knows the others too: `looks` is how many looks at its slots or
-    gauges say whether there was room, `full_ratio` the share of those that found no slot free;
-    `others_mean` how many others it had, and `others_reading_ratio` the share of the looks that
-    tell in which the prompt of another was being read.
+    From looks at the engine's slots or gauges, which show foreign requests, too: `looks` is how
+    many of them show whether there was room, `full_ratio` the share of those with no free slot;
+    `others_mean` is the mean number of other requests, `others_reading_ratio` the share of looks
+    with another prompt in prefill.
     """
 
     served_first: int = 0
@@ -241,12 +245,13 @@ class Concurrency:
     others_reading_ratio: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
     """Other requests at the same engine while this one was there.
 
-    `in_flight_at_send` came through the proxy. So did those that decoded beside this one, unless
-    `counted`: then the engine's own slots or gauges say how many there were, whoever sent them.
+    `in_flight_at_send` counts those of this proxy. So do `decode_mean` and `decode_max`, the
+    requests that decoded meanwhile, unless `counted`: then they are from the engine's own slots or
+    gauges, and include foreign requests.
     """
 
     in_flight_at_send: int = 0
@@ -258,7 +263,7 @@ class Neighbours:
     abandoned: Abandoned | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     """A closed interval of rates in tokens per second."""
 
@@ -266,14 +271,14 @@ class Range:
     high: float
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What decode should give here: a band with its basis, or `decode` None and the reason.
+    """The expected decode rate: a band with its basis, or `decode` None and the reason (`because`).
 
     `expected_tps` is the middle estimate that losses are counted against, `roofline_tps` the same
-    before anything learned refined it. `ceiling_tps` is
-    physics: no single stream without speculation can pass it. `as_configured` is what the layer
-    split and context in force should give. `prefill` is per token that is not in the cache.
+    before anything learned refined it. `ceiling_tps` is physics: no single stream without
+    speculation can exceed it. `as_configured` is what the layer split and context in force should
+    give. `prefill` is per token that is not in the cache.
     """
 
     decode: Range | None = None
@@ -292,15 +297,15 @@ class Envelope:
     expected_prefill_tps: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What this setup gave before, learned from healthy requests only: medians of `count`.
+    """Rates of this setup's earlier healthy requests: medians of `count` of them.
 
-    `decode_p10_tps` is what one healthy request in ten stayed below: the setup's own noise.
-    `peers` is how many other machines with the same card the decode's rates are from; 0: this one.
-    `usual_decode_tps` is the second reference: the median of the newest requests of the same setup
-    on the very engine process and load that served this one, whatever their verdict. `healthy_here`
-    is how many healthy ones there were on it.
+    One healthy request in ten was slower than `decode_p10_tps`: the setup's own noise. `peers` is
+    how many other machines with the same card the decode rates are from; 0: this one.
+    `usual_decode_tps` is a second reference: the median of the newest requests of the same setup on
+    the very engine process and model load that served this one, whatever their verdict.
+    `healthy_here` is how many healthy requests there were on it.
     """
 
     count: int = 0
@@ -312,13 +317,13 @@ class Baseline:
     healthy_here: int = 0
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoad:
-    """One load of a model that was noticed: who it was and what it met.
+    """One observed load of a model, and the memory that it found.
 
-    `age_s` is how long before this request was accepted. `server_gpu_bytes` is what the engine
-    held on its GPUs once it was loaded, `free_before_bytes` and `others_bytes` what was free there
-    and what other processes held just before.
+    `age_s` is how long before this request was accepted. `server_gpu_bytes` is what the engine held
+    on its GPUs after the load; `free_before_bytes` and `others_bytes` are what was free there and
+    what other processes held just before it.
     """
 
     age_s: float
@@ -330,21 +335,20 @@ class ModelLoad:
     others_bytes: int | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What went before at this engine, as far as it was seen.
+    """Earlier requests and model loads of this engine, as far as they were observed.
 
-    The best clocks and power are the highest under load in requests that were normal.
+    The best clocks and power are the highest under load in normal requests.
 
-    `loads` are the newest first; `loads[0]` is the one that this request ran on. `judged_recently`
-    is how many of the newest requests of this setup were judged, this one left out; their causes
-    are in `causes_recently`, the newest first.
-    `best_decode_tps` is the 90th percentile of healthy rates of the last month, whatever the
-    engine's version; `week_ago_decode_tps` the median of all rates from a day to two weeks ago.
-    `other_version` is the engine's build that served this setup before the one in force, with the
-    median of its `other_version_count` newest healthy rates. `served_before` is how many requests
-    this engine process is known to have served before, `served_alike` how many of those had a
-    prompt of about this length to compute.
+    `loads` are newest first; `loads[0]` is the one that this request ran on. `judged_recently` is
+    how many of the newest requests of this setup were judged, without this one; their causes are in
+    `causes_recently`, newest first. `best_decode_tps` is the 90th percentile of healthy rates of
+    the last month, for any engine version; `week_ago_decode_tps` the median of all rates from a day
+    to two weeks ago. `other_version` is the engine's build that served this setup before the
+    current one, with the median of its `other_version_count` newest healthy rates. `served_before`
+    is how many requests this engine process is known to have served before, `served_alike` how many
+    of those had a prompt of about this length to compute.
     """
 
     loads: tuple[ModelLoad, ...] = ()
@@ -363,11 +367,11 @@ class History:
     served_alike: int | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One finished request with everything that was known about it.
+    """One finished request with everything that is known about it.
 
-    `gpu` holds samples of every GPU of the machine; `gpu_during` gives those that count.
+    `gpu` holds samples of every GPU of the machine; `gpu_during` selects those that count.
     """
 
     schema: int = SCHEMA
@@ -392,15 +396,15 @@ class Case:
         return _host_during(self, phase) if self.host else ()
 
     def gpu_during(self, phase: Phase) -> tuple[GpuSample, ...]:
-        """Samples taken inside the given phase of the GPUs that the server uses.
+        """Samples taken during the given phase, of the GPUs that the server uses.
 
-        Those of all GPUs where it is not known which, or where the server uses none: what an idle
-        GPU does is evidence then.
+        Of all GPUs if it is not known which, or if the server uses none: then an idle GPU is
+        evidence.
         """
         return _gpu_during(self, phase) if self.gpu else ()
 
     def window(self, phase: Phase) -> tuple[float, float] | None:
-        """Begin and end of a phase on the clock of the case, where both are known."""
+        """Begin and end of a phase on the clock of the case; None if one of them is not known."""
         p, t = self.phases, self.timeline
         if phase == "decode":
             begin, end = p.decode_from_at_s, p.decode_to_at_s
@@ -413,7 +417,7 @@ class Case:
         return None if begin is None or end is None or end <= begin else (begin, end)
 
 
-@once_each
+@cached_for_last_case_by_args
 def _host_during(case: Case, phase: Phase) -> tuple[HostSample, ...]:
     window = case.window(phase)
     return () if window is None else tuple(_inside(case.host, *window))
@@ -426,11 +430,11 @@ def _inside(samples: Iterable[HostSample], begin: float, end: float) -> Iterable
             yield sample
 
 
-@once_each
+@cached_for_last_case_by_args
 def _gpu_during(case: Case, phase: Phase) -> tuple[GpuSample, ...]:
-    window, mine = case.window(phase), case.server.gpu_indices
+    window, server_gpus = case.window(phase), case.server.gpu_indices
     if window is None:
         return ()
     begin, end = window
-    found = [s for s in case.gpu if begin <= s.at_s <= end]
-    return tuple([s for s in found if s.index in mine] if mine else found)
+    samples = [s for s in case.gpu if begin <= s.at_s <= end]
+    return tuple([s for s in samples if s.index in server_gpus] if server_gpus else samples)

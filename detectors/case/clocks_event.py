@@ -1,4 +1,4 @@
-"""NVML's reasons for clocks below their highest: one bit each in `GpuSample.reasons`.
+"""NVML's reasons for reduced clocks: one bit each in `GpuSample.reasons`.
 
 Source: nvml.h of CUDA 13.4, nvmlClocksEventReason*.
 """
@@ -8,7 +8,7 @@ from enum import IntFlag
 
 
 class ClocksEvent(IntFlag):
-    """The bits; a name in lower case with dashes is what records and the API call it."""
+    """The bits; records and the API use the names in lower case with dashes."""
 
     GPU_IDLE = 0x1
     APPLICATION_CLOCKS = 0x2

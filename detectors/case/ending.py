@@ -1,7 +1,7 @@
-"""Endings that cut a request short: each with why there is no verdict, and what to look at.
+"""Endings that cut a request short, each with why there is no verdict and what to check.
 
 A request that was not cut short ended with the engine's own finish reason, with `http-error`, or
-with `complete` where the reply was not looked into (`case.Ending`).
+with `complete` if the reply was not parsed (`case.Ending`).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class CutShort(StrEnum):
     hint: str | None
 
     def __new__(cls, name: str, reason: str, hint: str | None = None) -> "CutShort":
-        """Make a member with its reason, and what to look at where somebody can do something."""
+        """Create a member with its reason, and what to check if somebody can do something."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.reason = reason

@@ -1,27 +1,27 @@
-"""The inference engine and its model: what they said, what their command line and files say.
+"""Facts about the inference engine and its model, from replies, command line and files.
 
 Invariants as in `slowtok.detectors.case.case`: `None` is not known, zero is a measurement.
 """
 
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """The inference engine: what it said of itself and what its command line and environment say.
+    """Facts about the inference engine, from what it reports, its command line and its environment.
 
-    `gpu_layers` is the number asked for (-1: the engine decides). `threads` is the decode thread
-    count asked for. `slept` says that the engine had put the model away before this request.
-    `gpu_indices` are the GPUs that its processes use: None where it cannot be told, empty where
-    they use none. `loaded_bytes` is what the model takes in memory, `loaded_gpu_bytes` the part of
-    it on GPUs, by the engine's word. `kv_cache_tokens` is what the whole KV cache holds.
-    `gpu_memory_ratio` is the share of a GPU that the engine was allowed to fill (vLLM).
-    `started_unix_s` is when its process began. `swa_full` keeps the whole KV cache of layers with a
-    sliding window, `checkpoints` is how many states of a sequence are kept to go back to (both of
-    llama-server), `cache_block_tokens` what the prefix cache keeps together (vLLM).
-    `through` is the program that started it and passes requests on to it, where that is another.
-    `template_habits` is what its chat template does to earlier turns: `thinking`, `tools-last`,
-    `clock`; empty where none of these, None where the template is not known.
+    `gpu_layers` is the number requested (-1: the engine decides). `threads` is the requested number
+    of decode threads. `slept` says that the engine had unloaded the model before this request.
+    `gpu_indices` are the GPUs that its processes use: None if that is not known, empty if they use
+    none. `loaded_bytes` is the model's size in memory, `loaded_gpu_bytes` the part on GPUs, as
+    reported by the engine. `kv_cache_tokens` is the capacity of the whole KV cache.
+    `gpu_memory_ratio` is the share of a GPU that the engine may fill (vLLM). `started_unix_s` is
+    when its process began. `swa_full` keeps the whole KV cache of layers with a sliding window,
+    `checkpoints` is how many states of a sequence are kept to return to (both of llama-server),
+    `cache_block_tokens` is the block size of the prefix cache (vLLM). `through` is the program that
+    started the engine and passes requests on to it, if that is another. `template_habits` is what
+    its chat template does to earlier turns: `thinking`, `tools-last`, `clock`; empty if none of
+    these, None if the template is not known.
     """
 
     kind: str = "unknown"
@@ -66,17 +66,17 @@ class ServerFacts:
     template_habits: tuple[str, ...] | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The model's geometry as far as bytes per token need it.
+    """The model's geometry, as far as the bytes read per token depend on it.
 
-    `read_bytes` are the weights read for each generated token (embedding look-ups left out, used
-    experts only), `active_parameters` how many weights those are. `kv_bytes_per_token` grows with
-    the context; layers with a sliding window add `kv_window_bytes_per_token` for up to
+    `read_bytes` are the weights read for each generated token (without embedding look-ups, with the
+    used experts only), `active_parameters` the number of those weights. `kv_bytes_per_token` grows
+    with the context; layers with a sliding window add `kv_window_bytes_per_token` for up to
     `kv_window_tokens`; both at 16-bit. `state_bytes` is the recurrent state of one sequence, of the
-    same size at any context, and both read and written for each token; zero where there is none.
-    `file_bytes` and what rests on it are of the weights as the engine loads them; where its options
-    change them in a way that nothing tells they are None, and `bytes_unknown` says why.
+    same size at any context, both read and written for each token; zero if there is none.
+    `file_bytes`, and what is computed from it, are of the weights as the engine loads them. If its
+    options change them in an unknown way, they are None and `bytes_unknown` says why.
     """
 
     name: str | None = None
@@ -98,13 +98,13 @@ class ModelFacts:
     bytes_unknown: str | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class EngineActivity:
     """What the engine's own counters gained over the `span_s` seconds around a request.
 
-    They count every request of the engine: `alone` says that only this one was there.
-    `running_max` and `kv_used_max_ratio` are the highest readings seen. The `*_s` sums are over the
-    requests that ended in the span.
+    They count every request of the engine: `alone` says that only this one was there. `running_max`
+    and `kv_used_max_ratio` are the highest readings. The `*_s` sums are over the requests that
+    ended in the span.
     """
 
     span_s: float

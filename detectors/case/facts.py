@@ -1,4 +1,4 @@
-"""Facts that detectors ask for by name, and how to make each one visible where it is not."""
+"""Names of the facts that detectors need, and how a user can make each one visible."""
 
 from collections.abc import Iterable, Mapping
 
@@ -206,7 +206,7 @@ WHO_HAS: Mapping[str, str] = {
 
 
 def how_to_enable(fact: str, case: Case | None = None) -> str:
-    """Return what the user can do to make `fact` visible; with a case, why it was not in that."""
+    """Return how to make `fact` visible; with a case, why it was not visible there."""
     words = HOW_TO_ENABLE.get(fact, "slowtok knows no way to make it visible")
     field = FIELDS.get(fact)
     if case is not None and case.device.sampling_failure and fact in _SAMPLED:
@@ -240,15 +240,15 @@ def label(gpu: GpuFacts) -> str:
 
 
 def _is_read(model: ModelFacts) -> bool:
-    """Return True if the model file told all: then something else is missing for what it reads."""
+    """Return True if the model file was read completely, so that something else is missing."""
     return model.read_bytes is not None and model.kv_bytes_per_token is not None
 
 
 def name_of(field: str) -> str:
-    """Return what people call a field of `GpuSample`."""
+    """Return the display name of a field of `GpuSample`."""
     return NAMES.get(field, field)
 
 
 def why_absent(field: str, reason: str) -> str:
-    """Return why a GPU does not give a field, and which GPUs do."""
+    """Return why a GPU does not report a field, and which GPUs do."""
     return "; ".join(part for part in (reason, WHO_HAS.get(field)) if part)

@@ -1,7 +1,7 @@
-"""Findings, the diagnosis, and the shape of a detector: everything that may be said of a case.
+"""Findings, the diagnosis, and the interface of a detector: everything that can be said of a case.
 
 A detector is a module: a docstring with the sections Signal, Not to be confused with, Remedy and
-Sources; `TITLE` and `TRAITS`; constants with their reasons; one function `detect`. A type checker
+Sources; `TITLE` and `TRAITS`; constants with their reasons; one function `detect`. The type checker
 accepts a module as a `Detector`, so there is no base class.
 """
 
@@ -11,21 +11,21 @@ from dataclasses import field, replace
 from typing import Literal, Protocol, TypeVar
 
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 
 T = TypeVar("T")
 Verdict = Literal["slow", "normal", "unknown"]
 
 
 class Missing(Exception):
-    """A fact that a detector needs was not measured. `fact` is its name, for `not_visible`."""
+    """A fact that a detector needs is not known. `fact` is its name, for `not_visible`."""
 
     def __init__(self, fact: str) -> None:
         self.fact = fact
 
 
 def need(value: T | None, fact: str) -> T:
-    """Return `value`, or stop the detector because `fact` is not known.
+    """Return `value`; stop the detector if it is not known.
 
     Raises:
         Missing: `value` is None.
@@ -35,9 +35,9 @@ def need(value: T | None, fact: str) -> T:
     return value
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One number that a finding rests on, with the limit it was held against."""
+    """One number that a finding rests on, with the limit it was compared with."""
 
     name: str
     value: float
@@ -45,15 +45,15 @@ class Evidence:
     limit: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause with its proof.
+    """One cause with its evidence.
 
-    `lost_s` is what the detector predicts that its cause cost this request in `phase`; diagnosis
-    turns it into the part that this cause is charged with, and writes that in place of `{lost}`
-    in `summary` and `remedy`. When `informational`, the finding explains a normal request and never
-    makes one slow. `proof_s`: seconds of this phase that something counted proves lost (a counter,
-    a stall), whatever the rate expected.
+    `lost_s` is the time that the detector predicts its cause to have cost in `phase`. The diagnosis
+    replaces it by the part that the cause is charged with, which also replaces `{lost}` in
+    `summary` and `remedy`. An `informational` finding explains a normal request and never makes one
+    slow. `proof_s`: seconds of the phase that were certainly lost by a direct measurement (a
+    counter, a stall), whatever rate was expected.
     """
 
     phase: Phase
@@ -74,18 +74,18 @@ more than the rest of the detector."""
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that count, as people write it: 8.52, 157, 1,036."""
+    """Return a number with three significant digits, as people write it: 8.52, 157, 1,036."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def charge(finding: Finding, lost_s: float) -> Finding:
-    """Return the finding charged with its part of the loss, said in its words, too."""
-    said = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"
+    """Return the finding charged with its part of the loss, in its texts, too."""
+    amount = f"{lost_s:.1f} s" if lost_s >= 1 else f"{lost_s * 1000:.0f} ms"
     return replace(
         finding,
         lost_s=lost_s,
-        summary=finding.summary.replace("{lost}", said),
-        remedy=finding.remedy.replace("{lost}", said),
+        summary=finding.summary.replace("{lost}", amount),
+        remedy=finding.remedy.replace("{lost}", amount),
     )
 
 
@@ -93,9 +93,9 @@ COUNTED_ELSEWHERE = "(counted under its root cause)"
 
 
 def symptom(finding: Finding) -> Finding:
-    """Return the finding as what follows from a root that is charged with all of the loss."""
-    said = finding.summary.replace("{lost}", f"{{lost}} {COUNTED_ELSEWHERE}")
-    return replace(charge(replace(finding, summary=said), finding.lost_s), lost_s=0.0)
+    """Return the finding as a consequence of a root cause that is charged with all of the loss."""
+    summary = finding.summary.replace("{lost}", f"{{lost}} {COUNTED_ELSEWHERE}")
+    return replace(charge(replace(finding, summary=summary), finding.lost_s), lost_s=0.0)
 
 
 EvidenceKind = Literal["server", "counter", "gauge", "inference"]
@@ -131,15 +131,15 @@ engine that may use one; samples of the host during decode; the bytes of KV cach
 reads. Without a GPU the cause is ruled out, without the others a fact is missing."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What is true of a cause whatever the request; a new cause says nothing else elsewhere.
+    """Properties of a cause that do not depend on the request, used by the diagnosis.
 
-    `phases` are those that it slows. `in_exchange`: times, tokens and the engine's own words show
-    it; all other causes lie in the machine, and are not ruled out where nobody read that.
-    `persistent`: it does not come for one request and go, so that the first sight of it is doubted
-    and later ones confirm it. `since_load`: it stands from the load of the model on, and cannot
-    begin in an engine that runs.
+    `phases` are the phases that it can slow. `in_exchange`: it shows in times, tokens and the
+    engine's own reports; all other causes show in samples of the machine, and are not ruled out
+    without them. `persistent`: it lasts over many requests, so a first sighting is doubted and
+    later ones confirm it. `since_load`: it holds from the model's load on, and cannot begin in a
+    running engine.
     """
 
     phases: tuple[Phase, ...] = ("prefill", "decode")
@@ -150,14 +150,14 @@ class Traits:
 
 
 class Detector(Protocol):
-    """A module that knows one cause."""
+    """A module that detects one cause."""
 
     __name__: str
     TITLE: str
     TRAITS: Traits
 
     def detect(self, case: Case) -> Finding | None:
-        """Return a finding, `UNNAMED` in its place, or None when the cause is ruled out.
+        """Return a finding, `UNNAMED` in its place, or None if the cause is ruled out.
 
         Raises:
             Missing: a fact that the answer depends on is not known.
@@ -165,11 +165,11 @@ class Detector(Protocol):
         ...
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseLoss:
-    """Time lost in one phase against expectation; `slow` says that it is beyond the gate.
+    """Time lost in one phase against the expectation; `slow` says that it exceeds the threshold.
 
-    `least_lost_s` is the part of it that is certain, whatever the expectation's middle is worth.
+    `least_lost_s` is the part of it that is certain, even at the low edge of the expectation.
     """
 
     phase: Phase
@@ -178,14 +178,14 @@ class PhaseLoss:
     least_lost_s: float
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The verdict on one request.
 
-    `findings` maps cause to finding, the primary one first. `cleared` are causes whose facts were
-    there and contradict them, `unused` those that are present without measurable cost. `missing`
-    maps a cause to the fact it lacked, `failed` to the error it raised.
-    `budget_ms_per_token` sums to what each generated token lost, `unexplained` included.
+    `findings` maps cause to finding, the primary one first. `cleared` are causes that the facts
+    contradict, `unused` those that are present without measurable cost. `missing` maps a cause to
+    the fact it lacked, `failed` to the error it raised. `budget_ms_per_token` sums to what each
+    generated token lost, `unexplained` included.
     """
 
     verdict: Verdict

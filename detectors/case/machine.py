@@ -1,14 +1,14 @@
-"""The machine: facts of its GPUs and host, and samples of them while a request was there.
+"""The machine: facts about its GPUs and host, and samples of them during a request.
 
-Strategy: one shape for all makers of GPUs, so that nothing above the readers knows which one it
-was. Invariants as in `slowtok.detectors.case.case`: `None` is not known, zero is a measurement.
+Strategy: one format for all makers of GPUs, so that only the readers depend on the maker.
+Invariants as in `slowtok.detectors.case.case`: `None` is not known, zero is a measurement.
 """
 
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 
 GpuVendor = Literal["nvidia", "amd", "apple"]
 PowerSource = Literal["ac", "battery", "undersized"]
@@ -19,9 +19,9 @@ SAVING_PROFILES = frozenset({"low-power", "power-saver", "powersave", "quiet"})
 call them."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUser:
-    """All processes of one name together; `pid` is the busiest one's."""
+    """All processes of one name together; `pid` is that of the busiest one."""
 
     name: str
     pid: int
@@ -29,7 +29,7 @@ class CpuUser:
     processes: int = 1
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
     """The host and the server's process tree over the `span_s` seconds that end at `at_s`.
 
@@ -78,8 +78,8 @@ class HostSample:
         """Cores that other processes of this machine kept busy; stolen ones are not theirs."""
         if self.cpu_busy_cores is None or self.server_cpu_cores is None:
             return None
-        mine = self.server_cpu_cores + (self.cpu_steal_cores or 0.0)
-        return max(self.cpu_busy_cores - mine, 0.0)
+        accounted_cores = self.server_cpu_cores + (self.cpu_steal_cores or 0.0)
+        return max(self.cpu_busy_cores - accounted_cores, 0.0)
 
     @property
     def stolen_ratio(self) -> float | None:
@@ -89,7 +89,7 @@ class HostSample:
         return self.cpu_steal_cores / self.cpu_busy_cores if self.cpu_busy_cores else 0.0
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     """One process that holds memory on a GPU; `memory_bytes` is None where the driver hides it.
 
@@ -108,7 +108,7 @@ class GpuProcess:
     memory_busy_ratio: float | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
     """One GPU at `at_s`. Ratios are 0 to 1; `reasons` is NVML's clocks-event mask.
 
@@ -156,7 +156,7 @@ class GpuSample:
     xids: int | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
     """What does not change about a GPU. Bandwidth is the memory's peak, from NVML's clocks.
 
@@ -191,7 +191,7 @@ class GpuFacts:
     mig: bool | None = None
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
     """The machine. `gpus` is None where no GPU library answered, empty where it saw no GPU.
 

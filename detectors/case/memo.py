@@ -1,6 +1,6 @@
-"""Work on a case that several detectors ask for, done once: a minute has hundreds of samples.
+"""Caches of work on the last case, which several detectors need: a minute has hundreds of samples.
 
-So is work on facts that many requests share, as long as they are the same objects.
+They also cache work on facts that many requests share, as long as those are the same object.
 """
 
 from collections.abc import Callable
@@ -12,49 +12,58 @@ Subject = TypeVar("Subject")
 T = TypeVar("T")
 
 MAX_ANSWERS = 64
-"""Kept for one case; facts that stay the same may be asked about with ever new ones."""
+"""Most answers kept for one case; shared facts may be asked about with ever new arguments."""
 
 
-def once(work: Callable[[Subject], T]) -> Callable[[Subject], T]:
-    """Return `work` with its answer for the last case kept; nobody may change it.
+def cached_for_last_case(work: Callable[[Subject], T]) -> Callable[[Subject], T]:
+    """Return `work` with a cache of one answer, that for the last case; it must not be modified.
 
-    What `work` raises is raised anew each time.
+    Exceptions of `work` are not cached.
     """
     last: tuple[Subject, T] | None = None
 
     @wraps(work)
     def kept(case: Subject) -> T:
         nonlocal last
-        mine = last
-        if mine is None or mine[0] is not case:
-            last = mine = (case, work(case))  # in one step: another thread may ask about another
-        return mine[1]
+        cached = last
+        if cached is None or cached[0] is not case:
+            last = cached = (case, work(case))  # in one step: another thread may ask about another
+        return cached[1]
 
     return kept
 
 
-def once_each(work: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
-    """Return `work` with its answers for the last case kept, one for each further argument.
+def cached_for_last_case_by_args(
+    work: Callable[Concatenate[Subject, P], T],
+) -> Callable[Concatenate[Subject, P], T]:
+    """Return `work` with a cache of its answers for the last case, one for each further argument.
 
-    Taken for the same are only arguments that are the same objects: comparing samples would cost
-    what is saved.
+    Arguments are compared by identity: comparing samples by value would cost what is saved.
     """
     last: tuple[Subject | None, dict[tuple[object, ...], tuple[object, T]]] = (None, {})
 
     @wraps(work)
     def kept(case: Subject, /, *args: P.args, **named: P.kwargs) -> T:
         nonlocal last
-        mine = last
-        if mine[0] is not case:
-            last = mine = (case, {})
-        answers = mine[1]
-        given: tuple[Any, ...] = (*args, *named.values()) if named else args
-        key = (*map(id, given), *named)
-        found = answers.get(key)
-        if found is None:
+        cached = last
+        if cached[0] is not case:
+            last = cached = (case, {})
+        answers = cached[1]
+        arguments: tuple[Any, ...] = (*args, *named.values()) if named else args
+        key = (*map(id, arguments), *named)
+        answer = answers.get(key)
+        if answer is None:
             if len(answers) >= MAX_ANSWERS:
                 answers.clear()
-            found = answers[key] = (given, work(case, *args, **named))  # `given` keeps ids valid
-        return found[1]
+            answer = answers[key] = (
+                arguments,
+                work(case, *args, **named),
+            )  # `given` keeps ids valid
+        return answer[1]
 
     return kept
+
+
+# The former names, which some modules of detectors/analysis use.
+once = cached_for_last_case
+once_each = cached_for_last_case_by_args

@@ -1,22 +1,25 @@
-"""`value`: the decorator of immutable data classes.
+"""`frozen_dataclass`: the decorator of immutable value classes, checked by the type checker only.
 
-The type checker enforces immutability; nothing does at run time.
+To the type checker it is `dataclass(frozen=True)`; at run time nothing prevents an assignment.
 
-A frozen dataclass sets every field through `object.__setattr__`, and takes three times as long to
-make for it. A request makes forty values with 300 fields: a twentieth of all that its whole reply
-costs.
+Why: a real frozen dataclass sets every field through `object.__setattr__`, and takes three times as
+long to create for it. A request creates forty values with 300 fields: a twentieth of all that its
+whole reply costs.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass as frozen_dataclass
     from dataclasses import dataclass as value
 else:
 
-    def value(*, frozen: bool, **how: Any) -> Any:
-        """Return what makes a class a dataclass; `frozen` is for the type checker."""
-        return dataclass(**how, unsafe_hash=frozen)
+    def frozen_dataclass(*, frozen: bool, **options: Any) -> Any:
+        """Return a decorator that makes a hashable dataclass; `frozen` is for the type checker."""
+        return dataclass(**options, unsafe_hash=frozen)
+
+    value = frozen_dataclass  # the former name, which some modules of detectors/analysis use
 
 
-__all__ = ["value"]
+__all__ = ["frozen_dataclass", "value"]

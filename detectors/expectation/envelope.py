@@ -22,7 +22,7 @@ from slowtok.config.hardware import find_gpu
 from slowtok.detectors.case.case import Baseline, Case, Envelope, Neighbours, Range, Tokens
 from slowtok.detectors.case.engine import ModelFacts, ServerFacts
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts
-from slowtok.detectors.case.memo import once_each
+from slowtok.detectors.case.memo import cached_for_last_case_by_args
 from slowtok.detectors.expectation.assumed_model import completed_live, widen
 from slowtok.detectors.expectation.configured import SPLIT_RAM_EFFICIENCY, configured
 from slowtok.detectors.expectation.learned import REFINE_AFTER, learned_low_tps, refine
@@ -173,7 +173,7 @@ def _unknown(reason: str, context_tokens: int | None) -> Envelope:
     return Envelope(because=(reason,), context_tokens=context_tokens)
 
 
-@once_each
+@cached_for_last_case_by_args
 def _serving(
     server: ServerFacts,
     model: ModelFacts,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slowtok.detectors.case.engine import WHOLE_ON_GPU, ModelFacts, ServerFacts
-from slowtok.detectors.case.memo import once_each
+from slowtok.detectors.case.memo import cached_for_last_case_by_args
 from slowtok.detectors.expectation.envelope import KV_RATIO
 
 GIB = 2**30
@@ -87,7 +87,7 @@ class Footprint:
         return True if most is not None and most <= room_bytes else None
 
 
-@once_each
+@cached_for_last_case_by_args
 def footprint(
     model: ModelFacts, server: ServerFacts, *, context_tokens: int | None = None, gpus: int = 1
 ) -> Footprint | None:

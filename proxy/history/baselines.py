@@ -24,7 +24,7 @@ from slowtok.detectors.analysis.measured_loss import was_throttled
 from slowtok.detectors.analysis.phase_loss import MIN_DECODE_TOKENS, is_error
 from slowtok.detectors.case.case import Baseline, Case
 from slowtok.detectors.case.finding import Diagnosis
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 from slowtok.detectors.expectation.envelope import REFINE_AFTER
 from slowtok.proxy.history.keys import (
     ALONE,
@@ -263,7 +263,7 @@ class Baselines:
         ]
 
 
-@once
+@cached_for_last_case
 def _asked(case: Case) -> _Asked:
     envelope = case.envelope
     return _Asked(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from slowtok.detectors.analysis.phase_loss import ALONE_SEQUENCES
 from slowtok.detectors.analysis.placement.where import serving_gpus
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 
 Kind = Literal["decode", "prefill"]
 
@@ -114,7 +114,7 @@ def gpus_of(case: Case) -> Mapping[int, str]:
     return _uuids(case)
 
 
-@once
+@cached_for_last_case
 def _uuids(case: Case) -> Mapping[int, str]:
     return {gpu.index: gpu.uuid or str(gpu.index) for gpu in serving_gpus(case)}
 

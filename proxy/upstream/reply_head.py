@@ -1,15 +1,15 @@
-"""The head of an engine's reply, taken apart strictly. Pure.
+"""Strict parser of a reply's head. Pure.
 
-What two readers could read differently is refused.
-What RFC 9112 tells a proxy to mend in a reply is mended: space before a colon, folded lines, lines
-that end with LF alone. Names and values stay as they were spelled, in their order, to the byte.
+What two parsers could read differently is refused. What RFC 9112 tells a proxy to repair is
+repaired: space before a colon, folded lines, lines that end with LF alone. Names and values keep
+their spelling and order, byte by byte.
 """
 
 import re
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 
 _STARTS_WITH = b"HTTP/1."
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -26,15 +26,15 @@ _BLANKS = b" \t"
 
 
 class BadReply(ValueError):
-    """What an engine sent is no reply that can be read in one way only. Its text is ours."""
+    """An engine's bytes are no reply, or an ambiguous one. The text is slowtok's own."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyHead:
-    """A reply's status, its fields, and how its body is framed.
+    """A reply's status, its header fields, and the framing of its body.
 
-    `length_bytes` is None where the body is chunked or ends with the connection; a reply without a
-    body has none to come. `should_close`: no further reply comes over its connection.
+    `length_bytes` is None if the body is chunked or ends with the connection, and 0 for a reply
+    without a body. `should_close`: the connection cannot be reused.
     """
 
     status: int
@@ -46,15 +46,15 @@ class ReplyHead:
 
 
 class HeadReader:
-    """Reads heads until one begins a reply; those that only announce it are passed over.
+    """Reads heads until the final one; interim replies (1xx) are skipped.
 
-    All of them together may take `max_bytes`. `rest` is what came after the head.
+    All of them together may take `max_bytes`. `rest` holds the bytes after the head.
     """
 
-    __slots__ = ("_begun", "_interim", "_left_bytes", "_to_head", "rest")
+    __slots__ = ("_interim", "_left_bytes", "_partial_head", "_to_head", "rest")
 
     def __init__(self, max_bytes: int, *, to_head: bool) -> None:
-        self._begun = b""
+        self._partial_head = b""
         self._left_bytes = max_bytes
         self._interim = 0
         self._to_head = to_head
@@ -62,33 +62,33 @@ class HeadReader:
 
     @property
     def has_begun(self) -> bool:
-        """Return True if a part of a head is here, and not all of it."""
-        return bool(self._begun)
+        """Whether a part of a head has arrived, but not all of it."""
+        return bool(self._partial_head)
 
     def feed(self, data: bytes) -> ReplyHead | None:
-        """Return the head of the reply once it is here.
+        """Return the head of the final reply once it is complete.
 
         Raises:
-            BadReply: there is none, or it is too long to be one.
+            BadReply: the bytes are no reply, or its head is too long.
         """
-        at = max(len(self._begun) - 2, 0)  # no end was before
-        data = self._begun + data
-        while (found := _HEAD_END.search(data, at)) is not None:
-            raw, data, at = data[: found.end()], data[found.end() :], 0
-            self._bound(len(raw))
+        at = max(len(self._partial_head) - 2, 0)  # no end was before
+        data = self._partial_head + data
+        while (end := _HEAD_END.search(data, at)) is not None:
+            raw, data, at = data[: end.end()], data[end.end() :], 0
+            self._check_limits(len(raw))
             head = parse_head(raw, to_head=self._to_head)
             if head.status >= FINAL or head.status == _SWITCHING:
                 self.rest = data
                 return head
             self._left_bytes -= len(raw)
             self._interim += 1
-        self._bound(len(data))
+        self._check_limits(len(data))
         if not data.startswith(_STARTS_WITH[: len(data)]):
             raise BadReply("it is not HTTP")
-        self._begun = data
+        self._partial_head = data
         return None
 
-    def _bound(self, size_bytes: int) -> None:
+    def _check_limits(self, size_bytes: int) -> None:
         if size_bytes > self._left_bytes:
             raise BadReply("a header that is too long")
         if self._interim > MAX_INTERIM:
@@ -96,35 +96,37 @@ class HeadReader:
 
 
 def parse_head(raw: bytes, *, to_head: bool) -> ReplyHead:
-    """Return what a head says; `raw` is all of it, with its empty line.
+    """Parse a head; `raw` is all of it, with its empty line.
 
-    `to_head`: it answers HEAD, so that no body comes whatever it says of one.
+    `to_head`: the reply answers HEAD, so it has no body, whatever its header says.
 
     Raises:
-        BadReply: it can be read in more than one way, or in none.
+        BadReply: it is malformed or ambiguous.
     """
     if b"\0" in raw:
         raise BadReply("a NUL in its header")
     first, *lines = [line.removesuffix(b"\r") for line in raw.split(b"\n")[:-2]]
-    found = _STATUS_LINE.fullmatch(first)
-    if found is None or b"\r" in first:
+    status_line = _STATUS_LINE.fullmatch(first)
+    if status_line is None or b"\r" in first:
         raise BadReply("no status line")
     fields = _fields(lines)
-    is_old = found[1] == b"0"
-    status = int(found[2])
+    is_old = status_line[1] == b"0"
+    status = int(status_line[2])
     headers = CIMultiDictProxy(CIMultiDict(fields))
     is_chunked, length_bytes = _framing(headers, is_old=is_old)
     if to_head or status in _BODILESS:
         is_chunked, length_bytes = False, 0
-    wishes = _tokens(headers, "Connection")
-    ends_with_it = not is_chunked and length_bytes is None
+    connection_options = _tokens(headers, "Connection")
+    ends_with_connection = not is_chunked and length_bytes is None
     return ReplyHead(
         status=status,
-        reason=_text(found[3] or b""),
+        reason=_text(status_line[3] or b""),
         headers=headers,
         is_chunked=is_chunked,
         length_bytes=length_bytes,
-        should_close=ends_with_it or "close" in wishes or (is_old and "keep-alive" not in wishes),
+        should_close=ends_with_connection
+        or "close" in connection_options
+        or (is_old and "keep-alive" not in connection_options),
     )
 
 
@@ -150,7 +152,7 @@ def _fields(lines: list[bytes]) -> list[tuple[str, str]]:
 
 
 def _framing(headers: CIMultiDictProxy[str], *, is_old: bool) -> tuple[bool, int | None]:
-    """Return whether a body is chunked, and its length where it is told."""
+    """Return whether the body is chunked, and its length if the header has it."""
     codings, lengths = headers.getall("Transfer-Encoding", []), headers.getall("Content-Length", [])
     if codings:
         # Another coding is about this connection alone: behind the proxy it would be gone, the
@@ -166,10 +168,10 @@ def _framing(headers: CIMultiDictProxy[str], *, is_old: bool) -> tuple[bool, int
 
 
 def _tokens(headers: CIMultiDictProxy[str], name: str) -> set[str]:
-    found = headers.getall(name, ())
-    return {token.strip().lower() for value in found for token in value.split(",")}
+    values = headers.getall(name, ())
+    return {token.strip().lower() for value in values for token in value.split(",")}
 
 
 def _text(raw: bytes) -> str:
-    """Return octets as text that `headers.as_bytes` makes the same octets of again."""
+    """Decode octets so that `headers.as_bytes` restores them exactly."""
     return raw.decode("utf-8", "surrogateescape")

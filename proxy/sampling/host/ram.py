@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import orjson
 
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 from slowtok.proxy.runtime.state_dir import replace_file
 from slowtok.proxy.sampling.host.redaction import keyless
 
@@ -38,7 +38,7 @@ BESIDE_OTHERS = "measured while other programs used the cores"
 Source = Literal["given", "measured"]
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What is kept: the most that was seen, and in how many windows on idle cores."""
 

@@ -7,13 +7,17 @@ import pytest
 from fakes.cases import case
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Missing
-from slowtok.detectors.case.memo import MAX_ANSWERS, once, once_each
+from slowtok.detectors.case.memo import (
+    MAX_ANSWERS,
+    cached_for_last_case,
+    cached_for_last_case_by_args,
+)
 
 
 def test_work_is_done_once_for_each_case_and_argument() -> None:
     done: list[tuple[int, str, int]] = []
 
-    @once_each
+    @cached_for_last_case_by_args
     def count(of: Case, phase: Phase, *, least: int = 0) -> int:
         done.append((id(of), phase, least))
         return len(done)
@@ -29,7 +33,7 @@ def test_work_is_done_once_for_each_case_and_argument() -> None:
 
 
 def test_the_same_value_by_another_name_is_another_question() -> None:
-    @once_each
+    @cached_for_last_case_by_args
     def span(_of: Case, *, least: int = 0, most: int = 9) -> tuple[int, int]:
         return least, most
 
@@ -41,7 +45,7 @@ def test_the_same_value_by_another_name_is_another_question() -> None:
 def test_work_on_a_case_alone_is_done_once_for_each_case() -> None:
     done: list[int] = []
 
-    @once
+    @cached_for_last_case
     def count(of: Case) -> int:
         done.append(id(of))
         return len(done)
@@ -52,7 +56,7 @@ def test_work_on_a_case_alone_is_done_once_for_each_case() -> None:
 
 
 def test_what_is_missing_is_missing_each_time() -> None:
-    @once
+    @cached_for_last_case
     def fail(_case: Case) -> int:
         raise Missing("clocks")
 
@@ -66,7 +70,7 @@ def test_answers_are_kept_for_a_bounded_number_of_arguments() -> None:
     alive: list[object] = [object() for _ in range(3 * MAX_ANSWERS)]
     asked: list[object] = []
 
-    @once_each
+    @cached_for_last_case_by_args
     def note(_of: Case, what: object) -> int:
         asked.append(what)
         return len(asked)
@@ -83,7 +87,7 @@ def test_answers_are_kept_for_a_bounded_number_of_arguments() -> None:
 def test_work_that_asks_for_another_case_is_kept_for_its_own() -> None:
     other = case()
 
-    @once
+    @cached_for_last_case
     def which(of: Case) -> tuple[int, int]:
         return id(of), id(of) if of is other else which(other)[0]
 

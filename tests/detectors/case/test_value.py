@@ -4,10 +4,10 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.value import frozen_dataclass
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """An example."""
 
