@@ -1,1 +1,1 @@
-"""From a case to a diagnosis: ask all detectors, keep what explains the loss, rank it."""
+"""From a case to a diagnosis: run all detectors, keep causes that explain the loss, rank them."""

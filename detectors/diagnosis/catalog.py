@@ -1,4 +1,4 @@
-"""The catalogue: all detectors, in the order of the documentation, and their traits by cause."""
+"""The catalogue: all detectors in the order of the documentation, and their traits by cause."""
 
 from collections.abc import Callable, Mapping
 
@@ -100,7 +100,7 @@ CATALOG: tuple[Detector, ...] = (
 
 
 def cause_of(detector: Detector) -> str:
-    """Return the public name of a detector's cause: its module's own name, with dashes."""
+    """Return the public name of a detector's cause: its module's name with dashes."""
     return detector.__name__.rpartition(".")[2].replace("_", "-")
 
 
@@ -109,5 +109,5 @@ TRAITS: Mapping[str, Traits] = {cause: detector.TRAITS for cause, detector in BY
 
 
 def causes_with(is_so: Callable[[Traits], bool]) -> frozenset[str]:
-    """Return the causes with some trait."""
+    """Return the causes with a given trait."""
     return frozenset(cause for cause, traits in TRAITS.items() if is_so(traits))

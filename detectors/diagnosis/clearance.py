@@ -1,8 +1,8 @@
-"""Clearance: rules out the causes that could be looked at, some of them before a detector is asked.
+"""Clearance: which causes are ruled out, some of them without running their detectors.
 
-A request that was cut off before its first token had no prefill that could be seen and no decode;
-that its decode was not slowed is no news. Where nobody read the machine, nothing in it was looked
-at. And where no verdict was possible, none can be on a cause.
+A detector without a finding rules its cause out only if the cause could have been seen. Not if the
+request was cut off before the phase that it slows; not, for a cause in the machine, if there are no
+samples; and not if there is no verdict on the request at all.
 """
 
 import itertools
@@ -39,10 +39,10 @@ _BEFOREHAND: Mapping[tuple[bool, bool, bool], Answers] = {
 
 
 def known_beforehand(case: Case) -> Answers:
-    """Return what the detectors of the catalogue would say that need not be asked.
+    """Return the answers of those detectors that three properties of the case determine.
 
-    Three looks at the case answer for two thirds of them where there is no GPU and a short request
-    met no sample of the host.
+    For a short request on a machine without a GPU, they answer two thirds of the catalogue, which
+    saves time.
     """
     server, sees_gpu = case.server, bool(case.device.gpus or case.gpu)
     may_use_gpu = sees_gpu and server.local is not False and server.gpu_layers != 0
@@ -51,7 +51,7 @@ def known_beforehand(case: Case) -> Answers:
 
 
 def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str, ...]:
-    """Return the causes that are ruled out, of those whose detectors had nothing to say."""
+    """Return those of the causes without a finding (`cleared`) that are really ruled out."""
     if verdict == "unknown":
         return ()
     if not (case.host or case.gpu):
@@ -62,7 +62,7 @@ def ruled_out(case: Case, verdict: Verdict, cleared: Sequence[str]) -> tuple[str
 
 
 def could_apply(case: Case, cause: str) -> bool:
-    """Return True if a request got as far as this cause reaches; one that ended by itself did."""
+    """Return True if the request reached a phase that this cause slows, or was not cut short."""
     if not is_cut_short(case):
         return True
     had = {

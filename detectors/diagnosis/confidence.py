@@ -1,7 +1,8 @@
-"""Adjusted confidence: a finding's own, corrected for its misfit and for earlier requests.
+"""Adjusts a finding's confidence by its misfit and by earlier requests.
 
-A prediction far above what happened lowers it. A persistent cause (`Traits`) that was not found in
-the requests just before is doubted until it is found again, so that one odd request gives no alarm.
+A prediction far above the observed loss lowers it. A persistent cause (`Traits`) that was not found
+in the previous requests is doubted until it is found again, so that one odd request raises no
+alarm.
 """
 
 from dataclasses import replace
@@ -31,14 +32,14 @@ def adjusted(finding: Finding, cause: str, *, misfit: float, history: History) -
 def adjusted_confidence(finding: Finding, cause: str, *, misfit: float, history: History) -> float:
     """Return the adjusted confidence of a finding.
 
-    `misfit` is 0 for a prediction that is not above what happened, 1 for one that is as far above
-    as is still let through.
+    `misfit` is 0 for a prediction not above the observed slowdown, and 1 for the largest accepted
+    one.
     """
     confidence = finding.confidence * (1 - (1 - WORST_FIT_RATIO) * min(max(misfit, 0.0), 1.0))
     if cause in PERSISTENT and history.judged_recently >= FEW:
-        seen = history.causes_recently.count(cause)
-        if seen == 0:
+        occurrences = history.causes_recently.count(cause)
+        if occurrences == 0:
             confidence *= FIRST_TIME_RATIO
-        elif seen >= FEW:
+        elif occurrences >= FEW:
             confidence = 1 - (1 - confidence) * AGAIN_DOUBT_RATIO
     return round(min(confidence, MAX_CONFIDENCE), 2)

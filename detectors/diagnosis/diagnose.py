@@ -1,4 +1,4 @@
-"""From a case to a diagnosis: run every detector, keep what fits, rank it, budget the loss.
+"""From a case to a diagnosis: run every detector, keep what fits, rank it, assign the loss.
 
 The verdict comes from times and counts alone (`detectors/analysis/phase_loss.py`). Detectors then
 explain it:
@@ -10,7 +10,7 @@ explain it:
   without it the rate would be back at the band's edge, or at what the setup gave just before.
 - Standing causes, such as a wrong option, explain the part by which the setup is always slow. They
   cannot have begun in an engine that was healthy a moment ago.
-- The loss is assigned in the order of the ranking, and never twice. What is left is unexplained.
+- The loss is assigned in the order of the ranking, and never twice. The rest is unexplained.
 """
 
 import math
@@ -67,7 +67,7 @@ SINCE_LOAD = causes_with(lambda traits: traits.since_load)
 
 @dataclass(slots=True)
 class _Examined:
-    """What the detectors said, sorted by kind of answer."""
+    """The detectors' answers, sorted by kind."""
 
     found: dict[str, Finding] = field(default_factory=dict)
     cleared: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Examined:
 def diagnose(
     case: Case, *, catalog: tuple[Detector, ...] = CATALOG, disabled: Collection[str] = ()
 ) -> Diagnosis:
-    """Judge one request and name the causes that explain it; never raises for a detector."""
+    """Judge one request and name the causes that explain it; a detector's exception is recorded."""
     if is_error(case):
         return Diagnosis(verdict="unknown", reason=judge_decode(case).reason)
     case = downsampled(_measured(case))
@@ -93,7 +93,7 @@ def diagnose(
             informing[cause] = finding
         elif _is_likely(case, cause, finding):
             candidates[cause] = finding
-    candidates, impossible = _possible(case, candidates)
+    candidates, impossible = _without_impossible(case, candidates)
     lost = losses(case, decode, candidates)
     slow = tuple([loss for loss in lost if loss.slow])
     named, unexplained_s = _name(case, candidates, slow) if slow else ({}, 0.0)
@@ -115,13 +115,14 @@ def diagnose(
     )
 
 
-def _possible(
+def _without_impossible(
     case: Case, candidates: Mapping[str, Finding]
 ) -> tuple[dict[str, Finding], tuple[str, ...]]:
-    """Return the candidates without those that cannot have begun, and the causes of these.
+    """Return the candidates that can explain a change, and the causes that cannot.
 
-    What stands from the load of the model on was there a moment ago, too: if the setup was healthy
-    then, that is not why it is slow now; if it was slow then, that is as much as it costs.
+    A cause that holds since the model's load (`since_load`) was there before this request, too. If
+    the setup was healthy a moment ago, it does not explain why decode is slow now. If the setup was
+    slow then, it is charged with at most that standing loss.
     """
     rate, healthy_tps = case.phases.decode_tps, case.baseline.decode_tps
     was_healthy = bool(case.baseline.healthy_here and rate and healthy_tps) and (
@@ -143,7 +144,7 @@ def _possible(
 
 
 def _mostly_unexplained(named: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]) -> str:
-    """Return a note where the named causes account for less than half of the certain loss."""
+    """Return a note if the named causes explain less than half of the certain loss."""
     lost_s, explained_s = (
         sum(loss.least_lost_s for loss in slow),
         sum(finding.lost_s for finding in named.values()),
@@ -157,13 +158,13 @@ def _mostly_unexplained(named: Mapping[str, Finding], slow: tuple[PhaseLoss, ...
 
 
 def _is_likely(case: Case, cause: str, finding: Finding) -> bool:
-    """Return True if a finding is more than a guess: what will not be named makes nothing slow."""
-    after_all = adjusted_confidence(finding, cause, misfit=0.0, history=case.history)
-    return min(finding.confidence, after_all) >= MIN_CONFIDENCE
+    """Return True if a finding is confident enough to be named; others make no phase slow."""
+    confidence = adjusted_confidence(finding, cause, misfit=0.0, history=case.history)
+    return min(finding.confidence, confidence) >= MIN_CONFIDENCE
 
 
 def _measured(case: Case) -> Case:
-    """Return the case without estimated times: nothing may be concluded from them."""
+    """Return the case without estimated times, because no verdict may be based on them."""
     if case.phases.source != "estimate":
         return case
     phases = replace(case.phases, prefill_s=None, decode_s=None, prefill_tps=None, decode_tps=None)
@@ -178,7 +179,7 @@ def _enabled(catalog: tuple[Detector, ...], disabled: Collection[str]) -> Mappin
 
 
 def _examine(case: Case, detectors: Mapping[str, Detector], known: Answers) -> _Examined:
-    """Ask the detectors, save those whose answer is `known`."""
+    """Run the detectors, except those whose answer is `known`."""
     examined = _Examined()
     for cause, detector in detectors.items():
         if cause in known:
@@ -204,7 +205,7 @@ def _examine(case: Case, detectors: Mapping[str, Detector], known: Answers) -> _
 
 
 def _missing(case: Case, missing: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what was missing for the causes that the request got far enough for."""
+    """Return the missing facts of the causes whose phases the request reached."""
     if not is_cut_short(case):
         return missing
     return {cause: fact for cause, fact in missing.items() if could_apply(case, cause)}
@@ -213,7 +214,7 @@ def _missing(case: Case, missing: Mapping[str, str]) -> Mapping[str, str]:
 def _name(
     case: Case, candidates: Mapping[str, Finding], slow: tuple[PhaseLoss, ...]
 ) -> tuple[dict[str, Finding], float]:
-    """Return the causes to name, best first, each with its part of the loss, and what is left."""
+    """Return the causes to name, best first, each with its part of the loss, and the rest."""
     lost_s: dict[Phase, float] = {loss.phase: loss.lost_s for loss in slow}
     left_s = dict(lost_s)
     named: dict[str, Finding] = {}
@@ -242,8 +243,8 @@ def _name(
 
 
 def _follows(phase: Phase, ranked: Mapping[Phase, list[tuple[str, Finding]]]) -> bool:
-    """Return True if the first cause of a phase is a symptom of one that leads in another phase."""
-    leads = {p: next(iter(found))[0] for p, found in ranked.items() if found}
+    """Return True if a phase's first cause is a symptom of one that leads in another phase."""
+    leads = {p: next(iter(ranking))[0] for p, ranking in ranked.items() if ranking}
     cause = leads.get(phase)
     roots = () if cause is None or cause in IN_ONE_PHASE else roots_of(cause)
     return any(lead in roots for other, lead in leads.items() if other != phase)
@@ -256,9 +257,9 @@ def _is_same_loss(cause: str, named: Mapping[str, Finding], phase: Phase) -> boo
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """How many times longer a phase took than it should have, in logarithms.
+    """Observed slowdown of a phase, actual by expected time, as logarithms.
 
-    `least_log` is what is certain, `middle_log` what the middle of the expectation says.
+    `least_log` is the certain slowdown, `middle_log` that against the middle of the expectation.
     """
 
     least_log: float
@@ -266,7 +267,7 @@ class _Observed:
 
 
 def _observed(case: Case, loss: PhaseLoss) -> _Observed | None:
-    """Return the observed slowdown of a phase; None of a wait, which is lost as a whole."""
+    """Return the observed slowdown of prefill or decode; None for a wait, which is all lost."""
     if loss.phase not in ("decode", "prefill"):
         return None
     return _Observed(
@@ -278,10 +279,10 @@ def _observed(case: Case, loss: PhaseLoss) -> _Observed | None:
 def _ranked(
     case: Case, candidates: Mapping[str, Finding], loss: PhaseLoss
 ) -> list[tuple[str, Finding]]:
-    """Order the causes of one phase: roots first, then by fit times confidence.
+    """Rank the causes of one phase: root causes first, then by fit times confidence.
 
-    Where none can lead, all are named that explain most of it together, and else only those that
-    something counted: proof never vanishes.
+    If none can lead, all are kept if they explain most of the slowdown together; else only those
+    with a direct measurement (`proof_s`), which always counts.
     """
     observed = _observed(case, loss)
     fits = {c: _fit(case, f, observed) for c, f in candidates.items() if f.phase == loss.phase}
@@ -315,7 +316,7 @@ def _predicted(case: Case, finding: Finding) -> float:
 
 
 def _misfit(case: Case, finding: Finding, observed: _Observed | None) -> float:
-    """Return by how much the prediction is above what happened, as a share of MAX_MISFIT."""
+    """Return how far the prediction exceeds the observed slowdown, as a share of MAX_MISFIT."""
     if observed is None or finding.proof_s > 0:
         return 0.0
     return (_predicted(case, finding) - observed.middle_log) / MAX_MISFIT
@@ -324,9 +325,9 @@ def _misfit(case: Case, finding: Finding, observed: _Observed | None) -> float:
 def _fit(case: Case, finding: Finding, observed: _Observed | None) -> float:
     """Return how well a predicted slowdown explains the observed one, 0 to 1.
 
-    One that reaches the edge of the expectation explains enough, the nearer to its middle the
-    better; explaining a part counts for that part; predicting far more than happened contradicts,
-    unless what was counted proves it.
+    A prediction that reaches the edge of the expectation suffices, and is better the nearer to its
+    middle. A smaller one counts for its part. A much larger one contradicts, unless a direct
+    measurement proves it.
     """
     if observed is None:
         return 1.0
@@ -350,14 +351,14 @@ def _fit_of(predicted: float, observed: _Observed) -> float:
 
 
 def _share(case: Case, finding: Finding, observed: _Observed | None) -> float:
-    """Return the share of the middle's slowdown (log) that a finding predicts, at most 1."""
+    """Return the share of the middle slowdown (log) that a finding predicts, at most 1."""
     if observed is None or observed.middle_log <= 0:
         return 1.0
     return min(_predicted(case, finding) / observed.middle_log, 1.0)
 
 
 def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
-    """Return True if a cause explains enough of a phase to come first."""
+    """Return True if a cause explains enough of a phase to be its first cause."""
     if observed is None:
         return True
     predicted = _predicted(case, finding)
@@ -369,9 +370,10 @@ def _can_lead(case: Case, finding: Finding, observed: _Observed | None) -> bool:
 def _explain_together(
     case: Case, findings: Mapping[str, Finding], observed: _Observed | None
 ) -> bool:
-    """Return True if several causes, none of which could lead, explain most of the certain loss.
+    """Return True if causes that cannot lead explain most of the certain slowdown together.
 
-    Their slowdowns are multiplied. One that comes after another of them is that loss once more.
+    Slowdowns multiply, so their logarithms are added. Symptoms of other candidates are left out:
+    they are the same loss once more.
     """
     if observed is None or observed.least_log <= 0:
         return False
@@ -405,7 +407,7 @@ MIN_DRIFT_RATIO = 0.10
 
 
 def drift_of(case: Case) -> str | None:
-    """Return how much slower a decode was than the median of the weeks before; None where not."""
+    """Return a note on how much slower decode was than its median of the weeks before, or None."""
     rate_tps, before_tps = case.phases.decode_tps, case.history.week_ago_decode_tps
     took_s, tokens = case.phases.decode_s, case.timeline.tokens.completion
     if rate_tps is None or not before_tps or case.neighbours.decode_mean > ALONE_SEQUENCES:

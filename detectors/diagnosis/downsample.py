@@ -1,9 +1,9 @@
 """Downsampling of a long request: a quarter of an hour has ten thousand samples, few are needed.
 
-Strategy: each stretch between two ends of phases keeps at most so many samples, one of each bunch
-of neighbours: of a GPU's the one that holds what is read once a second (counters, processes,
-links), of the host's the middle one, which stands for all of its bunch's time. Medians and shares
-of time stay what they were; counters lose at most one bunch at each end.
+Strategy: each stretch between two phase boundaries keeps a bounded number of samples, one of each
+group of neighbours. Of a GPU, the one with the readings taken once a second (counters, processes,
+links); of the host, the middle one, which stands for its group's time. Medians and shares of time
+are preserved; counters lose at most one group at each end.
 """
 
 from bisect import bisect_left
@@ -49,7 +49,7 @@ def downsampled(case: Case) -> Case:
 
 
 def _ends(case: Case) -> list[float]:
-    """Return where phases begin and end."""
+    """Return the phase boundaries."""
     p, t = case.phases, case.timeline
     ends = (t.sent_at_s, p.prefill_from_at_s, p.decode_from_at_s, p.decode_to_at_s)
     return sorted(at_s for at_s in ends if at_s is not None)
@@ -71,7 +71,7 @@ def _bunches(samples: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 def _fullest(bunch: Sequence[GpuSample]) -> GpuSample:
-    """Return the first sample with what is read once a second, the most costly to lose first."""
+    """Return the first sample with once-a-second readings, by their importance."""
     if len(bunch) == 1:
         return bunch[0]
     full = [s for s in bunch if _seldom(s) != _NOT_READ]

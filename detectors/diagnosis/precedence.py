@@ -1,7 +1,7 @@
-"""Precedence between causes: the root before its symptom, where both are true.
+"""Precedence between causes: root causes come before their symptoms if both are found.
 
-The first cause is the one whose removal cures. Heuristic: drawn from reports in which a symptom was
-treated first and nothing changed; docs/causes.md links them.
+The first cause should be the one whose removal helps. Heuristic: derived from reports in which a
+symptom was treated first and nothing changed; docs/causes.md links them.
 """
 
 from collections.abc import Mapping
@@ -87,5 +87,5 @@ after it."""
 
 
 def roots_of(cause: str) -> tuple[str, ...]:
-    """Return the causes that come before this one where they are found, too."""
+    """Return the causes that precede this one if they are found as well."""
     return SAME_LOSS.get(cause, ()) + COMES_AFTER.get(cause, ())

@@ -1,9 +1,8 @@
-"""The verdict on a request that was over too soon for any of its phases to be slow.
+"""The verdict on a request that was too short for any phase to be slow.
 
-A phase is slow where it lost `MIN_WAIT_S` or more. A request that took less than that has lost
-nothing that counts, so no cause is to be sought: its verdict follows from its decode rate and from
-what is expected. Samples, neighbours and detectors would add nothing to it, and a process that has
-none of them can give the verdict at once.
+A phase is slow only if it lost at least `MIN_WAIT_S`. A shorter request cannot have lost that, so
+no cause needs to be found: its verdict follows from its decode rate and the expectation. It takes
+no samples, neighbours or detectors, so a process that has none of them can give it at once.
 """
 
 from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S, judge_rate
@@ -14,7 +13,7 @@ from slowtok.detectors.case.finding import Diagnosis
 def judge_short(case: Case) -> Diagnosis | None:
     """Return the verdict that `diagnose` gives, without causes; None for a longer request.
 
-    None also where the phases are not the engine's own word: then samples may tell them better.
+    None also if the phases are not from the engine's own timings: then samples may correct them.
     """
     if case.phases.source != "engine" or case.phases.total_s >= MIN_WAIT_S:
         return None
