@@ -1,1 +1,1 @@
-"""Sinks for finished requests: headers, record, log, events, case files."""
+"""Outputs for finished requests: headers, record, log, metrics, events, case files."""

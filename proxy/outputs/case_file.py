@@ -1,10 +1,10 @@
-"""Case files, written and read: a case as JSON, with the record that was made of it.
+"""Writes and reads case files: a case as JSON, with the record that was made of it.
 
-The format is docs/case-files.md: the fields of `Case`, and beside them `recorded`, which says what
-the slowtok that wrote the file made of the case. A file holds one case, or one case a line.
+The format is in docs/case-files.md: the fields of `Case`, and `recorded`, the record made by the
+slowtok that wrote the file. A file holds one case, or one case per line.
 
-Reading is strict where a value cannot be what it says, and lenient where it merely says more: a
-field of a newer slowtok is left out and named, because a bug report must not be lost over it.
+Reading is strict about invalid values, but ignores unknown fields: a field of a newer slowtok is
+skipped and reported, because a bug report must not be lost over it.
 """
 
 import dataclasses
@@ -36,15 +36,15 @@ MAX_QUEUED_CASES = 100  # each holds its samples: up to a few hundred KiB
 
 
 class CaseError(ValueError):
-    """Bytes that are no case that this version can read; the text is the reason, in one line."""
+    """The bytes are no case that this version can read; the text is the reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCase:
-    """A case as it was read.
+    """A case read from a file.
 
-    `record` is what was made of it when it was recorded, by the version `slowtok`; both are None
-    in files that do not tell. `unknown` names the fields that this version does not know.
+    `record` is what the version `slowtok` made of it; both are None if the file lacks them.
+    `unknown` names the fields that this version does not know.
     """
 
     case: Case
@@ -56,24 +56,24 @@ class RecordedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCase:
-    """A line, or where `line` is None a file, that could not be read as a case."""
+    """A line that could not be read as a case; the whole file if `line` is None."""
 
     line: int | None
     reason: str
 
 
 def dump_case(case: Case, record: Mapping[str, Any], version: str | None) -> bytes:
-    """Return the file of one case with its record; `version` is that of the slowtok that writes.
+    """Return the file content of one case with its record; `version` is the writing slowtok's.
 
     Raises:
-        TypeError: something in it cannot be JSON.
+        TypeError: a value cannot be represented in JSON.
     """
     members = {field.name: getattr(case, field.name) for field in dataclasses.fields(case)}
     return orjson.dumps({**members, RECORDED: {"slowtok": version, "record": record}}) + b"\n"
 
 
 def read_cases(file: BinaryIO) -> Iterator[RecordedCase | BadCase]:
-    """Yield what a file holds, one case or one case a line, and what could not be read.
+    """Yield the cases of a file, one or one per line, and what could not be read.
 
     Raises:
         OSError: the file cannot be read any further.
@@ -91,20 +91,20 @@ def read_cases(file: BinaryIO) -> Iterator[RecordedCase | BadCase]:
 
 
 def parse_case(text: bytes) -> RecordedCase:
-    """Read one case.
+    """Parse one case.
 
     Raises:
-        CaseError: it is none, or one that this version cannot read.
+        CaseError: it is no case, or one that this version cannot read.
     """
     raw = _json(text)
     _check_schema(raw)
-    told = raw.pop(RECORDED, None)
-    recorded = told if isinstance(told, dict) else {}
+    recorded_raw = raw.pop(RECORDED, None)
+    recorded = recorded_raw if isinstance(recorded_raw, dict) else {}
     record, version = recorded.get("record"), recorded.get("slowtok")
     try:
         case = _reader().validate_python(raw)
     except ValidationError as error:
-        raise CaseError(_said(error)) from None
+        raise CaseError(_describe_error(error)) from None
     return RecordedCase(
         case=case,
         record=record if isinstance(record, dict) else None,
@@ -114,7 +114,7 @@ def parse_case(text: bytes) -> RecordedCase:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that is not blank with its number; of one that is too long, the beginning."""
+    """Yield each non-empty line with its number; only the begin of one that is too long."""
     number = 0
     while line := file.readline(MAX_CASE_BYTES + 1):
         number += 1
@@ -183,19 +183,19 @@ def _reader() -> TypeAdapter[Case]:
     return TypeAdapter(Case)
 
 
-def _said(error: ValidationError) -> str:
-    """Name the first field that is wrong, and say how many more are."""
+def _describe_error(error: ValidationError) -> str:
+    """Describe the first invalid field, and count the others."""
     first, *others = error.errors(include_url=False, include_input=False)
     name = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
-    said = f"{name.removeprefix('.')}: {first['msg'][0].lower()}{first['msg'][1:]}"
-    return f"{said} (and {len(others)} more)" if others else said
+    description = f"{name.removeprefix('.')}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{description} (and {len(others)} more)" if others else description
 
 
 def _unknown(raw: Any, read: Any, prefix: str = "") -> Iterator[str]:
-    """Name the fields of `raw` that have no place in what was read of it."""
+    """Yield the names of fields in `raw` that the parsed case does not have."""
     if isinstance(raw, list) and isinstance(read, tuple):
-        for one, other in zip(raw, read, strict=True):
-            yield from _unknown(one, other, f"{prefix}[]")
+        for raw_item, read_item in zip(raw, read, strict=True):
+            yield from _unknown(raw_item, read_item, f"{prefix}[]")
     elif isinstance(raw, dict) and not isinstance(read, dict):
         for name, value in raw.items():
             path = f"{prefix}.{name}" if prefix else name
@@ -206,10 +206,10 @@ def _unknown(raw: Any, read: Any, prefix: str = "") -> Iterator[str]:
 
 
 class Recorder:
-    """Writes one JSON file a request, readable by its owner only; holds no prompt and no key.
+    """Writes one JSON file per request, readable by its owner only; it has no prompt and no key.
 
     Raises:
-        OSError: the directory cannot be made, or no file can be made in it.
+        OSError: the directory cannot be created, or no file can be created in it.
     """
 
     def __init__(self, directory: Path) -> None:

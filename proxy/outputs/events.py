@@ -1,8 +1,8 @@
-"""`/slowtok/events`: what happens, as it happens, for whoever listens (server-sent events).
+"""`/slowtok/events`: steps and records as they happen, as server-sent events.
 
-Strategy: an event is written down once and put into each listener's own bounded queue; that never
-waits. Who takes too long loses the oldest of them and is told how many. While nobody listens,
-nothing is made.
+Strategy: an event is serialised once and put into each listener's own bounded queue, which never
+blocks. A slow listener loses the oldest events, and is told how many. Without listeners, nothing is
+made.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ HEADERS = {
 
 
 class EventListener:
-    """One who listens: a queue that never makes anybody wait."""
+    """The queue of one listener; putting never blocks."""
 
     def __init__(self, most: int = MAX_QUEUED) -> None:
         self._events: deque[bytes] = deque()
@@ -43,7 +43,7 @@ class EventListener:
         self.some = asyncio.Event()
 
     def put(self, event: bytes) -> int:
-        """Add an event; returns how many were lost for it."""
+        """Add an event; return how many were dropped for it."""
         self._events.append(event)
         self.some.set()
         if len(self._events) <= self._most:
@@ -53,7 +53,7 @@ class EventListener:
         return 1
 
     def take(self) -> bytes:
-        """Return all that waits, after a word on what was lost before it."""
+        """Return all queued events, after a note on how many were dropped before."""
         self.some.clear()
         lost, self._lost = self._lost, 0
         waiting = b"".join(self._events)
@@ -62,7 +62,7 @@ class EventListener:
 
 
 class Events:
-    """Tells every listener; as a sink it tells of records, as a watcher of each request's steps."""
+    """Sends events to all listeners: records as a sink, the steps of each request as a watcher."""
 
     def __init__(
         self, sample: Callable[[], dict[str, Any]], *, max_listeners: int = MAX_LISTENERS
@@ -79,16 +79,16 @@ class Events:
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """Number of listeners."""
         return len(self._listeners)
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Tell of a finished request."""
+        """Send the record of a finished request."""
         if self._listeners:
             self._tell("record", record)
 
     def note(self, step: str, exchange: Exchange) -> None:
-        """Take note of a step of a generation (`begin`, `sent`, `end`), and tell of it."""
+        """Send a step of a generation (`begin`, `sent`, `end`)."""
         if exchange.api is None:
             return
         if step == "begin":
@@ -100,7 +100,7 @@ class Events:
             self._tell(step, running_entry(exchange, time.monotonic()))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Serve one listener until it goes away."""
+        """Serve one listener until it disconnects."""
         if self._is_closed or len(self._listeners) >= self._max_listeners:
             message = (
                 f"too many listeners (limit {self._max_listeners}): close a page, or retry later"
@@ -123,7 +123,7 @@ class Events:
         return response
 
     def close(self) -> None:
-        """Let every listener go: the proxy stops. One that does not read is not waited for."""
+        """Disconnect all listeners, because the proxy stops; does not wait for a stuck one."""
         self._is_closed = True
         for listener, request in self._listeners.items():
             listener.some.set()
@@ -143,19 +143,22 @@ class Events:
                 await response.write(waiting)
 
     def _greet(self, listener: EventListener) -> None:
-        """Tell a new listener what is on its way already, and how the machine is."""
+        """Send a new listener the requests in flight and the state of the machine."""
         now_s = time.monotonic()
         for exchange in self._live.values():
             listener.put(written("progress", running_entry(exchange, now_s)))
         listener.put(written("sample", self._sample()))
 
-    def _tell(self, event: str, said: dict[str, Any]) -> None:
+    def _tell(self, event: str, data: dict[str, Any]) -> None:
         if self._listeners:
-            text = written(event, said)
+            text = written(event, data)
             self.lost += sum(listener.put(text) for listener in self._listeners)
 
     async def _look(self) -> None:
-        """While somebody listens, look at what runs: first tokens often, the rest once a second."""
+        """While there are listeners, poll the requests in flight.
+
+        First tokens are checked often, everything else once a second.
+        """
         told_at_s = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -187,6 +190,6 @@ class Events:
             self._looking = None
 
 
-def written(event: str, said: dict[str, Any]) -> bytes:
-    """Return one event as it stands on the wire."""
-    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(said, default=str))
+def written(event: str, data: dict[str, Any]) -> bytes:
+    """Return one event in wire format."""
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(data, default=str))

@@ -1,6 +1,6 @@
-"""GPUs in the record: how each fared while the request was there, and whose its memory was. Pure.
+"""The record's GPU entries: each GPU's state during the request, and who used its memory. Pure.
 
-What a GPU does not tell is left out.
+What a GPU does not report is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,46 +53,48 @@ _COUNTERS = {name: attrgetter(name) for name in (*ERRORS, *THROTTLED, "energy_j"
 
 
 def gpu_entries(case: Case) -> list[dict[str, Any]]:
-    """Return one entry for each GPU that the server uses; all of them where it is not known.
+    """Return an entry for each GPU that the server uses; for all GPUs if that is not known.
 
-    Where it uses none, too: what the GPUs did beside it is evidence.
+    If it uses none, also for all: what the GPUs did meanwhile is evidence.
     """
-    mine = case.server.gpu_indices
-    samples = [sample for sample in case.gpu if not mine or sample.index in mine]
-    return [_entry(case, index, seen) for index, seen in by_gpu(samples).items()]
+    server_gpus = case.server.gpu_indices
+    samples = [sample for sample in case.gpu if not server_gpus or sample.index in server_gpus]
+    return [
+        _entry(case, index, samples_of_gpu) for index, samples_of_gpu in by_gpu(samples).items()
+    ]
 
 
 def memory_entry(samples: Sequence[GpuSample]) -> dict[str, Any] | None:
-    """Return whose the memory of one GPU is, from the newest sample that tells."""
-    found = newest_split(samples)
-    if found is None:
+    """Return who uses the memory of one GPU, from the newest sample that shows it."""
+    split = newest_split(samples)
+    if split is None:
         return None
     entry = {
-        "server_bytes": found.server_bytes,
+        "server_bytes": split.server_bytes,
         "server_host_bytes": _server_sum(samples, "host_memory_bytes"),
         "server_evicted_bytes": _server_sum(samples, "evicted_bytes"),
-        "others_bytes": None if found.unassigned_bytes is None else found.others_bytes,
-        "others": [_holder(other) for other in found.others[:MAX_OTHERS]] or None,
-        "unassigned_bytes": found.unassigned_bytes or None,
-        "hidden_bytes": found.hidden_bytes,
-        "free_bytes": found.free_bytes,
-        "total_bytes": found.total_bytes,
+        "others_bytes": None if split.unassigned_bytes is None else split.others_bytes,
+        "others": [_holder(other) for other in split.others[:MAX_OTHERS]] or None,
+        "unassigned_bytes": split.unassigned_bytes or None,
+        "hidden_bytes": split.hidden_bytes,
+        "free_bytes": split.free_bytes,
+        "total_bytes": split.total_bytes,
     }
     return {name: value for name, value in entry.items() if value is not None}
 
 
 def _entry(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    facts, seen = gpu_facts(case, index), _readings(samples)
+    facts, readings = gpu_facts(case, index), _readings(samples)
     gains = {name: gained(samples, read) for name, read in _COUNTERS.items()}
     energy_j = gains["energy_j"]
     entry = {
         "index": index,
         "name": facts.name,
         "uuid": facts.uuid,
-        **{name: _spread(seen[name]) for name in SPREADS},
-        **{name: max(seen[name], default=None) for name in HIGHEST},
-        **{name: seen[name][-1] if seen[name] else None for name in LAST},
-        "reasons": _reason_shares(seen["reasons"]),
+        **{name: _spread(readings[name]) for name in SPREADS},
+        **{name: max(readings[name], default=None) for name in HIGHEST},
+        **{name: readings[name][-1] if readings[name] else None for name in LAST},
+        "reasons": _reason_shares(readings["reasons"]),
         "throttled_ms": _throttled_ms(gains),
         "energy_j": None if energy_j is None else round(energy_j, 3),
         "energy_j_per_token": None if energy_j is None else _energy_j_per_token(case, samples),
@@ -109,13 +111,13 @@ def _readings(samples: Sequence[GpuSample]) -> dict[str, list[Any]]:
     return {name: [value for value in column if value is not None] for name, column in columns}
 
 
-def _reason_shares(seen: Sequence[int]) -> dict[str, float] | None:
-    if not seen:
+def _reason_shares(readings: Sequence[int]) -> dict[str, float] | None:
+    if not readings:
         return None
-    masks, shares = {mask: seen.count(mask) for mask in set(seen)}, {}
+    masks, shares = {mask: readings.count(mask) for mask in set(readings)}, {}
     for bit, name in NAMES.items():
         if count := sum([count for mask, count in masks.items() if mask & bit]):
-            shares[name] = round(count / len(seen), 3)
+            shares[name] = round(count / len(readings), 3)
     return shares
 
 
@@ -129,7 +131,7 @@ def _throttled_ms(gains: Mapping[str, float | None]) -> dict[str, float] | None:
 
 
 def _energy_j_per_token(case: Case, samples: Sequence[GpuSample]) -> float | None:
-    """Return the mean power of the decode times the time of a token; this GPU's part alone."""
+    """Return mean power during decode times the time per token; of this GPU alone."""
     window, rate_tps, decode_s = case.window("decode"), case.phases.decode_tps, case.phases.decode_s
     if window is None or not rate_tps or not decode_s:
         return None

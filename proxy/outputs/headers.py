@@ -1,4 +1,4 @@
-"""The response headers of docs/headers-and-records.md, from a finished diagnosis.
+"""The response headers of docs/headers-and-records.md, made from a finished diagnosis.
 
 Their values are structured fields (RFC 9651), of which they use a few forms.
 """
@@ -18,9 +18,9 @@ _MAX_DECIMAL = 999_999_999_999.0
 
 
 def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
-    """Return the headers of a reply whose own diagnosis is known when its head is sent."""
+    """Return the headers of a reply whose diagnosis is known when its head is sent."""
     tokens, phases, is_slow = case.timeline.tokens, case.phases, diagnosis.verdict == "slow"
-    found = {
+    fields = {
         "server-timing": server_timing(phases, case.timeline.proxy_s),
         # The phase is one of five tokens of the contract, written without quotes.
         "slowtok-verdict": f"slow;phase={diagnosis.phase}" if is_slow else diagnosis.verdict,
@@ -28,17 +28,17 @@ def diagnosis_headers(case: Case, diagnosis: Diagnosis) -> dict[str, str]:
     if tokens.prompt is not None:
         cached = "" if tokens.cached is None else f";cached={bare(tokens.cached)}"
         took = _took(phases.prefill_s, phases.prefill_tps)
-        found["slowtok-prefill"] = f"{tokens.prompt}{cached}{took}"
+        fields["slowtok-prefill"] = f"{tokens.prompt}{cached}{took}"
     if tokens.completion is not None:
         took = _took(phases.decode_s, phases.decode_tps)
-        found["slowtok-decode"] = f"{tokens.completion}{took}"
+        fields["slowtok-decode"] = f"{tokens.completion}{took}"
     if case.envelope.decode is not None:
-        found["slowtok-expected"] = _expected(case.envelope, case.envelope.decode)
+        fields["slowtok-expected"] = _expected(case.envelope, case.envelope.decode)
     if is_slow:
         if causes := _causes(diagnosis):
-            found["slowtok-cause"] = causes
-        found["slowtok-hint"] = string(hint(diagnosis))
-    return found
+            fields["slowtok-cause"] = causes
+        fields["slowtok-hint"] = string(hint(diagnosis))
+    return fields
 
 
 def server_timing(phases: Phases | None, proxy_s: float) -> str:
@@ -64,9 +64,9 @@ def previous(request_id: str, diagnosis: Diagnosis) -> str:
 
 
 def hint(diagnosis: Diagnosis) -> str:
-    """Return one sentence on what to do: the first cause's remedy, or that no cause fits.
+    """Return one sentence on what to do: the remedy of the first cause, or that no cause fits.
 
-    Where most of the loss is unexplained, that comes first.
+    If most of the loss is unexplained, it says that first.
     """
     for finding in _named(diagnosis).values():
         before = (
@@ -96,8 +96,8 @@ def _expected(envelope: Envelope, band: Range) -> str:
     ceiling = (
         f";ceiling={decimal(envelope.ceiling_tps, 2)}" if envelope.ceiling_tps is not None else ""
     )
-    word = (envelope.basis or "").split(",")[0] or None
-    return item(f"{edges}{ceiling}", {"basis": word})
+    basis = (envelope.basis or "").split(",")[0] or None
+    return item(f"{edges}{ceiling}", {"basis": basis})
 
 
 def _took(seconds: float | None, tokens_per_s: float | None) -> str:
@@ -106,7 +106,7 @@ def _took(seconds: float | None, tokens_per_s: float | None) -> str:
 
 
 def item(value: str, params: Mapping[str, Bare | None] | None = None) -> str:
-    """Return a serialised bare value with its parameters; those that are None are left out."""
+    """Return a serialised bare value with its parameters, without those that are None."""
     kept = [f";{key}={bare(v)}" for key, v in (params or {}).items() if v is not None]
     return value + "".join(kept)
 

@@ -1,4 +1,4 @@
-"""Labels for metrics: what each request counts as, in a bounded number of words."""
+"""Metric labels of a request, each with a bounded number of values."""
 
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Diagnosis
@@ -31,7 +31,7 @@ ENDINGS = frozenset(
 
 
 class ModelLabels:
-    """Models by name; beyond `most` names the rest is called "other"."""
+    """Model names as labels; beyond `most` names, further ones become "other"."""
 
     def __init__(self, most: int = MAX_MODELS) -> None:
         self._most = most
@@ -40,40 +40,39 @@ class ModelLabels:
     def of(self, case: Case) -> str:
         """Return the label for a request's model: the engine's name for it, else the client's.
 
-        Only a request that succeeded can bring in a new name: clients ask for models that are
-        not there.
+        Only a successful request adds a new name, because clients request models that do not exist.
         """
-        said = case.model.name or case.timeline.model or UNKNOWN_MODEL
-        if said in self._known:  # the label of a label is the same
-            return said
-        name = _label(said)
-        if name in self._known:
+        name = case.model.name or case.timeline.model or UNKNOWN_MODEL
+        if name in self._known:  # the label of a label is the same
             return name
+        label = _label(name)
+        if label in self._known:
+            return label
         if len(self._known) >= self._most or case.timeline.status != 200:
             return OTHER
-        self._known.add(name)
-        return name
+        self._known.add(label)
+        return label
 
 
-def _label(said: str) -> str:
-    """Return a name as a label: bounded, text that any encoding can carry, no folders."""
-    if said.startswith("/") or said[1:3] == ":\\":  # llama-server's name for a file without alias
-        said = said.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    return sendable(said[:MAX_NAME_CHARS] or UNKNOWN_MODEL)
+def _label(name: str) -> str:
+    """Return a name as a label: bounded, encodable, without folders."""
+    if name.startswith("/") or name[1:3] == ":\\":  # llama-server's name for a file without alias
+        name = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+    return sendable(name[:MAX_NAME_CHARS] or UNKNOWN_MODEL)
 
 
 def sendable(text: str) -> str:
-    """Return text that any encoding can carry: a client may have sent halves of characters."""
+    """Return text that can be encoded; a client may have sent lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def ending(case: Case) -> str:
-    """Return how a request ended; an engine's own words beyond the known ones are "other"."""
+    """Return the ending as a label; unknown finish reasons of engines are "other"."""
     return case.timeline.ended if case.timeline.ended in ENDINGS else OTHER
 
 
 def unexplained_s(diagnosis: Diagnosis) -> dict[Phase, float]:
-    """Return what each slow phase lost beyond the parts that its causes are charged with."""
+    """Return the loss of each slow phase that no cause was charged with."""
     left_s = {loss.phase: loss.lost_s for loss in diagnosis.losses if loss.slow}
     for finding in diagnosis.findings.values():
         if not finding.informational and finding.phase in left_s:

@@ -1,4 +1,4 @@
-"""The log: JSON lines, one for each finished request and one for whatever else happens."""
+"""The log as JSON lines: one for each finished request, and one for each other event."""
 
 import json
 import time
@@ -19,14 +19,14 @@ BETWEEN = "\t\n\r"  # in JSON they stand between values, never in a text
 
 
 def to_json(value: Any, default: Callable[[Any], Any] = str) -> str:
-    """Serialise one entry on one line; `default` is asked for what JSON does not know."""
+    """Serialise one entry on one line; `default` converts what JSON does not support."""
     return escaped(orjson.dumps(value, default=default).decode())
 
 
 def escaped(text: str) -> str:
-    """Return JSON that means the same, without a character that could steer who shows it.
+    """Return equivalent JSON without characters that could control a terminal.
 
-    JSON itself escapes those of ASCII; names of models and engines may hold others.
+    JSON itself escapes those of ASCII; names of models and engines may have others.
     """
     if text.isprintable():
         return text
@@ -34,7 +34,7 @@ def escaped(text: str) -> str:
 
 
 class Log:
-    """Writes JSON lines: as a sink, records as they are; events through structlog."""
+    """Writes JSON lines: records as a sink, other events through structlog."""
 
     def __init__(self, writer: LineWriter) -> None:
         self.writer = writer
@@ -49,12 +49,12 @@ class Log:
         self.writer.write(to_json(record))
 
     def event(self, event: str, **facts: Any) -> None:
-        """Write something else that happened: an engine found, a sensor restarted."""
+        """Write another event, such as an engine that was found or a sensor that restarted."""
         self._events.write(event, **facts)
 
 
 def _add_time(_logger: LineWriter, _method: str, entry: EventDict) -> EventDict:
-    """Return an entry with when it happened, in the format of the records beside it."""
+    """Add the time of an entry, in the format of the records."""
     return {"ts": utc_text(time.time()), **entry}
 
 

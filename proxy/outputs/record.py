@@ -1,6 +1,6 @@
 """The record: one request as the log, the API and the page show it. Pure.
 
-Schema 1, documented in docs/headers-and-records.md. Fields that are not known are absent.
+Schema 1, documented in docs/headers-and-records.md. Unknown fields are absent.
 """
 
 from functools import lru_cache
@@ -47,7 +47,7 @@ _HOST_READINGS = attrgetter(*_HOST_FIELDS)
 
 
 def make_record(case: Case, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """Return the record of one request; without a diagnosis, of one that only passed through."""
+    """Return the record of one request; without a diagnosis if it was only forwarded."""
     record = _request(case)
     if diagnosis is not None:
         _add_judgement(record, case, diagnosis)
@@ -127,10 +127,10 @@ def _tokens(tokens: Tokens, recomputed: int | None) -> dict[str, int]:
 
 
 def _prompt(prompt: PromptPrefix) -> dict[str, Any]:
-    """Return how the prompt compares with the earlier one of its conversation: counts, no text."""
-    found: dict[str, Any] = {"known_ratio": round(known_ratio(prompt), 4)}
+    """Return the comparison with the conversation's previous prompt: counts, no text."""
+    fields: dict[str, Any] = {"known_ratio": round(known_ratio(prompt), 4)}
     if prompt.difference_message is not None:
-        found |= known(
+        fields |= known(
             {
                 "message": prompt.difference_message + 1,
                 "role": prompt.difference_role,
@@ -139,8 +139,8 @@ def _prompt(prompt: PromptPrefix) -> dict[str, Any]:
             }
         )
         if prompt.difference_kind is not None:
-            found["remedy"] = client_remedy(prompt)
-    return found
+            fields["remedy"] = client_remedy(prompt)
+    return fields
 
 
 def _rate(phases: Phases) -> dict[str, float]:
@@ -224,7 +224,7 @@ def _finding(cause: str, finding: Finding) -> dict[str, Any] | None:
 
 
 def _unread(case: Case) -> dict[str, Any]:
-    """Return why a request has no readings of the machine."""
+    """Return why a request has no samples of the machine."""
     if case.server.local is False:
         why = case.server.unmapped or "the engine runs on another machine"
     else:
@@ -242,7 +242,7 @@ def _medians(samples: tuple[HostSample, ...]) -> dict[str, Any]:
 
 
 def _some(**values: Any) -> dict[str, Any] | None:
-    """Return what is known of these; None where nothing is."""
+    """Return the known fields; None if none is known."""
     return {name: value for name, value in values.items() if value is not None} or None
 
 
@@ -251,7 +251,7 @@ _text = lru_cache(maxsize=64)(sendable)
 
 
 def known(value: Any) -> Any:
-    """Leave out what is None, at every depth."""
+    """Return a mapping without None values, at every depth."""
     if isinstance(value, dict):
         return {k: known(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):

@@ -1,7 +1,8 @@
-"""One request on its way, as `/slowtok/status` shows it. Pure.
+"""A request in flight, as `/slowtok/status` shows it. Pure.
 
-The engine's own timings come at the end of a reply. Until then there are arrivals, and what slots
-tell where an engine has them. Where it has none, queue, load and prefill are one phase: waiting.
+The engine's own timings arrive with the end of a reply. Until then there are arrivals of tokens,
+and the progress of slots if the engine has them. Without slots, queue, load and prefill are one
+phase: waiting.
 """
 
 from collections.abc import Iterable
@@ -16,15 +17,16 @@ of which nothing arrives before its end."""
 
 
 def running(exchanges: Iterable[Exchange], now_s: float) -> list[dict[str, Any]]:
-    """Return one entry for each generation that is on its way, the oldest first."""
-    return [running_entry(one, now_s) for one in exchanges if one.api is not None]
+    """Return an entry for each generation in flight, oldest first."""
+    return [running_entry(exchange, now_s) for exchange in exchanges if exchange.api is not None]
 
 
 def running_entry(exchange: Exchange, now_s: float) -> dict[str, Any]:
-    """Return how far one request is at `now_s` (monotonic); what is not known is left out.
+    """Return the progress of one request at `now_s` (monotonic), without unknown fields.
 
-    `tokens` counts events that carried text: engines that put several tokens into one have made
-    more. `silent_s` is how long nothing came: what tells a stuck request from a slow one.
+    `tokens` counts events that carried text; an engine that puts several tokens into one event has
+    generated more. `silent_s` is how long nothing arrived, which tells a stuck request from a slow
+    one.
     """
     entry = {
         "id": exchange.request_id,
@@ -38,13 +40,13 @@ def running_entry(exchange: Exchange, now_s: float) -> dict[str, Any]:
         "queue_slots": exchange.slot.slots if isinstance(exchange.slot, Queued) else None,
         "prefill": _rounded(prefill_progress(exchange, now_s)) or None,
         **_decode(exchange, now_s),
-        **_whole(exchange, now_s),
+        **_non_streamed_decode(exchange, now_s),
     }
     return _rounded(entry)
 
 
 def stage(exchange: Exchange) -> Stage:
-    """Return where a request is now."""
+    """Return the stage that a request is in."""
     if exchange.last_byte_at_s is not None:
         return "delivery"
     if exchange.sent_at_s is None:
@@ -59,7 +61,7 @@ def stage(exchange: Exchange) -> Stage:
 
 
 def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
-    """Return what the arrivals of a stream tell; nothing before its first token."""
+    """Return the decode progress of a stream; empty before its first token."""
     meter = exchange.meter
     if not exchange.stream or meter is None or meter.first_at_s is None or meter.last_at_s is None:
         return {}
@@ -75,18 +77,22 @@ def _decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
     }
 
 
-def _whole(exchange: Exchange, now_s: float) -> dict[str, float | None]:
-    """Return what its slot tells of the answer of a reply that is not streamed."""
-    told = exchange.slot
-    if stage(exchange) != "whole" or not isinstance(told, SlotProgress) or told.first_at_s is None:
+def _non_streamed_decode(exchange: Exchange, now_s: float) -> dict[str, float | None]:
+    """Return the decode progress of a non-streamed reply, from its slot."""
+    progress = exchange.slot
+    if (
+        stage(exchange) != "whole"
+        or not isinstance(progress, SlotProgress)
+        or progress.first_at_s is None
+    ):
         return {}
-    count, last_s = told.slot.decoded_tokens, told.decoded_at_s
-    took_s = (last_s or told.first_at_s) - told.first_at_s
+    count, last_s = progress.slot.decoded_tokens, progress.decoded_at_s
+    took_s = (last_s or progress.first_at_s) - progress.first_at_s
     return {
         "tokens": count,
-        "remaining_tokens": told.slot.remaining_tokens,
+        "remaining_tokens": progress.slot.remaining_tokens,
         "silent_s": _since(last_s, now_s),
-        "decode_tps": (count - told.first_tokens) / took_s if took_s > 0 else None,
+        "decode_tps": (count - progress.first_tokens) / took_s if took_s > 0 else None,
     }
 
 
@@ -103,21 +109,21 @@ def _rounded(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
-    """Return how far a prompt is read; nothing where nothing is known, or it is over.
+    """Return the progress of prefill; empty if it is unknown or over.
 
-    `tokens` have been read, `about_tokens` are in the prompt by guess. `source` says what the rate
-    and `eta_s` rest on: `slots` are this prefill's own, `estimate` those of earlier requests.
-    `eta_s` is 0 where it takes longer than that. `silent_s` is how long nothing more was read, and
-    `step_s` how long this prefill's steps took so far: a slow one has steps, a stuck one has none.
+    `tokens` are done, of about `about_tokens` (estimated). `source` is the origin of the rate and
+    of `eta_s`: `slots` for this prefill's own progress, `estimate` for earlier requests. `eta_s` is
+    0 if it takes longer than estimated. `silent_s` is the time without progress, and `step_s` the
+    mean time of this prefill's steps: a slow prefill has steps, a stuck one has none.
     """
-    told, estimate = exchange.slot, exchange.prompt_estimate
+    progress, estimate = exchange.slot, exchange.prompt_estimate
     if exchange.sent_at_s is None or exchange.last_byte_at_s is not None or _has_token(exchange):
         return {}
-    if isinstance(told, SlotProgress):
-        return _by_slot(told, estimate, now_s)
+    if isinstance(progress, SlotProgress):
+        return _by_slot(progress, estimate, now_s)
     if estimate is None or not exchange.stream:  # the end of such a prefill is not seen
         return {}
-    eta_s = None if isinstance(told, Queued) else _estimate_s(estimate, exchange.sent_at_s)
+    eta_s = None if isinstance(progress, Queued) else _estimate_s(estimate, exchange.sent_at_s)
     return {
         "about_tokens": estimate.tokens,
         "tps": estimate.tps,
@@ -126,29 +132,29 @@ def prefill_progress(exchange: Exchange, now_s: float) -> dict[str, Any]:
     }
 
 
-def _by_slot(told: SlotProgress, guess: PromptEstimate | None, now_s: float) -> dict[str, Any]:
-    if told.slot.decoded_tokens:
+def _by_slot(progress: SlotProgress, guess: PromptEstimate | None, now_s: float) -> dict[str, Any]:
+    if progress.slot.decoded_tokens:
         return {}
-    done, took_s = told.slot.read_tokens, told.read_at_s - told.begin_s
-    own_tps = told.slot.computed_tokens / took_s if told.steps and took_s > 0 else None
+    done, took_s = progress.slot.read_tokens, progress.read_at_s - progress.begin_s
+    own_tps = progress.slot.computed_tokens / took_s if progress.steps and took_s > 0 else None
     tps = own_tps or (guess.tps if guess else None)
     about = max(guess.tokens, done) if guess else None
     eta_s = None
     if about is not None and tps:
-        eta_s = max((about - done) / tps - (now_s - told.read_at_s), 0.0)
+        eta_s = max((about - done) / tps - (now_s - progress.read_at_s), 0.0)
     return {
         "tokens": done,
         "about_tokens": about,
         "tps": tps,
         "eta_s": eta_s,
-        "silent_s": now_s - told.read_at_s,
-        "step_s": took_s / told.steps if told.steps else None,
+        "silent_s": now_s - progress.read_at_s,
+        "step_s": took_s / progress.steps if progress.steps else None,
         "source": "slots" if own_tps else "estimate",
     }
 
 
 def _estimate_s(guess: PromptEstimate, begin_s: float) -> float | None:
-    """Return when it should be done: what the cache may have is not counted."""
+    """Return when prefill should end; tokens that may come from the cache do not count."""
     return begin_s + guess.new_tokens / guess.tps if guess.tps else None
 
 

@@ -1,11 +1,12 @@
-"""One request over time: the lanes of `/slowtok/requests/ID/samples`, of the last requests only.
+"""Time series of one request for `/slowtok/requests/ID/samples`; kept for the last requests only.
 
-A record holds medians; the live page draws the readings over time. Each point is a sample as it was
-measured: of many, every n-th is taken, never a mean. Times are seconds since the request came.
+A record has medians; the live page draws the readings over time. Each point is a sample as
+measured: of many samples, every n-th is taken, never a mean. Times are seconds since the request
+arrived.
 
-They are kept as compressed JSON. Those of the newest requests are written only when somebody asks
-for one, or when the next ones need their place; of more than `MAX_WRITTEN_PER_S`, which nobody
-could look at, some are given up then.
+They are kept as compressed JSON. Those of the newest requests are serialised only when one is
+requested, or when newer ones need their place; beyond `MAX_WRITTEN_PER_S`, which nobody could look
+at, some are dropped then.
 """
 
 import itertools
@@ -85,9 +86,9 @@ MAX_WRITTEN_PER_S = 10.0  # each takes a fifth of what its diagnosis does. Heuri
 
 
 def series(case: Case) -> dict[str, Any]:
-    """Return phases, token rate, GPUs and host over the time of one request."""
-    mine = case.server.gpu_indices
-    gpus = by_gpu([sample for sample in case.gpu if not mine or sample.index in mine])
+    """Return phases, token rate, GPU and host readings over the time of one request."""
+    server_gpus = case.server.gpu_indices
+    gpus = by_gpu([sample for sample in case.gpu if not server_gpus or sample.index in server_gpus])
     return {
         "id": case.timeline.request_id,
         "total_s": round(case.phases.total_s, 3),
@@ -100,10 +101,10 @@ def series(case: Case) -> dict[str, Any]:
 
 
 def _phases(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield where each phase lies, one after the other.
+    """Yield begin and end of each phase, in order.
 
-    Queue and load are not seen: they are as long as the engine says, as far as there is room
-    between the sending and the prefill.
+    Queue and load are not observed directly: they are drawn as long as the engine reports, within
+    the time between sending and prefill.
     """
     from_s, room_to_s = case.timeline.sent_at_s, case.phases.prefill_from_at_s or math.inf
     waits: tuple[tuple[Phase, float | None], ...] = (
@@ -116,8 +117,8 @@ def _phases(case: Case) -> Iterator[dict[str, Any]]:
             if to_s > from_s:
                 yield _span(case, phase, from_s, to_s)
             from_s = max(from_s, to_s)
-    seen: tuple[Phase, ...] = ("prefill", "decode", "delivery")
-    for phase in seen:
+    phases_seen: tuple[Phase, ...] = ("prefill", "decode", "delivery")
+    for phase in phases_seen:
         if window := case.window(phase):
             yield _span(case, phase, *window)
 
@@ -127,7 +128,7 @@ def _span(case: Case, phase: Phase, from_at_s: float, to_at_s: float) -> dict[st
 
 
 def _token_rate(case: Case) -> dict[str, Any] | None:
-    """Return the rate in bins of one width, from arrivals; None where there are too few."""
+    """Return the token rate in equal bins, from arrivals; None if there are too few."""
     arrivals = case.timeline.token_at_s
     if len(arrivals) < 3 or arrivals[-1] <= arrivals[0]:
         return None
@@ -146,7 +147,7 @@ def _token_rate(case: Case) -> dict[str, Any] | None:
 
 
 def _step(case: Case) -> dict[str, float] | None:
-    """Return where the rate changed for good, and how; None where it was level or only drifted."""
+    """Return when and how the rate changed for good; None if it was level or only drifted."""
     step = step_of(case)
     if step is None:
         return None
@@ -158,7 +159,7 @@ def _step(case: Case) -> dict[str, float] | None:
 
 
 def _bin_s(arrivals: Sequence[float]) -> float:
-    """Return a width at which a bin holds some tokens, also where they come slowly or in bursts."""
+    """Return a bin width that gives several tokens per bin, even if they are slow or in bursts."""
     gaps_s = sorted(later - at for at, later in itertools.pairwise(arrivals))
     span_s = arrivals[-1] - arrivals[0]
     usual_s = gaps_s[int(USUAL_GAPS_RATIO * (len(gaps_s) - 1))]
@@ -175,7 +176,7 @@ def _gpu(case: Case, index: int, samples: Sequence[GpuSample]) -> dict[str, Any]
 
 
 def _brakes(case: Case, samples: Sequence[GpuSample]) -> Iterator[dict[str, Any]]:
-    """Yield from when to when each reason was there, at most `MAX_MARKS` in all."""
+    """Yield the periods of each throttling reason, at most `MAX_MARKS` in all."""
     marks: list[dict[str, Any]] = []
     open_marks: dict[int, dict[str, Any]] = {}
     for sample in samples:
@@ -194,7 +195,7 @@ def _brakes(case: Case, samples: Sequence[GpuSample]) -> Iterator[dict[str, Any]
 
 
 def _lanes(case: Case, samples: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the lanes that hold a value, each as long as `at_s`; None where a sample had none."""
+    """Return the lanes that have a value, each as long as `at_s`; None where a sample has none."""
     taken = samples[:: -(-len(samples) // MAX_POINTS) or 1]
     lanes = {name: _lane(taken, name) for name in names}
     begin_s = case.timeline.accepted_at_s
@@ -205,7 +206,7 @@ def _lanes(case: Case, samples: Sequence[Any], names: Sequence[str]) -> dict[str
 
 
 def _lane(samples: Sequence[Any], name: str) -> list[float | None]:
-    """Return one reading of each sample; it is made where other requests wait: no call a value."""
+    """Return one reading of each sample; written for speed, because other requests wait."""
     if name == "used_bytes":
         return [
             None if s.total_bytes is None or s.free_bytes is None else s.total_bytes - s.free_bytes
@@ -224,7 +225,7 @@ def _readings(case: Case) -> int:
 
 
 class SeriesStore:
-    """Keeps the newest `keep` series by request id, fewer where they take too much memory."""
+    """Keeps the newest `keep` series by request id, fewer if they take too much memory."""
 
     def __init__(self, keep: int, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._keep = keep
@@ -235,7 +236,7 @@ class SeriesStore:
         self._written_at_s = 0.0
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Keep the series of a diagnosed request."""
+        """Store the series of a diagnosed request."""
         if diagnosis is None:
             return
         request_id = record["id"]
@@ -252,14 +253,14 @@ class SeriesStore:
             self._drop(next(iter(self._kept)))
 
     def get(self, request_id: str) -> bytes | None:
-        """Return the series of one request as JSON; None where there is none."""
+        """Return the series of one request as JSON; None if there is none."""
         if request_id in self._unwritten:
             self._write(request_id)
         kept = self._kept.get(request_id)
         return None if kept is None else zlib.decompress(kept)
 
     def _make_room(self, request_id: str) -> None:
-        """Write one of those that are not written yet, or give it up where there are too many."""
+        """Serialise one pending series, or drop it if there are too many."""
         now_s = time.monotonic()
         if now_s - self._written_at_s < 1 / MAX_WRITTEN_PER_S:
             self._drop(request_id)

@@ -1,4 +1,4 @@
-"""The two kinds of output: a sink of finished requests, and one that also follows them."""
+"""The two interfaces of outputs: a sink of finished requests, and a watcher of their steps."""
 
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -10,17 +10,17 @@ Step = Literal["begin", "sent", "end"]
 
 
 class Sink(Protocol):
-    """An output: takes a finished case with its diagnosis and its record, computes nothing."""
+    """An output of finished requests: takes case, diagnosis and record, and judges nothing."""
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Put it out."""
+        """Output a finished request."""
         ...
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """A sink that is also told of each step of a request while it is on its way."""
+    """A sink that also gets each step of a request in flight."""
 
     def note(self, step: Step, exchange: Exchange) -> None:
-        """Take note of a step that has just been made."""
+        """Take a step that was just made."""
         ...

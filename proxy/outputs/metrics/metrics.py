@@ -1,7 +1,7 @@
 """`/slowtok/metrics`: finished requests as Prometheus metrics. docs/metrics.md lists them all.
 
-What is counted request by request is in the library's own counters and histograms; what is so now
-comes in as `Snapshot` when somebody asks. Every label has a bounded number of values.
+Requests are counted in the library's counters and histograms; the present state is read as a
+`Snapshot` on each scrape. Every label has a bounded number of values.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ M = TypeVar("M", Counter, Histogram)
 
 
 class _Series(dict[tuple[str, ...], M]):
-    """A metric's series by their labels; the library's own `labels` takes a third of the time."""
+    """A metric's series cached by labels; the library's `labels` takes a third of the time."""
 
     def __init__(self, metric: M) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Series(dict[tuple[str, ...], M]):
 
 
 class Metrics:
-    """Counts finished requests; as a sink it takes each one, `exposition` gives the text."""
+    """Counts finished requests as a sink; `exposition` returns the text."""
 
     def __init__(self) -> None:
         # They would say of each series when it began.
@@ -115,14 +115,14 @@ class Metrics:
             "Slow requests in which a cause was named.",
             (*_OF, "cause", "phase"),
         )
-        self._tokens = [self._counter(name, said, _OF) for name, said in _TOKENS]
+        self._tokens = [self._counter(name, description, _OF) for name, description in _TOKENS]
         self._measures = [
-            _Series(Histogram(name, said, _OF, buckets=bounds, registry=self._registry))
-            for name, said, bounds in _MEASURES
+            _Series(Histogram(name, description, _OF, buckets=bounds, registry=self._registry))
+            for name, description, bounds in _MEASURES
         ]
 
-    def _counter(self, name: str, said: str, labels: tuple[str, ...]) -> _Series[Counter]:
-        return _Series(Counter(name, said, labels, registry=self._registry))
+    def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> _Series[Counter]:
+        return _Series(Counter(name, description, labels, registry=self._registry))
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Count a finished request."""
@@ -148,10 +148,10 @@ class Metrics:
                 measure[who].observe(value, exemplar)
 
     async def exposition(self, accept: str, now: Snapshot) -> tuple[bytes, str]:
-        """Return all metrics as text, and its content type; OpenMetrics where `accept` wants it.
+        """Return all metrics as text, and its content type: OpenMetrics if `accept` wants it.
 
-        Metric by metric, with a pause after each: with many models, writing all of them takes
-        longer than tokens may wait.
+        Metric by metric, with a pause after each: with many models, serialising all of them at once
+        would delay tokens.
         """
         encode, content_type = choose_encoder(accept)
         pieces = []
@@ -168,7 +168,7 @@ class Metrics:
 
 
 def _measured(case: Case) -> tuple[float | None, ...]:
-    """Return `_MEASURES` of one request; what was only estimated is left out."""
+    """Return the `_MEASURES` of one request, without estimated ones."""
     phases, expected_tps = case.phases, case.envelope.expected_tps
     prefill_s = token_s = decode_tps = prefill_tps = of_expected = None
     if phases.source != "estimate":
@@ -191,11 +191,11 @@ def _measured(case: Case) -> tuple[float | None, ...]:
 
 
 class _Only:
-    """One metric to be written."""
+    """A collector of a single metric."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
-        """Yield it."""
+        """Yield the metric."""
         yield self._metric

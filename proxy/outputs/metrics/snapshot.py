@@ -1,4 +1,4 @@
-"""The present state, for outputs that show more than finished requests, and its metrics. Pure."""
+"""A snapshot of the present state, and the gauges made from it. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -54,21 +54,23 @@ class Snapshot:
 
 
 def gpus_now(device: DeviceFacts, samples: Sequence[GpuSample]) -> tuple[GpuState, ...]:
-    """Return each GPU that was sampled; `samples` are of all of them, the oldest first."""
+    """Return the state of each sampled GPU; `samples` are of all GPUs, oldest first."""
     names = {gpu.index: gpu.name for gpu in device.gpus or ()}
-    seen = by_gpu(samples)
-    return tuple(GpuState(name=names.get(index), sample=_merged(of)) for index, of in seen.items())
+    samples_by_gpu = by_gpu(samples)
+    return tuple(
+        GpuState(name=names.get(index), sample=_merged(of)) for index, of in samples_by_gpu.items()
+    )
 
 
 def _merged(samples: Sequence[GpuSample]) -> GpuSample:
-    """Return the newest sample, with older values where it lacks one: the tiers differ in rate."""
+    """Return the newest sample, completed by older ones: fields are sampled at different rates."""
     newest = samples[-1]
     lacking = [f.name for f in fields(GpuSample) if getattr(newest, f.name) is None]
-    found: dict[str, Any] = {}
+    readings: dict[str, Any] = {}
     for name in lacking:
         values = (getattr(sample, name) for sample in reversed(samples))
-        found[name] = next((value for value in values if value is not None), None)
-    return replace(newest, **found)
+        readings[name] = next((value for value in values if value is not None), None)
+    return replace(newest, **readings)
 
 
 # Prometheus metrics of the present state; what is not known has no sample. Pure.
@@ -95,7 +97,7 @@ OF_GPU: tuple[tuple[str, str, str, float], ...] = (  # name, meaning, field, fac
 
 
 def gauges(now: Snapshot) -> Iterator[Metric]:
-    """Yield every metric that is read when it is asked for, with or without samples."""
+    """Yield every metric that is read on a scrape, even if it has no samples."""
     yield from _proxy(now)
     yield from _failures(now)
     yield from _gpus(now)
@@ -115,9 +117,9 @@ def _proxy(now: Snapshot) -> Iterator[Metric]:
     for engine in now.engines:
         up.add_metric((engine.name, engine.kind), float(engine.up))
     yield up
-    for of, said in (("p50", "median"), ("max", "maximum")):
+    for of, description in (("p50", "median"), ("max", "maximum")):
         lag_ms = now.loop_lag_ms.get(f"{of}_ms")
-        text = f"How late the event loop woke in the last minute, {said}."
+        text = f"How late the event loop woke in the last minute, {description}."
         yield _gauge(f"event_loop_lag_{of}_seconds", text, lag_ms and lag_ms / 1000)
     yield _counter("diagnoses", "Requests that were diagnosed.", now.diagnoses)
     yield _counter("diagnosis_seconds", "Time spent on diagnosing.", now.diagnosis_s_total)
@@ -185,20 +187,20 @@ def _host(now: Snapshot) -> Iterator[Metric]:
     yield _gauge("host_memory_available_bytes", "RAM that is available.", free)
 
 
-def _growing(now: Snapshot, name: str, said: str, read: Read) -> Metric:
-    family = CounterMetricFamily(f"slowtok_gpu_{name}", said, labels=("gpu", "name"))
+def _growing(now: Snapshot, name: str, description: str, read: Read) -> Metric:
+    family = CounterMetricFamily(f"slowtok_gpu_{name}", description, labels=("gpu", "name"))
     for gpu in now.gpus:
         if (value := read(gpu.sample)) is not None:
             family.add_metric((str(gpu.sample.index), gpu.name or ""), value)
     return family
 
 
-def _gauge(name: str, said: str, value: float | None) -> Metric:
-    family = GaugeMetricFamily(f"slowtok_{name}", said, labels=())
+def _gauge(name: str, description: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(f"slowtok_{name}", description, labels=())
     if value is not None:
         family.add_metric((), value)
     return family
 
 
-def _counter(name: str, said: str, value: float) -> Metric:
-    return CounterMetricFamily(f"slowtok_{name}", said, value=value)
+def _counter(name: str, description: str, value: float) -> Metric:
+    return CounterMetricFamily(f"slowtok_{name}", description, value=value)

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces and metrics, opened only where asked for: its packages are an extra."""
+"""OpenTelemetry traces and metrics, loaded only if enabled: its packages are an extra."""
 
 from slowtok.config.settings import Settings
 from slowtok.proxy.outputs.sink import Sink
@@ -8,10 +8,10 @@ NEEDS = "needs packages that are not here: pip install 'slowtok[otel]'"
 
 
 def open_otel(settings: Settings) -> tuple[Sink, BackgroundWriter[object]]:
-    """Return the sink that sends traces and metrics to `otlp_endpoint`, and its writer to close.
+    """Return the sink that exports traces and metrics to `otlp_endpoint`, and its writer to close.
 
     Raises:
-        SettingsError: the extra is not installed, or a standard OTEL_* variable cannot be used.
+        SettingsError: the extra is not installed, or an OTEL_* variable is invalid.
     """
     try:
         from slowtok.proxy.outputs.otel.sink import Otel  # noqa: PLC0415 - an extra

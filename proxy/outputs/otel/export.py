@@ -1,6 +1,6 @@
-"""From an endpoint to OpenTelemetry's SDK: which protocol, which resource, what is counted.
+"""Sets up OpenTelemetry's SDK for an endpoint: protocol, resource, counting of lost spans.
 
-Everything else is set by the standard OTEL_* variables, which the SDK reads itself.
+Everything else is configured by the standard OTEL_* variables, which the SDK reads itself.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ CLOSE_MS = 1500
 
 
 class ChosenIds(RandomIdGenerator):
-    """Random ids, but for the next span those that were chosen for it. For one thread."""
+    """An id generator of random ids, which can be given ids for the next span. Single-threaded."""
 
     def __init__(self) -> None:
         self._next: tuple[int, int] | None = None
 
     def choose(self, trace_id: int, span_id: int) -> None:
-        """Give these ids to the next span, which must be a root."""
+        """Use these ids for the next span, which must be a root."""
         self._next = (trace_id, span_id)
 
     def generate_trace_id(self) -> int:
-        """Return the id of a new trace."""
+        """Return the trace id of a new span."""
         return self._next[0] if self._next else super().generate_trace_id()
 
     def generate_span_id(self) -> int:
@@ -57,22 +57,22 @@ class ChosenIds(RandomIdGenerator):
 
 @dataclass(frozen=True, slots=True)
 class Providers:
-    """The SDK as it was set up; `close` sends what is left."""
+    """The configured SDK; `close` exports what is left."""
 
     traces: TracerProvider
     metrics: MeterProvider
     ids: ChosenIds
 
     def tracer(self, name: str, version: str | None) -> Tracer:
-        """Return what makes spans."""
+        """Return the tracer."""
         return self.traces.get_tracer(name, version)
 
     def meter(self, name: str, version: str | None) -> Meter:
-        """Return what makes instruments."""
+        """Return the meter."""
         return self.metrics.get_meter(name, version or "")
 
     def close(self) -> None:
-        """Send what is left, within a moment, and stop."""
+        """Export what is left, within a short time, and stop."""
         self.traces.force_flush(CLOSE_MS)
         self.traces.shutdown()
         with contextlib.suppress(Exception):  # a receiver that is gone
@@ -80,10 +80,10 @@ class Providers:
 
 
 def open_providers(endpoint: str, count_lost: Callable[[int], None]) -> Providers:
-    """Set up the SDK for a receiver; `count_lost` is told of requests whose spans were not taken.
+    """Set up the SDK for a receiver; `count_lost` gets how many requests lost their spans.
 
     Raises:
-        ValueError: a protocol that is not spoken here.
+        ValueError: an unsupported protocol.
     """
     spans, metrics = _exporters(endpoint)
     ids = ChosenIds()
@@ -106,16 +106,16 @@ def _exporters(endpoint: str) -> tuple[SpanExporter, MetricExporter]:
 
 
 def _resource() -> Resource:
-    """Return who tells: slowtok, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say more."""
-    said = Resource.create()
+    """Return the resource: slowtok, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES is set."""
+    resource = Resource.create()
     own = {SERVICE_VERSION: own_version() or "unknown"}
-    if str(said.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         own[SERVICE_NAME] = "slowtok"
-    return said.merge(Resource(own))
+    return resource.merge(Resource(own))
 
 
 class _Counted(SpanExporter):
-    """An exporter whose failures are counted, by request."""
+    """An exporter that counts its failures, by request."""
 
     def __init__(self, exporter: SpanExporter, count_lost: Callable[[int], None]) -> None:
         self._exporter = exporter

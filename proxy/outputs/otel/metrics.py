@@ -36,13 +36,15 @@ NAMES: dict[str, tuple[str, str, Sequence[float]]] = {
 
 
 class Instruments:
-    """Records finished requests."""
+    """The histograms, which record finished requests."""
 
     def __init__(self, meter: Meter) -> None:
         self._models = ModelLabels()
         self._of: dict[str, Histogram] = {
-            name: meter.create_histogram(name, unit, said, explicit_bucket_boundaries_advisory=at)
-            for name, (unit, said, at) in NAMES.items()
+            name: meter.create_histogram(
+                name, unit, description, explicit_bucket_boundaries_advisory=at
+            )
+            for name, (unit, description, at) in NAMES.items()
         }
 
     def record(self, case: Case, context: Context) -> None:
@@ -57,14 +59,14 @@ class Instruments:
             ("output", case.timeline.tokens.completion),
         ):
             if count:
-                told: Attributes = {**who, "gen_ai.token.type": kind}
-                self._of["gen_ai.client.token.usage"].record(count, told, context)
+                attributes: Attributes = {**who, "gen_ai.token.type": kind}
+                self._of["gen_ai.client.token.usage"].record(count, attributes, context)
         for gap_s in gaps_s(case):
             self._of["gen_ai.client.operation.time_per_output_chunk"].record(gap_s, who, context)
 
 
 def client_values(case: Case) -> dict[str, float | None]:
-    """Return what was seen here, from outside the engine."""
+    """Return the values measured by the proxy, outside the engine."""
     return {
         "gen_ai.client.operation.duration": case.phases.total_s,
         "gen_ai.client.operation.time_to_first_chunk": case.phases.ttft_s,
@@ -72,7 +74,7 @@ def client_values(case: Case) -> dict[str, float | None]:
 
 
 def server_values(case: Case) -> dict[str, float | None]:
-    """Return what the engine told of itself; nothing where it told nothing, or failed."""
+    """Return the values reported by the engine; none if it reported nothing, or failed."""
     phases, status = case.phases, case.timeline.status
     if phases.source not in ("engine", "metrics") or (status is not None and status >= 400):
         return {}
@@ -91,9 +93,9 @@ def server_values(case: Case) -> dict[str, float | None]:
 
 
 def gaps_s(case: Case) -> list[float]:
-    """Return the times between reads that carried tokens, at most `MAX_GAPS` of them.
+    """Return the times between reads that carried tokens (ITL), at most `MAX_GAPS` of them.
 
-    None of an answer so long that its times were thinned: what is left are no gaps any more.
+    None for an answer so long that its times were thinned, since those are no gaps between reads.
     """
     if len(case.timeline.token_at_s) >= MAX_STEPS // 2:
         return []

@@ -1,4 +1,4 @@
-"""A request in the words of OpenTelemetry's GenAI semantic conventions. Pure.
+"""Attributes of a request by OpenTelemetry's GenAI semantic conventions. Pure.
 
 The conventions are in development (opentelemetry.io/docs/specs/semconv/gen-ai). These are the names
 of release 1.42 to 1.44, which instrumentations and back ends use; the conventions' own repository
@@ -30,7 +30,7 @@ _NO_FINISH_REASON = frozenset({*CUT_SHORT, "http-error", "complete", "unknown"})
 
 
 def operation(case: Case) -> str:
-    """Return what was asked for: chat, text_completion, embeddings."""
+    """Return the operation name: chat, text_completion, embeddings."""
     path = case.timeline.path
     api = find_api("POST", path)
     if path.rstrip("/") == "/api/generate":
@@ -39,7 +39,7 @@ def operation(case: Case) -> str:
 
 
 def error_type(case: Case) -> str | None:
-    """Return the class of error that a request ended with: a status, or what cut it short."""
+    """Return the error type of a failed request: its status, or what cut it short."""
     status, ended = case.timeline.status, case.timeline.ended
     if status is not None and status >= 400:
         return str(status)
@@ -49,7 +49,7 @@ def error_type(case: Case) -> str | None:
 def common(case: Case, model: str | None) -> Attributes:
     """Return the attributes that spans and metrics share; `model` is bounded for metrics."""
     parts = urlsplit(case.server.url or "")
-    found: dict[str, str | int | None] = {
+    attributes: dict[str, str | int | None] = {
         "gen_ai.operation.name": operation(case),
         "gen_ai.provider.name": case.server.kind,
         "gen_ai.request.model": model,
@@ -57,14 +57,14 @@ def common(case: Case, model: str | None) -> Attributes:
         "server.port": parts.port,
         "error.type": error_type(case),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def of_span(case: Case, diagnosis: Diagnosis) -> Attributes:
     """Return all attributes of a request's span."""
     timeline, phases, tokens = case.timeline, case.phases, case.timeline.tokens
     decode = case.envelope.decode
-    found: dict[str, str | int | float | bool | list[str] | None] = {
+    attributes: dict[str, str | int | float | bool | list[str] | None] = {
         "gen_ai.response.model": case.model.name,
         "gen_ai.request.stream": timeline.stream,
         "gen_ai.response.finish_reasons": _finish(timeline.ended),
@@ -85,7 +85,7 @@ def of_span(case: Case, diagnosis: Diagnosis) -> Attributes:
         "slowtok.decode.expected_low": decode.low if decode else None,
         "slowtok.decode.expected_high": decode.high if decode else None,
     }
-    known = {name: value for name, value in found.items() if value is not None}
+    known = {name: value for name, value in attributes.items() if value is not None}
     return common(case, timeline.model) | known
 
 

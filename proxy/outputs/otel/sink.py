@@ -1,7 +1,7 @@
-"""The OpenTelemetry sink: spans and metrics of each generation, made and sent by threads.
+"""The OpenTelemetry sink: spans and metrics of each generation, made and sent in threads.
 
-Whatever breaks there costs traces and metrics, never a request: what comes too fast, what cannot be
-made and what cannot be sent is counted.
+A failure there costs traces and metrics, never a request: what does not fit into the queue, cannot
+be made or cannot be sent is counted.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class _Item(NamedTuple):
 
 
 class Otel:
-    """Tells an OTLP receiver at `endpoint` of each generation."""
+    """Exports each generation to an OTLP receiver at `endpoint`."""
 
     def __init__(self, endpoint: str) -> None:
         self._traces: BoundedMap[str, Trace] = BoundedMap(MAX_TRACES)
@@ -40,13 +40,13 @@ class Otel:
         )
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
-        """Tell of a finished generation."""
+        """Queue a finished generation for export."""
         trace = self._traces.pop(case.timeline.request_id, None)
         if diagnosis is not None:
             self.writer.write(_Item(case, diagnosis, trace))
 
     def note(self, step: str, exchange: Exchange) -> None:
-        """Remember which trace a request belongs to, until its record comes."""
+        """Remember the trace of a request until its record arrives."""
         if step != "sent" or exchange.api is None or exchange.traceparent is None:
             return
         self._traces[exchange.request_id] = Trace(exchange.traceparent, exchange.began_trace)

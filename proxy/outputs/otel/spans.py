@@ -1,4 +1,4 @@
-"""One trace a request: its span, a child for each phase, an event for each finding."""
+"""One trace per request: a span, a child span for each phase, an event for each finding."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,21 +17,21 @@ _NS = 1e9
 
 
 class Trace(NamedTuple):
-    """The `traceparent` that the engine got; `is_ours` where the client had sent none."""
+    """The `traceparent` that was sent to the engine; `is_ours` if the client had sent none."""
 
     traceparent: str
     is_ours: bool
 
 
 class Spans:
-    """Makes the spans of finished requests, with the times at which things happened."""
+    """Creates the spans of finished requests, with the times at which things happened."""
 
     def __init__(self, tracer: Tracer, ids: ChosenIds) -> None:
         self._tracer = tracer
         self._ids = ids
 
     def tell(self, case: Case, diagnosis: Diagnosis, joined: Trace | None) -> Context:
-        """Make all spans of a request; return the context of the first one."""
+        """Create all spans of a request; return the context of the first one."""
         begin_s, timeline = case.timeline.accepted_at_s, case.timeline
         span = self._tracer.start_span(
             f"{operation(case)} {timeline.model}" if timeline.model else operation(case),
@@ -50,7 +50,7 @@ class Spans:
         return context
 
     def _parent(self, joined: Trace | None) -> Context:
-        """Return the caller's span; where the trace is ours, the span takes the announced ids."""
+        """Return the caller's span; if the trace is ours, make the span use the announced ids."""
         if joined is None:
             return Context()
         carrier = {"traceparent": joined.traceparent}
@@ -64,17 +64,17 @@ class Spans:
     def _tell_phases(self, case: Case, diagnosis: Diagnosis, context: Context) -> None:
         lost_s = {loss.phase: loss.lost_s for loss in diagnosis.losses if loss.slow}
         for phase, begin_s, end_s in phases_of(case):
-            found: Attributes = {"slowtok.phase": phase}
+            attributes: Attributes = {"slowtok.phase": phase}
             if phase in lost_s:
-                found["slowtok.lost"] = lost_s[phase]
+                attributes["slowtok.lost"] = lost_s[phase]
             span = self._tracer.start_span(
-                phase, context, attributes=found, start_time=_unix_ns(case, begin_s)
+                phase, context, attributes=attributes, start_time=_unix_ns(case, begin_s)
             )
             span.end(_unix_ns(case, end_s))
 
 
 def phases_of(case: Case) -> Iterator[tuple[Phase, float, float]]:
-    """Yield each phase that took time and was measured, with its begin and end."""
+    """Yield each measured phase that took time, with its begin and end."""
     at_s, phases = case.timeline.sent_at_s, case.phases
     waits: tuple[tuple[Phase, float | None], ...] = (
         ("queue", phases.queue_s),
