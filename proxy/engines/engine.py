@@ -97,18 +97,18 @@ class Engine:
         self.port = URL(self.url).port or 80
 
     def facts(
-        self, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+        self, process: ProcessFacts | None, model: str | None, facts_at_request: Mapping[str, Any]
     ) -> ServerFacts:
-        """Return what it and its process tell; `seen` are further fields, as a request found them.
+        """Return what the engine and its process report, with `facts_at_request` added.
 
         The same object until something else is told: much that rests on it is then the same, too.
         """
-        told = (self.identity, self.last_kind, self.probe, process, self.local, model)
+        sources = (self.identity, self.last_kind, self.probe, process, self.local, model)
         uptime_s, last = self._uptime_s(), self._facts
-        known = (told, uptime_s, seen)
-        if last is None or last[0] != known:
-            facts = {**self._as_told(told), **seen, "uptime_s": uptime_s}
-            self._facts = last = (known, ServerFacts(**facts))
+        key = (sources, uptime_s, facts_at_request)
+        if last is None or last[0] != key:
+            facts = {**self._as_told(sources), **facts_at_request, "uptime_s": uptime_s}
+            self._facts = last = (key, ServerFacts(**facts))
         return last[1]
 
     def _uptime_s(self) -> float | None:
@@ -117,13 +117,13 @@ class Engine:
             return None
         return float(math.ceil(time.monotonic() - self.found_at_s))
 
-    def _as_told(self, told: _Told) -> Mapping[str, Any]:
+    def _as_told(self, sources: _Told) -> Mapping[str, Any]:
         """Return the fields of `ServerFacts` that it and its process tell.
 
         They are put together anew only when something else is told.
         """
-        if self._told is None or self._told[0] != told:
-            identity, last_kind, probe, process, local, model = told
+        if self._told is None or self._told[0] != sources:
+            identity, last_kind, probe, process, local, model = sources
             facts = server_facts(
                 identity or Identity(kind=last_kind),
                 probe,
@@ -133,7 +133,7 @@ class Engine:
                 local=local,
                 model=model,
             )
-            self._told = (told, {name: getattr(facts, name) for name in ServerFacts.__slots__})
+            self._told = (sources, {name: getattr(facts, name) for name in ServerFacts.__slots__})
         return self._told[1]
 
     def is_here(self, process: ProcessFacts | None) -> bool | None:
@@ -281,12 +281,15 @@ class Engine:
 
 
 def facts_at(
-    engine: Engine | None, process: ProcessFacts | None, model: str | None, seen: Mapping[str, Any]
+    engine: Engine | None,
+    process: ProcessFacts | None,
+    model: str | None,
+    facts_at_request: Mapping[str, Any],
 ) -> tuple[ServerFacts, ModelFacts]:
     """Return what is known of an engine and of the model that it serves; little of none.
 
-    `seen` are further fields of the former, as they were at a request.
+    `facts_at_request` are further fields of the former, as they were at a request.
     """
     if engine is None:
-        return ServerFacts(**seen), only_named(model)
-    return engine.facts(process, model, seen), engine.serving(model)
+        return ServerFacts(**facts_at_request), only_named(model)
+    return engine.facts(process, model, facts_at_request), engine.serving(model)

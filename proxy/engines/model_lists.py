@@ -76,8 +76,8 @@ class ModelLists:
 
 def read_list(reply: ProbeReply | None) -> Json | None:
     """Return the object that a reply holds; None where it is no list of models."""
-    said = None if reply is None else reply.json
-    return said if isinstance(said, dict) and _entries(said) else None
+    body = None if reply is None else reply.json
+    return body if isinstance(body, dict) and _entries(body) else None
 
 
 def merge(lists: Sequence[Json]) -> Json:
@@ -100,8 +100,8 @@ def merge(lists: Sequence[Json]) -> Json:
     return merged
 
 
-def _entries(said: Mapping[str, Any]) -> Sequence[list[Any]]:
-    return [value for key in ("data", "models") if isinstance(value := said.get(key), list)]
+def _entries(body: Mapping[str, Any]) -> Sequence[list[Any]]:
+    return [value for key in ("data", "models") if isinstance(value := body.get(key), list)]
 
 
 def _name(entry: object) -> str | None:

@@ -53,8 +53,8 @@ def model_named(
     if named := query.get("model"):  # so a router of llama-servers is asked about one of them
         return named
     try:
-        said = orjson.loads(body) if isinstance(body, bytes) else None
+        payload = orjson.loads(body) if isinstance(body, bytes) else None
     except orjson.JSONDecodeError:
         return None
-    named = said.get("model", said.get("name")) if isinstance(said, dict) else None
+    named = payload.get("model", payload.get("name")) if isinstance(payload, dict) else None
     return named if isinstance(named, str) else None

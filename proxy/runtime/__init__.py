@@ -1,1 +1,1 @@
-"""Plumbing that knows no request: files, logs, clocks, the event loop and the heap."""
+"""Infrastructure that knows nothing of requests: files, logs, clocks, event loop, heap."""

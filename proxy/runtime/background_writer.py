@@ -1,11 +1,11 @@
-"""Writing in a thread of its own: a full disk or a stuck terminal never holds up a request.
+"""Writing in a separate thread, so that a full disk or a stuck terminal never delays a request.
 
-What is to be written goes through a bounded queue. What does not fit and what cannot be written is
-counted, and writing goes on as soon as it can. Lines are written together with those that follow
-shortly, so that many short requests do not wake the thread, and the disk, once each. The standard
-library's QueueHandler and QueueListener, made to gather lines too, take 1.4 to 1.9 times the CPU
-time for each line of a steady log, wait for a stuck disk without end, and queue nothing but records
-of `logging`, while case files, rates and spans need this class anyway.
+Items go through a bounded queue. Those that do not fit and those that cannot be written are
+counted, and writing resumes as soon as it can. Lines that follow each other closely are written
+together, so that many short requests do not wake the thread, and the disk, once each. The standard
+library's QueueHandler and QueueListener, extended to collect lines, take 1.4 to 1.9 times the CPU
+time per line of a steady log, wait for a stuck disk without end, and queue only `logging` records,
+while case files, rates and spans need this class anyway.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ T = TypeVar("T")
 class BackgroundWriter(Generic[T]):
     """Calls `write` with one item after the other, in order, in a thread.
 
-    With `flush`, items that come within `gather_s` are written before it is called once for all of
-    them. `dropped` counts items that came faster than they could be written, `failed` those that
-    could not be written at all.
+    With `flush`, items that arrive within `gather_s` are written before it is called once for all
+    of them. `dropped` counts items that did not fit into the queue, `failed` those that could not
+    be written.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BackgroundWriter(Generic[T]):
             self.dropped += 1
 
     def close(self) -> None:
-        """Write what is queued, and stop; give up on a writer that is stuck."""
+        """Write what is queued, and stop; gives up on a writer that is stuck."""
         self._closing.set()
         self._items.put(None)
         self._thread.join(CLOSE_S)
@@ -85,7 +85,7 @@ class BackgroundWriter(Generic[T]):
                 self._close()
 
     def _gathered(self) -> Iterator[T]:
-        """Yield the next item, and with `flush` what comes shortly after it."""
+        """Yield the next item, and with `flush` those that follow closely."""
         item = self._items.get()
         if self._flush is not None and item is not None:
             self._closing.wait(self._gather_s)
@@ -113,8 +113,8 @@ LineWriter = BackgroundWriter[str]
 def to_stdout() -> LineWriter:
     """Return a writer to standard output.
 
-    It has a stream of its own: a thread that is stuck in `sys.stdout` would hold a lock that the
-    interpreter needs to end.
+    It has a stream object of its own: a thread stuck in `sys.stdout` would hold a lock that the
+    interpreter needs to exit.
     """
     sys.stdout.flush()
     stream = open(  # noqa: SIM115 - a descriptor has no path, and it is not ours to close
@@ -131,7 +131,7 @@ def to_file(path: Path, *, max_bytes: int, backups: int) -> LineWriter:
     """Return a writer to a file that only its owner can read, rotated by size.
 
     Raises:
-        OSError: the file cannot be made or written.
+        OSError: the file cannot be created or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = _PrivateFile(path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8")
@@ -147,13 +147,13 @@ def to_file(path: Path, *, max_bytes: int, backups: int) -> LineWriter:
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
-    """The standard library's rotated file; its errors are ours, and each new file is private."""
+    """The standard library's rotating file; it raises its errors, and creates private files."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
 
     def emit_together(self, lines: list[str]) -> None:
-        """Write lines at once where they fit into the file as it is, else each by itself."""
+        """Write lines at once if they fit into the current file, else each by itself."""
         if self.stream is not None and not self._is_at_its_path(self.stream):
             self.close()  # the next line opens it anew
         together = _logged("\n".join(lines))
@@ -164,7 +164,7 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
             self.emit(record)
 
     def _is_at_its_path(self, stream: TextIOWrapper) -> bool:
-        """Return False once somebody has moved or removed the file: nobody would find its lines."""
+        """Return False if the file was moved or deleted: nobody would find its lines."""
         try:
             return os.path.samestat(os.fstat(stream.fileno()), Path(self.baseFilename).stat())
         except FileNotFoundError:
@@ -179,7 +179,7 @@ def _logged(text: str) -> logging.LogRecord:
 
 
 def _open_private(name: str, flags: int) -> int:
-    """Open a file that only its owner can read; a pipe that nobody reads is an error, no wait."""
+    """Open a file that only its owner can read; a pipe without a reader fails at once."""
     at_once: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no such pipes
     descriptor = os.open(name, flags | at_once, 0o600)
     if at_once:

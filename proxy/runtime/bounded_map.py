@@ -1,4 +1,4 @@
-"""A mapping that holds the newest entries only."""
+"""A mapping that keeps only its newest entries."""
 
 from collections import OrderedDict
 from typing import TypeVar
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class BoundedMap(OrderedDict[K, V]):
-    """Holds at most `most` entries: what is set becomes the newest, and the oldest makes room.
+    """Keeps at most `most` entries: setting makes an entry the newest, and drops the oldest.
 
     Looking one up does not make it newer.
     """
@@ -18,7 +18,7 @@ class BoundedMap(OrderedDict[K, V]):
         self.most = most
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Set an entry, and make it the newest."""
+        """Set an entry and make it the newest."""
         super().__setitem__(key, value)
         self.move_to_end(key)
         if len(self) > self.most:

@@ -1,4 +1,4 @@
-"""Tunes Python's interpreter and its heap for a process that carries tokens."""
+"""Tuning of Python's interpreter and heap for a process that relays tokens."""
 
 import asyncio
 import ctypes
@@ -11,18 +11,18 @@ COLLECT_AFTER = (20_000, 20, 50)  # for 700, 10, 10
 
 
 def shorten_switch_interval() -> None:
-    """Let the loop have the interpreter soon when a thread has it, which Python allows 5 ms.
+    """Let the event loop interrupt a thread sooner than after Python's 5 ms.
 
-    Large prompts are printed in a thread, while other streams go on.
+    Large prompts are fingerprinted in a thread, while other streams go on.
     """
     sys.setswitchinterval(SWITCH_S)
 
 
 def collect_rarely() -> None:
-    """Have what is there now left alone by Python's collector, and the rest looked at rarely.
+    """Exclude existing objects from Python's garbage collector, and run it rarely.
 
-    What ends with a request is freed by counting; 16 whole replies at a time are 1.13 times as many
-    a second with this (measured).
+    Objects of a request are freed by reference counting; with 16 whole replies at a time, 1.13
+    times as many a second are relayed with this (measured).
     """
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
@@ -38,9 +38,9 @@ SETTLE_S = 1.0  # what was counted is freed a moment later, and others leave, to
 
 
 class Heap:
-    """Is told what was freed, and lets the system have it back when it has become much.
+    """Returns freed memory to the system, once enough of it was freed.
 
-    That is done in a thread: the loop waits for it only where it needs more than small memory.
+    That is done in a thread: the loop waits for it only if it allocates a large block meanwhile.
     """
 
     def __init__(self, trim: Callable[[], object] | None) -> None:
@@ -49,7 +49,7 @@ class Heap:
         self._timer: asyncio.TimerHandle | None = None
 
     def freed(self, size_bytes: int) -> None:
-        """Count bytes that are, or will in a moment be, in use no more."""
+        """Count bytes that are, or will shortly be, free."""
         self._freed_bytes += size_bytes
         is_much = self._freed_bytes >= TRIM_AFTER_BYTES
         if is_much and self._timer is None and self._trim is not None:
@@ -63,7 +63,7 @@ class Heap:
 
 
 def find_trim() -> Callable[[], object] | None:
-    """Return what gives freed memory back; None where there is nothing to call."""
+    """Return the C library's function that returns freed memory; None if it has none."""
     if sys.platform != "linux":
         return None
     try:

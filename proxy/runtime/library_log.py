@@ -1,4 +1,4 @@
-"""Turns log messages into events: of libraries only an error's kind and place, never its text."""
+"""Turns `logging` records into log events: of a library's errors only kind and place, no text."""
 
 import logging
 import traceback
@@ -11,10 +11,10 @@ MAX_WARNINGS = 100  # different ones: an engine may name as many files as it lik
 
 
 class LibraryLog(logging.Handler):
-    """Logs each entry as an `internal-error`; that of an exporter as an `export-failed`.
+    """A handler that logs each record as `internal-error`, or `export-failed` for an exporter.
 
-    A library's text may hold a key. What a module of slowtok warns of is in its own words, and no
-    error in slowtok: it is told as it is, as a `warning`, once however often it is found.
+    A library's text may hold a key. A warning of slowtok's own modules has text of its own and is
+    no error: it is logged as a `warning`, once, however often it occurs.
     """
 
     def __init__(self, log_event: Callable[..., None]) -> None:
@@ -23,7 +23,7 @@ class LibraryLog(logging.Handler):
         self._warned: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one entry."""
+        """Log one record."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None and record.name.startswith(OWN):
             self._warn(record.getMessage())
@@ -36,7 +36,7 @@ class LibraryLog(logging.Handler):
             at=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
         )
 
-    def _warn(self, said: str) -> None:
-        if said not in self._warned and len(self._warned) < MAX_WARNINGS:
-            self._warned.add(said)
-            self._log_event("warning", said=said)
+    def _warn(self, message: str) -> None:
+        if message not in self._warned and len(self._warned) < MAX_WARNINGS:
+            self._warned.add(message)
+            self._log_event("warning", said=message)

@@ -1,6 +1,6 @@
-"""The log with its rotated files, read line by line: never more than one line in memory.
+"""Reads the log with its rotated files line by line, with never more than one line in memory.
 
-`LogCheck` tells slowtok's lines from those of a file that is none of its logs.
+`LogCheck` tells slowtok's lines from those of a file that is not one of its logs.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\.(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """One file of the log, open: a rotation meanwhile takes nothing away."""
+    """One open file of the log; a rotation meanwhile loses nothing."""
 
     path: Path
     file: BinaryIO
@@ -35,23 +35,23 @@ def open_log(path: Path) -> Iterator[list[LogFile]]:
         OSError: one of them cannot be read.
     """
     with contextlib.ExitStack() as stack:
-        yield [_open(one, stack) for one in log_paths(path)]
+        yield [_open(log_path, stack) for log_path in log_paths(path)]
 
 
 def log_paths(path: Path) -> list[Path]:
-    """Return the files of a log that exist, the oldest first."""
+    """Return the existing files of a log, oldest first."""
     rotated = {}
     with contextlib.suppress(OSError):
-        for one in path.parent.iterdir():
-            number = _NUMBER.fullmatch(one.name.removeprefix(path.name))
-            if one.name.startswith(path.name) and number:
-                rotated[int(number[1])] = one
+        for rotated_path in path.parent.iterdir():
+            number = _NUMBER.fullmatch(rotated_path.name.removeprefix(path.name))
+            if rotated_path.name.startswith(path.name) and number:
+                rotated[int(number[1])] = rotated_path
     oldest_first = [rotated[number] for number in sorted(rotated, reverse=True)]
     return [*oldest_first, *([path] if path.exists() else [])]
 
 
 def lines(log: LogFile, advance: Callable[[int], None]) -> Iterator[bytes | None]:
-    """Yield each line; None for one that is too long. `advance` is given the bytes read."""
+    """Yield each line; None for one that is too long. `advance` gets the number of bytes read."""
     while line := log.file.readline(MAX_LINE_BYTES):
         advance(len(line))
         if line.endswith(b"\n") or len(line) < MAX_LINE_BYTES:
@@ -65,23 +65,23 @@ def lines(log: LogFile, advance: Callable[[int], None]) -> Iterator[bytes | None
 
 def _open(path: Path, stack: contextlib.ExitStack) -> LogFile:
     file = stack.enter_context(path.open("rb"))
-    found = os.fstat(file.fileno())
-    return LogFile(path=path, file=file, size_bytes=found.st_size, written_unix_s=found.st_mtime)
+    status = os.fstat(file.fileno())
+    return LogFile(path=path, file=file, size_bytes=status.st_size, written_unix_s=status.st_mtime)
 
 
 class NotASlowtokLogError(Exception):
-    """A file that slowtok did not write. The text says so, in one line."""
+    """The file was not written by slowtok. The text says so, in one line."""
 
 
 @dataclass(slots=True)
 class LogCheck:
-    """What was read of a file: how many lines, and how many of them are slowtok's."""
+    """Counts the lines read from a file, and those that are slowtok's."""
 
     lines: int = 0
     own: int = 0
 
     def entry(self, line: bytes | None) -> dict[str, Any] | None:
-        """Return what stands on a line; None where it is none of slowtok's."""
+        """Return the parsed line; None if it is not slowtok's."""
         self.lines += 1
         try:
             found = orjson.loads(line or b"")
@@ -93,7 +93,7 @@ class LogCheck:
         return found
 
     def raise_if_foreign(self, path: Path) -> None:
-        """Stop where nothing that was read is slowtok's; an empty log is one, too.
+        """Raise if no line is slowtok's; an empty file is a valid log.
 
         Raises:
             NotASlowtokLogError: it is another kind of file.
@@ -104,7 +104,7 @@ class LogCheck:
 
 
 def _has_no_line(path: Path) -> bool:
-    """Return True if a file without a whole line begins otherwise than a line that is to come."""
+    """Return True for a file without a complete line whose begin is not that of a slowtok line."""
     try:
         with path.open("rb") as file:
             return file.read(1) not in (b"", b"{")

@@ -1,4 +1,4 @@
-"""Measures how late the event loop wakes: the proxy's own share in a delay."""
+"""Measures the event loop's lag, which is the proxy's own share in a delay."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ KEEP_PEAKS = 1024
 
 
 class LoopLag:
-    """Measures by how much a timer of the loop comes late; costs a call every `INTERVAL_S`."""
+    """Measures how late a timer of the loop fires; costs a call every `INTERVAL_S`."""
 
     def __init__(self) -> None:
         self._late_s: deque[float] = deque(maxlen=KEEP)
@@ -17,7 +17,7 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure in the running loop."""
+        """Start measuring in the running loop."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_at(loop.time() + INTERVAL_S, self._tick, loop.time() + INTERVAL_S)
 
@@ -27,7 +27,7 @@ class LoopLag:
             self._timer.cancel()
 
     def summary(self) -> dict[str, float | None]:
-        """Return the median and the largest lateness of the last minute, in milliseconds."""
+        """Return median and maximum lag of the last minute, in milliseconds."""
         late = sorted(self._late_s)
         if not late:
             return {"p50_ms": None, "max_ms": None}
@@ -37,7 +37,7 @@ class LoopLag:
         }
 
     def most_since(self, from_s: float) -> float | None:
-        """Return the largest lateness since a moment on the loop's clock; None for no reading."""
+        """Return the maximum lag since a moment of the loop's clock; None without a reading."""
         return next((late_s for at_s, late_s in self._peaks if at_s >= from_s), None)
 
     def _tick(self, due_s: float) -> None:

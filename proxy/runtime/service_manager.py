@@ -1,6 +1,6 @@
-"""What slowtok tells systemd about itself (sd_notify): that clients can come, that it is stopping.
+"""Notifies systemd (sd_notify) that slowtok is ready, or that it is stopping.
 
-A unit of `Type=notify` counts as started only then, so that a start that fails is seen to fail.
+A unit of `Type=notify` counts as started only then, so that a failed start is reported as failed.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ END_S = 12.0  # from the end of `grace_s` until the last process is gone. Heuris
 
 
 def tell_ready() -> None:
-    """Say that clients are taken in."""
+    """Notify that clients are accepted."""
     _tell("READY=1")
 
 
 def tell_stopping(grace_s: float) -> None:
-    """Say that it ends, and ask for the time that the replies on their way have been given."""
+    """Notify that slowtok stops, and request the time that replies in flight may take."""
     _tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={round((grace_s + END_S) * 1e6)}")
 
 

@@ -1,7 +1,8 @@
-"""The state directory: files in it are replaced as a whole, and another slowtok in it is noticed.
+"""The state directory: files are replaced atomically, and a second slowtok using it is noticed.
 
-That is told and not forbidden. Both can run: the database takes several writers. But two processes
-that rotate one log lose lines, and what one learns the other knows only when it starts again.
+A second one is reported but not forbidden. Both work, since the database allows several writers.
+But two processes that rotate one log lose lines, and what one learns the other reads only at its
+next start.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ MAX_CHARS = 200
 
 @contextlib.contextmanager
 def claimed(directory: Path, who: str) -> Iterator[str | None]:
-    """Claim a state directory as long as the block lasts; yields who has it already, or None.
+    """Claim a state directory for the duration of the block; yields the other owner, or None.
 
-    The system drops the claim with the process, however that ends. Where nothing can be written,
-    and on Windows, nobody is seen.
+    The system drops the claim with the process, however it ends. On Windows, and where nothing can
+    be written, other owners are not noticed.
     """
     with contextlib.ExitStack() as opened:
         try:
@@ -54,10 +55,10 @@ def _is_ours(file: int) -> bool:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and move it there; a crash leaves the old file.
+    """Write `content` to a temporary file and rename it to `path`; a crash leaves the old file.
 
     Raises:
-        OSError: the disk is full, or the directory cannot be made or written.
+        OSError: the disk is full, or the directory cannot be created or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_suffix(".new")

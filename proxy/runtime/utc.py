@@ -1,4 +1,4 @@
-"""Moments as text, in the one format of records, log and status: ISO 8601, milliseconds, UTC."""
+"""Times as text, in the one format of records, log and status: ISO 8601, milliseconds, UTC."""
 
 from datetime import UTC, datetime
 from functools import lru_cache

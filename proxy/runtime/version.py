@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def own_version() -> str | None:
-    """Return the installed version; None where it runs from a folder that was never installed."""
+    """Return the installed version; None if slowtok runs from a folder without being installed."""
     try:
         return version("slowtok")
     except PackageNotFoundError:

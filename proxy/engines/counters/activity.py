@@ -12,7 +12,7 @@ from slowtok.proxy.engines.counters.metrics import Counters, gain
 BEGIN_SLACK_S = 0.1
 """The scrape of a request's begin may be asked just after it was sent, on a busy machine later. It
 holds nothing of that request as long as it is answered before the first token. Heuristic."""
-MET_SLACK_S = 0.01  # so soon after a request was sent its engine does not yet count it; heuristic
+BUSY_SLACK_S = 0.01  # so soon after a request was sent its engine does not yet count it; heuristic
 KEEP = 1200  # four a second at most, for five minutes; one a second for twenty
 
 
@@ -74,7 +74,7 @@ def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineA
     running_max = _highest(scrape.counters.running for scrape in scrapes)
     return EngineActivity(
         span_s=scrapes[-1].asked_at_s - scrapes[0].asked_at_s,
-        alone=_alone(gains, last, running_max, met=_met(scrapes[0], begin_s)),
+        alone=_alone(gains, last, running_max, was_busy=_was_busy_before(scrapes[0], begin_s)),
         running_max=_count(running_max),
         kv_used_max_ratio=_highest(scrape.counters.kv_used_ratio for scrape in scrapes),
         preemptions=_count(gains["preemptions"]),
@@ -89,9 +89,9 @@ def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineA
 
 
 def _alone(
-    gains: dict[str, float | None], last: Counters, running_max: float | None, *, met: bool
+    gains: dict[str, float | None], last: Counters, running_max: float | None, *, was_busy: bool
 ) -> bool | None:
-    """Return True if one request alone was there; `met` says that others were before it.
+    """Return True if one request alone was there; `was_busy` says that others were before it.
 
     Whoever was there has finished or is still there: one that finished and an engine that is empty
     at the end are proof. An engine that is not may have been given the next request meanwhile.
@@ -99,17 +99,17 @@ def _alone(
     requests = gains["finished"] if gains["requests"] is None else gains["requests"]
     if (requests or 0) > 1:
         return False
-    here = gains["finished"]  # a request for n answers runs n times
-    if running_max is not None and running_max > max(here or 0, 1):
+    finished = gains["finished"]  # a request for n answers runs n times
+    if running_max is not None and running_max > max(finished or 0, 1):
         return False
     if requests == 1 and last.running == 0 and last.waiting == 0:
         return True
-    return False if met else None
+    return False if was_busy else None
 
 
-def _met(first: Scrape, begin_s: float | None) -> bool:
+def _was_busy_before(first: Scrape, begin_s: float | None) -> bool:
     """Return True if the engine was busy just before the request came."""
-    if begin_s is None or first.answered_at_s > begin_s + MET_SLACK_S:
+    if begin_s is None or first.answered_at_s > begin_s + BUSY_SLACK_S:
         return False
     return bool(first.counters.running or first.counters.waiting)
 

@@ -82,10 +82,10 @@ async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook |
 
 def read_slots(reply: ProbeReply | None) -> SlotsLook | None:
     """Read a reply of `/slots`; None where it is no such reply."""
-    said = None if reply is None or reply.status != 200 else reply.json
-    if not isinstance(said, list):
+    body = None if reply is None or reply.status != 200 else reply.json
+    if not isinstance(body, list):
         return None
-    slots = [slot for slot in said if isinstance(slot, dict)]
+    slots = [slot for slot in body if isinstance(slot, dict)]
     if not all(isinstance(slot.get("is_processing"), bool) for slot in slots):
         return None
     busy = [slot for slot in slots if slot["is_processing"]]
@@ -99,8 +99,8 @@ def _working(busy: Sequence[Mapping[str, Any]]) -> tuple[WorkingSlot, ...] | Non
 
 
 def _read(slot: Mapping[str, Any]) -> WorkingSlot | None:
-    said = slot.get("next_token")
-    token = said[0] if isinstance(said, list) and said else said
+    next_token = slot.get("next_token")
+    token = next_token[0] if isinstance(next_token, list) and next_token else next_token
     token = token if isinstance(token, dict) else {}
     computed, cached = slot.get("n_prompt_tokens_processed"), slot.get("n_prompt_tokens_cache")
     task, decoded, left = slot.get("id_task"), token.get("n_decoded"), token.get("n_remain")

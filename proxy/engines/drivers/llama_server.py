@@ -117,10 +117,10 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     if not _is_router(props, models):
         return read_probe(props, models)
     names = [str(entry.get("id")) for entry in _entries(models) if _state(entry) == "loaded"]
-    told = await asyncio.gather(
+    model_props = await asyncio.gather(
         *(get(session, base_url, f"/props?{router_query(name)}") for name in names)
     )
-    return read_probe(props, models, dict(zip(names, told, strict=True)))
+    return read_probe(props, models, dict(zip(names, model_props, strict=True)))
 
 
 async def is_sleeping(session: aiohttp.ClientSession, base_url: str) -> bool | None:
@@ -245,32 +245,32 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str]) -> Flags:
 
     The program's name does not matter: wrappers that take the same options are read alike.
     """
-    said = _from_environment(environ) | options(
+    given = _from_environment(environ) | options(
         argv, VALUED, BARE, {"-fa": FLASH_ATTENTION, "--flash-attn": FLASH_ATTENTION}
     )
     overrides = [*values(argv, OVERRIDES), environ.get("LLAMA_ARG_OVERRIDE_TENSOR", "")]
     return Flags(
-        model_path=said.get("model_path"),
-        alias=said.get("alias"),
-        gpu_layers=_layers("0" if said.get("device") == "none" else said.get("gpu_layers")),
-        cpu_moe_layers=_cpu_moe_layers(number(said.get("cpu_moe_layers")), overrides),
-        threads=number(said.get("threads")),
-        context_tokens=number(said.get("context_tokens")),
-        context_shared=_context_shared(said),
-        slots=number(said.get("slots")),
-        batch_tokens=number(said.get("batch_tokens")),
-        micro_batch_tokens=number(said.get("micro_batch_tokens")),
-        flash_attention=_switch(said.get("flash_attention")),
-        kv_type_k=said.get("kv_type_k"),
-        kv_type_v=said.get("kv_type_v"),
-        kv_on_gpu=_truth(said.get("kv_offload")),
-        memory_mapped=_memory_mapped(said.get("load_mode"), said.get("mmap")),
-        prefix_caching=_truth(said.get("prompt_cache")),
-        speculative=_asks_for_drafts(said.get("spec_type"), said.get("draft_model")),
-        split_mode=said.get("split_mode"),
-        sleep_idle_s=number(said.get("sleep_idle_s")),
-        swa_full=_truth(said.get("swa_full")),
-        checkpoints=number(said.get("checkpoints")),
+        model_path=given.get("model_path"),
+        alias=given.get("alias"),
+        gpu_layers=_layers("0" if given.get("device") == "none" else given.get("gpu_layers")),
+        cpu_moe_layers=_cpu_moe_layers(number(given.get("cpu_moe_layers")), overrides),
+        threads=number(given.get("threads")),
+        context_tokens=number(given.get("context_tokens")),
+        context_shared=_context_shared(given),
+        slots=number(given.get("slots")),
+        batch_tokens=number(given.get("batch_tokens")),
+        micro_batch_tokens=number(given.get("micro_batch_tokens")),
+        flash_attention=_switch(given.get("flash_attention")),
+        kv_type_k=given.get("kv_type_k"),
+        kv_type_v=given.get("kv_type_v"),
+        kv_on_gpu=_truth(given.get("kv_offload")),
+        memory_mapped=_memory_mapped(given.get("load_mode"), given.get("mmap")),
+        prefix_caching=_truth(given.get("prompt_cache")),
+        speculative=_asks_for_drafts(given.get("spec_type"), given.get("draft_model")),
+        split_mode=given.get("split_mode"),
+        sleep_idle_s=number(given.get("sleep_idle_s")),
+        swa_full=_truth(given.get("swa_full")),
+        checkpoints=number(given.get("checkpoints")),
     )
 
 
@@ -301,17 +301,17 @@ def with_defaults(flags: Flags) -> Flags:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     names = {variable: name for name, (variable, *_) in OPTIONS.items()} | MORE_VARIABLES
-    said = {
+    given = {
         name: environ[f"LLAMA_ARG_{variable}"]
         for variable, name in names.items()
         if f"LLAMA_ARG_{variable}" in environ
     }
     for name in NEGATED:
         if f"LLAMA_ARG_NO_{OPTIONS[name][0]}" in environ:
-            said[name] = "0"
+            given[name] = "0"
     if _truth(environ.get("LLAMA_ARG_CPU_MOE")):
-        said["cpu_moe_layers"] = str(ALL_LAYERS)
-    return said
+        given["cpu_moe_layers"] = str(ALL_LAYERS)
+    return given
 
 
 def _layers(text: str | None) -> int | None:
@@ -343,9 +343,9 @@ def _place(tensor: str, places: Sequence[tuple[str, str, str]]) -> str | None:
     return None
 
 
-def _context_shared(said: Mapping[str, str]) -> bool | None:
+def _context_shared(given: Mapping[str, str]) -> bool | None:
     """Return whether a slot may use the whole context: not where each has a bound of its own."""
-    return False if "context_per_slot" in said else _truth(said.get("context_shared"))
+    return False if "context_per_slot" in given else _truth(given.get("context_shared"))
 
 
 def _switch(text: str | None) -> str | None:

@@ -54,25 +54,25 @@ def read_probe(models: ProbeReply | None, running: ProbeReply | None) -> Probe:
     )
 
 
-def read_loaded(named: Loaded, url: str, identity: Identity, said: Probe) -> Loaded:
+def read_loaded(named: Loaded, url: str, identity: Identity, engine_probe: Probe) -> Loaded:
     """Return a model with what its engine, at `url`, says of itself."""
     return Loaded(
         name=named.name,
         aliases=named.aliases,
         kind=identity.kind,
-        version=said.version or identity.version,
+        version=engine_probe.version or identity.version,
         url=url,
-        path=said.model_path if identity.kind == "llama-server" else None,
-        context_tokens=said.context_tokens,
-        slots=said.slots,
-        speculative=said.speculative,
-        sleeping=said.sleeping,
-        template_habits=said.template_habits,
+        path=engine_probe.model_path if identity.kind == "llama-server" else None,
+        context_tokens=engine_probe.context_tokens,
+        slots=engine_probe.slots,
+        speculative=engine_probe.speculative,
+        sleeping=engine_probe.sleeping,
+        template_habits=engine_probe.template_habits,
         model=ModelFacts(
-            path=said.model_path,
-            quantisation=said.quantisation,
-            parameters=said.parameters,
-            file_bytes=said.weight_bytes,
+            path=engine_probe.model_path,
+            quantisation=engine_probe.quantisation,
+            parameters=engine_probe.parameters,
+            file_bytes=engine_probe.weight_bytes,
         ),
     )
 

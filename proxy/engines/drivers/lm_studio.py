@@ -19,24 +19,24 @@ from slowtok.proxy.engines.probing.reply import ProbeReply, get
 
 async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
     """Return the names and the loaded models."""
-    told, models = await asyncio.gather(
+    native, models = await asyncio.gather(
         get(session, base_url, "/api/v1/models"), get(session, base_url, "/v1/models")
     )
-    if not _v1_entries(told):  # older ones answer 200 with an error
+    if not _v1_entries(native):  # older ones answer 200 with an error
         return read_probe_v0(await get(session, base_url, "/api/v0/models"), models)
-    return read_probe(told, models)
+    return read_probe(native, models)
 
 
-def read_probe(told: ProbeReply | None, models: ProbeReply | None) -> Probe:
+def read_probe(native: ProbeReply | None, models: ProbeReply | None) -> Probe:
     """Return what `/api/v1/models` and `/v1/models` say."""
-    entries = _v1_entries(told)
+    entries = _v1_entries(native)
     loaded = [_instance(entry, each) for entry in entries for each in _instances(entry)]
     return Probe(models=_names(models), loaded=tuple(loaded) if entries else None)
 
 
-def read_probe_v0(told: ProbeReply | None, models: ProbeReply | None) -> Probe:
+def read_probe_v0(native: ProbeReply | None, models: ProbeReply | None) -> Probe:
     """Return what `/api/v0/models` and `/v1/models` say."""
-    entries = model_entries(told)
+    entries = model_entries(native)
     loaded = [
         Loaded(
             name=entry["id"],
@@ -82,8 +82,8 @@ def _names(models: ProbeReply | None) -> tuple[str, ...]:
     return tuple(e["id"] for e in model_entries(models) if isinstance(e.get("id"), str))
 
 
-def _v1_entries(told: ProbeReply | None) -> Sequence[Mapping[str, Any]]:
-    body = None if told is None else told.json
+def _v1_entries(native: ProbeReply | None) -> Sequence[Mapping[str, Any]]:
+    body = None if native is None else native.json
     models = body.get("models") if isinstance(body, dict) else None
     return [m for m in models if isinstance(m, dict)] if isinstance(models, list) else []
 

@@ -39,5 +39,11 @@ def aliases_of(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a model's other names, where llama-server or else where llama-swap puts them."""
     meta = entry.get("meta")
     of_swap = meta.get("llamaswap") if isinstance(meta, dict) else None
-    told = entry.get("aliases") or (of_swap.get("aliases") if isinstance(of_swap, dict) else None)
-    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+    aliases = entry.get("aliases") or (
+        of_swap.get("aliases") if isinstance(of_swap, dict) else None
+    )
+    return (
+        tuple(name for name in aliases if isinstance(name, str))
+        if isinstance(aliases, list)
+        else ()
+    )

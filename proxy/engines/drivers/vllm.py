@@ -79,23 +79,23 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     The children's command lines are overwritten by their titles (`VLLM::EngineCore`): give the
     parent's.
     """
-    said = options([dashed(word) for word in argv], VALUED, BARE)
+    given = options([dashed(word) for word in argv], VALUED, BARE)
     loading = loading_asked(argv, VLLM_ONLINE)
-    kv_type = kv_cache_type(said.get("kv_type"), loading, some_plain="kv_plain_layers" in said)
-    offload_gib = _ratio(said.get("cpu_offload_gib"))
+    kv_type = kv_cache_type(given.get("kv_type"), loading, some_plain="kv_plain_layers" in given)
+    offload_gib = _ratio(given.get("cpu_offload_gib"))
     return Flags(
-        model_path=said.get("model_path") or _positional(argv),
-        alias=said.get("alias"),
-        context_tokens=_human_number(said.get("context_tokens")),
-        slots=_human_number(said.get("slots")),
-        batch_tokens=_human_number(said.get("batch_tokens")),
+        model_path=given.get("model_path") or _positional(argv),
+        alias=given.get("alias"),
+        context_tokens=_human_number(given.get("context_tokens")),
+        slots=_human_number(given.get("slots")),
+        batch_tokens=_human_number(given.get("batch_tokens")),
         kv_type_k=kv_type,
         kv_type_v=kv_type,
-        speculative=True if "speculative" in said else None,
-        tensor_parallel=number(said.get("tensor_parallel")),
-        gpu_memory_ratio=_ratio(said.get("gpu_memory_ratio")),
-        prefix_caching=_flag(said.get("prefix_caching")),
-        eager=_flag(said.get("eager")),
+        speculative=True if "speculative" in given else None,
+        tensor_parallel=number(given.get("tensor_parallel")),
+        gpu_memory_ratio=_ratio(given.get("gpu_memory_ratio")),
+        prefix_caching=_flag(given.get("prefix_caching")),
+        eager=_flag(given.get("eager")),
         cpu_offload_bytes=None if offload_gib is None else round(offload_gib * GIB),
     )
 
@@ -115,14 +115,14 @@ def weights_asked(argv: Sequence[str]) -> tuple[str | None, str | None]:
 
     A revision is a branch, a tag or a commit of the model's repository.
     """
-    said = options([dashed(word) for word in argv], VALUED, BARE)
-    return said.get("download_dir"), said.get("revision")
+    given = options([dashed(word) for word in argv], VALUED, BARE)
+    return given.get("download_dir"), given.get("revision")
 
 
 def _kv_cache_tokens(caches: Sequence[Mapping[str, str]]) -> int | None:
     """Return what the KV caches of all engines hold: told by newer versions, blocks in older."""
-    told = [number(cache.get("kv_cache_size_tokens")) or _block_tokens(cache) for cache in caches]
-    return sum(size for size in told if size) if told and all(told) else None
+    sizes = [number(cache.get("kv_cache_size_tokens")) or _block_tokens(cache) for cache in caches]
+    return sum(size for size in sizes if size) if sizes and all(sizes) else None
 
 
 def _block_tokens(cache: Mapping[str, str]) -> int | None:

@@ -119,19 +119,19 @@ def quantisation(config: Config) -> tuple[str | None, int | None]:
     The name is the method's, with number format and bits where it does not carry them: "FP8",
     "AWQ-INT4", "COMPRESSED-TENSORS-INT8".
     """
-    said = config.get("quantization_config") or config.get("compression_config")
-    if not isinstance(said, dict):
+    section = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(section, dict):
         return None, None
-    method = str(said.get("quant_method") or said.get("quant_algo") or "unknown").upper()
+    method = str(section.get("quant_method") or section.get("quant_algo") or "unknown").upper()
     if method == "MODELOPT":
-        method = str(said.get("quant_algo") or method).upper()
-    kind, bits = _number_format(said, method)
+        method = str(section.get("quant_algo") or method).upper()
+    kind, bits = _number_format(section, method)
     carried = bits is None or any(mark in method for mark in ("FP4", "FP8", "INT4", "INT8"))
     return (method if carried else f"{method}-{kind}{bits}"), bits
 
 
-def _number_format(said: Config, method: str) -> tuple[str, int | None]:
-    groups = said.get("config_groups")
+def _number_format(section: Config, method: str) -> tuple[str, int | None]:
+    groups = section.get("config_groups")
     weights = [
         group.get("weights") or {}
         for group in (groups.values() if isinstance(groups, dict) else ())
@@ -140,9 +140,9 @@ def _number_format(said: Config, method: str) -> tuple[str, int | None]:
     if weights:
         kind = "FP" if weights[0].get("type") == "float" else "INT"
         return kind, _whole(weights[0], ("num_bits",))
-    bits = _whole(said, ("bits", "w_bit"))
+    bits = _whole(section, ("bits", "w_bit"))
     if bits is None:
-        marks = {"4BIT": said.get("load_in_4bit"), "8BIT": said.get("load_in_8bit")}
+        marks = {"4BIT": section.get("load_in_4bit"), "8BIT": section.get("load_in_8bit")}
         bits = 4 if marks["4BIT"] or "FP4" in method else None
         bits = 8 if bits is None and (marks["8BIT"] or "FP8" in method) else bits
     return "INT", bits

@@ -92,37 +92,37 @@ def loading_asked(
     argv: Sequence[str], online: Mapping[str, tuple[float | None, float | None]]
 ) -> Loading:
     """Return what a command line of vLLM or SGLang asks for; `online` is what its methods do."""
-    said = options([SHORT.sub("--quantization=", dashed(word)) for word in argv], VALUED, {})
+    given = options([SHORT.sub("--quantization=", dashed(word)) for word in argv], VALUED, {})
     dotted = [word.partition("=")[0] for word in arguments(argv) if word.startswith("--")]
-    return loading(said, online, _dotted_doubts(dotted))
+    return loading(given, online, _dotted_doubts(dotted))
 
 
 def loading(
-    said: Mapping[str, str | None],
+    given: Mapping[str, str | None],
     online: Mapping[str, tuple[float | None, float | None]],
     doubts: Iterable[str | None] = (),
 ) -> Loading:
     """Return the same of options by their names in `VALUED`, as far as they are given."""
-    asked = (said.get("quantisation") or "").lower()
+    asked = (given.get("quantisation") or "").lower()
     linear_bits, expert_bits = online.get(asked, (None, None))
     found = (
         *doubts,
-        _format_doubt(said.get("load_format")),
-        _override_doubt(said.get("overrides")),
-        _spec_doubt(said.get("quantisation_config")),
+        _format_doubt(given.get("load_format")),
+        _override_doubt(given.get("overrides")),
+        _spec_doubt(given.get("quantisation_config")),
         *(
             _doubt(option)
             for option in ("torchao-config", "modelopt-quant")
-            if _given(said, option)
+            if _given(given, option)
         ),
     )
     return Loading(
-        plain_bits=32 if (said.get("dtype") or "").lower() in WIDE_TYPES else 16,
+        plain_bits=32 if (given.get("dtype") or "").lower() in WIDE_TYPES else 16,
         quantisation=None if asked in NOT_QUANTISED else asked,
         linear_bits=linear_bits,
         expert_bits=expert_bits,
         doubt=next((doubt for doubt in found if doubt), None),
-        options_file=said.get("options_file"),
+        options_file=given.get("options_file"),
     )
 
 
@@ -181,8 +181,8 @@ def _is_harmless(option: str, keys: Sequence[str]) -> bool:
     return option not in OVERRIDES or (bool(named) and named[0] in HARMLESS_OVERRIDES)
 
 
-def _given(said: Mapping[str, str | None], option: str) -> bool:
-    return bool(said.get(option.replace("-", "_")))
+def _given(given: Mapping[str, str | None], option: str) -> bool:
+    return bool(given.get(option.replace("-", "_")))
 
 
 def _format_doubt(load_format: str | None) -> str | None:
