@@ -1,7 +1,7 @@
-"""All names of aiohttp that slowtok uses and aiohttp does not document.
+"""All undocumented names of aiohttp that slowtok uses.
 
-The names are looked at once, at start (`missing`). What only makes streams fast is left unused
-where it is gone; without the rest slowtok cannot serve, and says which name it misses.
+`missing` checks them once at start. Without a name that only serves speed, slowtok does without
+the speed; without any other, it cannot serve and reports the name.
 """
 
 import asyncio
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateName:
-    """A name of aiohttp's, and how it is called: with so many arguments, and these keywords.
+    """An undocumented name of aiohttp, and how slowtok calls it.
 
-    `positional` counts `self`; None is an attribute. `is_for_speed`: what it serves can be left.
+    `positional` is the number of positional arguments with `self`, None for an attribute;
+    `keywords` are the keyword arguments. `is_for_speed`: slowtok can do without it.
     """
 
     name: str
@@ -91,7 +92,7 @@ USED = (
 
 
 def missing() -> Iterator[PrivateName]:
-    """Yield what is used of aiohttp and is not there, or can no longer be called as it is."""
+    """Yield the names that the installed aiohttp lacks, or that slowtok could not call."""
     return (used for used in USED if not _is_there(used))
 
 
@@ -114,7 +115,7 @@ def _is_there(used: PrivateName) -> bool:
 
 
 def _find(name: str) -> Any:
-    """Return what a dotted name stands for; its longest part that is a module is imported."""
+    """Return the object of a dotted name, importing the longest part that is a module."""
     package, *parts = name.split(".")
     found: Any = importlib.import_module(package)
     for part in parts:
@@ -127,7 +128,7 @@ def _find(name: str) -> Any:
 def make_stream_reader(
     protocol: asyncio.Protocol, limit_bytes: int, loop: asyncio.AbstractEventLoop
 ) -> aiohttp.StreamReader:
-    """Return what a body is read from; it pauses `protocol` at twice the limit.
+    """Return a reader for a body; it pauses `protocol` when twice the limit is unread.
 
     `protocol` needs `connected`, `pause_reading` and `resume_reading(resume_parser)`.
     """
@@ -135,7 +136,7 @@ def make_stream_reader(
 
 
 class Runner(web.AppRunner):
-    """aiohttp's runner of an application, whose clients are served by what `make` returns."""
+    """aiohttp's runner of an application, with the server that `make` returns."""
 
     def __init__(
         self, pages: web.Application, make: Callable[[web.Server], web.Server], **options: Any
@@ -148,20 +149,20 @@ class Runner(web.AppRunner):
 
 
 def requests_read(connection: web.RequestHandler) -> int:
-    """Return how many heads of requests have come over a client's connection."""
+    """Return how many request heads a client's connection has delivered."""
     return connection._request_count
 
 
 def has_next(connection: web.RequestHandler) -> bool:
-    """Return True if a request waits for its turn, or aiohttp's note that what came is none."""
+    """Return True if another request is queued, or aiohttp's note that it could not parse one."""
     return bool(connection._messages)
 
 
 class WaitingHead:
-    """The head of a request that waits for its turn; whoever takes it is the only one to have it.
+    """The head of a queued request; the first to take it gets it.
 
-    aiohttp's server keeps what it was given until the next request comes, which may be hours later:
-    the head itself would be a thirtieth of the memory that a stream takes.
+    aiohttp's server keeps what it was given until the next request arrives, which may be hours
+    later. The head alone would be a thirtieth of the memory of a stream.
     """
 
     __slots__ = ("_message",)
@@ -170,13 +171,13 @@ class WaitingHead:
         self._message: RawRequestMessage | None = message
 
     def take(self) -> "RawRequestMessage | None":
-        """Return the head, once."""
+        """Return the head; only the first call gets it."""
         message, self._message = self._message, None
         return message
 
 
 def hold_heads(connection: web.RequestHandler) -> None:
-    """Put a `WaitingHead` in place of each head that waits for its turn."""
+    """Wrap each queued head in a `WaitingHead`."""
     waiting: deque[Any] = connection._messages
     for index, (message, body) in enumerate(waiting):
         if isinstance(message, http.RawRequestMessage):
@@ -184,12 +185,12 @@ def hold_heads(connection: web.RequestHandler) -> None:
 
 
 def taken(head: Any) -> Any:
-    """Return the head that waited; another is returned as it is."""
+    """Return the wrapped head; anything else unchanged."""
     return head.take() if isinstance(head, WaitingHead) else head
 
 
 def body_of_last(connection: web.RequestHandler) -> aiohttp.StreamReader | None:
-    """Return the body of the last request that waits for its turn."""
+    """Return the body of the last queued request."""
     return connection._messages[-1][1] if connection._messages else None
 
 
@@ -199,5 +200,5 @@ def is_answering(connection: web.RequestHandler) -> bool:
 
 
 def is_no_http(message: "RawRequestMessage") -> bool:
-    """Return True if a message is aiohttp's stand-in for one that it could not read."""
+    """Return True if a message is aiohttp's placeholder for one that it could not parse."""
     return message is web_protocol.ERROR

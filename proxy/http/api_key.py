@@ -1,4 +1,4 @@
-"""The proxy's own API key: who may use the proxy, and that the key goes no further."""
+"""The proxy's own API key: checks it, and keeps it from being passed on to the engine."""
 
 import base64
 import binascii
@@ -16,9 +16,9 @@ OPEN_PATH = "/slowtok/health"  # for those who watch over the process and have n
 
 
 def check(request: ClientRequest | web.Request, key: str) -> ClientReply | None:
-    """Return the refusal of a request that does not show `key`, or None where it may pass.
+    """Return the refusal of a request without `key`; None if it may pass.
 
-    In one to be relayed the fields that held the key are noted: they are meant for nobody else.
+    In a request to be relayed, the fields that held the key are noted, so that they are removed.
     """
     if not key or request.path == OPEN_PATH:
         return None
@@ -26,8 +26,10 @@ def check(request: ClientRequest | web.Request, key: str) -> ClientReply | None:
         if isinstance(request, ClientRequest):
             request.own_fields = own
         return None
-    said = "this slowtok requires an API key: send it as Authorization: Bearer KEY, or as x-api-key"
-    response = error_response(401, said, "invalid_api_key")
+    message = (
+        "this slowtok requires an API key: send it as Authorization: Bearer KEY, or as x-api-key"
+    )
+    response = error_response(401, message, "invalid_api_key")
     response.headers["WWW-Authenticate"] = 'Bearer realm="slowtok"'
     if request.path.startswith("/slowtok"):  # a browser then asks for it: any user, the key
         response.headers.add("WWW-Authenticate", 'Basic realm="slowtok", charset="UTF-8"')
@@ -46,12 +48,12 @@ def fields_with(headers: CIMultiDictProxy[str], key: str) -> frozenset[str]:
 
 
 def client_keys(headers: CIMultiDict[str]) -> Mapping[str, str]:
-    """Return the fields by which a client shows who it is to an engine."""
+    """Return the fields in which a client authenticates itself to an engine."""
     return {name: headers[name] for name in FIELDS if name in headers}
 
 
 def _shown(name: str, value: str) -> bytes:
-    """Return the key in a field: all of it, what follows `Bearer`, or the password of `Basic`."""
+    """Return the key in a field: all of it, the token after `Bearer`, or `Basic`'s password."""
     text = value.strip().encode("utf-8", "surrogateescape")
     if name != "authorization":
         return text

@@ -1,4 +1,4 @@
-"""Connections from clients: aiohttp's own, made by its server, two things mended."""
+"""Connections from clients: aiohttp's own server protocol with two corrections."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ _TOO_LARGE = (
 
 
 class ClientConnection(web.RequestHandler):
-    """One connection from a client, which takes its requests apart."""
+    """One connection from a client; parses its requests."""
 
     __slots__ = ("_head_bytes", "_last_body", "_was_paused")
 
@@ -32,9 +32,9 @@ class ClientConnection(web.RequestHandler):
         self._last_body: StreamReader | None = None  # of the last request
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; a head that never ends is refused, however many fields it has.
+        """Parse bytes; a head that grows beyond the limit is refused, however many fields it has.
 
-        aiohttp bounds each field and their number, which makes 128 times as much.
+        aiohttp limits the size of each field and their number, which allows 128 times as much.
         """
         known = requests_read(self)
         super().data_received(data)
@@ -53,23 +53,24 @@ class ClientConnection(web.RequestHandler):
         self.force_close()
 
     def pause_reading(self) -> None:
-        """Pause, and know it from now on: see `EngineConnection.pause_reading`."""
+        """Pause reading and remember it, so that `resume_reading` can tell."""
         self._was_paused = True
         super().pause_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Resume what was paused. aiohttp resumes what never was, too, after each piece read.
+        """Resume reading if it was paused.
 
-        That parses once more what has been parsed, for each request with a body.
+        aiohttp's reader calls this after each piece, paused or not. Unchecked, each call would
+        parse again what has been parsed, for every request with a body.
         """
         if self._was_paused:
             super().resume_reading(resume_parser)
 
 
 class ClientServer(web.Server):
-    """aiohttp's server, with these connections; `options` are theirs.
+    """aiohttp's server with `ClientConnection`s, to which `options` are passed.
 
-    A request is cancelled when its client goes.
+    A request's handler is cancelled when its client disconnects.
     """
 
     def __init__(self, handle: Any, *, request_factory: Any, **options: Any) -> None:

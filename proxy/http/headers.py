@@ -1,4 +1,4 @@
-"""Header fields on their way through, in both directions, and the identifiers among them."""
+"""Header fields passed on in both directions, and the identifiers among them."""
 
 import os
 import re
@@ -44,9 +44,9 @@ def to_upstream(
     traceparent: str,
     own: frozenset[str] = frozenset(),
 ) -> Headers:
-    """Return the request's header for the engine; ids are created where the client gave none.
+    """Return the header of a request for the engine, with ids created if the client sent none.
 
-    `own` are the fields that were meant for the proxy itself, in lower case.
+    `own` are the lower-case names of fields that were meant for the proxy itself.
     """
     passed = _end_to_end(headers, _NOT_UPSTREAM | own)
     passed.setdefault("X-Request-Id", request_id)
@@ -55,15 +55,15 @@ def to_upstream(
 
 
 def to_own_page(headers: CIMultiDictProxy[str]) -> Headers:
-    """Return the header of a request for one of the proxy's own pages, which has no body."""
+    """Return the header of a request, without a body, for one of the proxy's own pages."""
     return _end_to_end(headers, frozenset({"content-length", "expect"}))
 
 
 def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
-    """Return the reply's header for the client.
+    """Return the header of an engine's reply for the client.
 
-    The engine never saw the browser's `Origin`, so its CORS answer is not about it: where there
-    was one (and it was allowed), the proxy answers in the engine's place.
+    The engine never saw the browser's `Origin`, so its CORS answer is not about it. If there was
+    an (allowed) `Origin`, the proxy answers in the engine's place.
     """
     passed = _end_to_end(headers, frozenset())
     if origin is not None:
@@ -74,7 +74,7 @@ def to_client(headers: CIMultiDictProxy[str], *, origin: str | None) -> Headers:
 
 
 def trailer_to_client(trailer: bytes) -> bytes:
-    """Return the field lines after the last chunk that may go on to the client."""
+    """Return those trailer fields that may be passed on to the client."""
     if not trailer:
         return trailer
     lines = trailer.splitlines(keepends=True)
@@ -82,19 +82,19 @@ def trailer_to_client(trailer: bytes) -> bytes:
 
 
 def allow_page(headers: Headers, origin: str) -> None:
-    """Tell a browser that a page of this origin may read the reply."""
+    """Add the CORS fields that let a page of this origin read the reply."""
     headers["Access-Control-Allow-Origin"] = origin
     headers["Access-Control-Expose-Headers"] = "*"
     headers.add("Vary", "Origin")
 
 
 def as_bytes(line: str, headers: Headers) -> bytes:
-    """Return a head as it goes over the wire; each octet that came is one again.
+    """Return a head in wire format; every received octet is preserved.
 
-    (aiohttp's own function leaves out octets that are not UTF-8.)
+    (aiohttp's own function drops octets that are not UTF-8.)
 
     Raises:
-        ValueError: a control character is in the line or in a field.
+        ValueError: the start line or a field holds a control character.
     """
     lines = [line, *[f"{name}: {value}" for name, value in headers.items()]]
     all_of_it = "".join(lines)
@@ -105,7 +105,7 @@ def as_bytes(line: str, headers: Headers) -> bytes:
 
 
 def without_controls(value: str) -> str:
-    """Put a space for each control character, as RFC 9110, section 5.5, wants it."""
+    """Replace each control character by a space (RFC 9110, section 5.5)."""
     return value if value.isprintable() else _CONTROLS.sub(" ", value)
 
 
@@ -128,7 +128,7 @@ def _may_trail(name: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def _passing(spelling: str) -> str | None:
-    """Return a field's name in lower case; None for one that never passes, or is no name."""
+    """Return a field's name in lower case; None if it is not passed on, or is no valid name."""
     name = spelling.lower()
     passes = name not in HOP_BY_HOP and not name.startswith(_OURS) and _TOKEN.fullmatch(name)
     return name if passes else None
@@ -143,7 +143,7 @@ def make_request_id(unix_s: float) -> str:
 
 
 def make_traceparent(*, recorded: bool = False) -> str:
-    """Return a fresh W3C traceparent (version 00); `recorded` says that its span will be told."""
+    """Return a new W3C traceparent (version 00); `recorded` says that its span will be exported."""
     drawn = os.urandom(24).hex()
     flags = "01" if recorded else "00"
     return f"00-{drawn[:32]}-{drawn[32:]}-{flags}"

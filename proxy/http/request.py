@@ -1,7 +1,7 @@
-"""A client's request, no more of it than relaying needs.
+"""A client's request, with no more than relaying needs.
 
-aiohttp's server makes one for each message, in place of its own request, which would bring what is
-not needed here: cookies, forms, a mapping of state, routes.
+aiohttp's server creates one for each message, in place of its own request class with cookies,
+forms, state and routes.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ClientRequest:
-    """One request. `raw_path` is its target, `path` the decoded path in it.
+    """One request. `raw_path` is its target, `path` the decoded path of it.
 
-    Both are without the run that a base URL `…/run/NAME/v1` names, which is in `run_name`.
+    Both exclude the run name of a base URL `…/run/NAME/v1`, which is in `run_name`.
 
-    `own_fields` are those that were meant for the proxy itself, in lower case. `_task`, `_cancel`
-    and `_finish` are what aiohttp's server asks of a request.
+    `own_fields` are the lower-case names of fields meant for the proxy itself. `_task`, `_cancel`
+    and `_finish` are what aiohttp's server requires of a request.
     """
 
     __slots__ = (
@@ -79,21 +79,21 @@ class ClientRequest:
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """The connection; None once it has ended."""
+        """The client's transport; None once the connection has ended."""
         return self.protocol.transport
 
     @property
     def keep_alive(self) -> bool:
-        """Return True if the connection stays open for more: the client wants it, and we stay.
+        """Whether the connection stays open for more requests: the client wants it, and we stay.
 
-        Not after an offer of another protocol: aiohttp forgets what came in one read with it.
+        Not after an `Upgrade` offer: aiohttp loses what arrived in the same read.
         """
         message = self.message
         return not (message.should_close or message.upgrade or self._is_stopping())
 
     @property
     def fields(self) -> CIMultiDictProxy[str]:
-        """The header as it was spelled; `headers` has aiohttp's spelling of the names it knows."""
+        """The header as the client spelled it; `headers` has aiohttp's spelling of known names."""
         return CIMultiDictProxy(
             CIMultiDict(
                 [
@@ -105,12 +105,12 @@ class ClientRequest:
 
     @property
     def body_exists(self) -> bool:
-        """Return True if there is a body, be it an empty one."""
+        """Whether there is a body, even an empty one."""
         return self.content is not EMPTY_PAYLOAD
 
     @property
     def content_type(self) -> str:
-        """The type of the body, in lower case and without parameters."""
+        """The media type of the body, in lower case and without parameters."""
         return (
             self.headers.get("Content-Type", DEFAULT_CONTENT_TYPE).partition(";")[0].strip().lower()
         )
@@ -122,19 +122,19 @@ class ClientRequest:
 
     @property
     def target(self) -> str:
-        """Path and query exactly as the client sent them; `*` asks of the whole server."""
+        """Path and query exactly as the client sent them; `*` means the whole server."""
         target = self.raw_path
         if target.startswith("/"):
             return target
         return "/" if target == "*" else self.message.url.raw_path_qs
 
     def forget_head(self) -> None:
-        """Let go of what the reply does not need: a stream may last for hours."""
+        """Release what the reply does not need, to save memory: a stream may last for hours."""
         self.headers = NO_FIELDS
         del self.message
 
     async def send_continue(self) -> None:
-        """Tell a client to send the body that it holds back until it hears that it may."""
+        """Send `100 Continue` to a client that waits for it before it sends the body."""
         if self.version == HttpVersion11:  # older ones know no such word
             await self.writer.write(CONTINUE)
             self.writer.output_size = 0  # no reply has begun yet

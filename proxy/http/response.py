@@ -1,7 +1,7 @@
-"""A reply to a client: the head is what it is given, and no field is put in unasked but the date.
+"""A reply to a client: sends exactly the given header fields, and adds only `Date`.
 
-aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before.
-The proxy's own errors are such replies too, in the shape that OpenAI clients understand.
+aiohttp's server sends it by `prepare` and `write_eof`, unless that has been done before. The
+proxy's own errors are such replies too, in the format that OpenAI clients understand.
 """
 
 import time
@@ -25,7 +25,7 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 class ClientReply:
-    """A reply: with its whole `body`, or where that is None to be written piece by piece."""
+    """A reply to a client, with its complete `body`, or None to write it piece by piece."""
 
     __slots__ = (
         "_has_ended",
@@ -55,11 +55,11 @@ class ClientReply:
         self._writer: StreamWriter | None = None
 
     def force_close(self) -> None:
-        """End the connection with this reply."""
+        """Close the connection after this reply."""
         self.keep_alive = False
 
     async def prepare(self, request: ClientRequest) -> None:
-        """Send the head, and a whole body with it. Raises as `write`."""
+        """Send the head, and the body if it is complete. Raises as `write`."""
         if self._writer is not None:
             return
         writer = self._writer = request.writer
@@ -88,16 +88,16 @@ class ClientReply:
         await writer.drain()
 
     async def write(self, piece: bytes) -> None:
-        """Send a piece of the body; waits for a client that is far behind.
+        """Send a piece of the body; waits while the client is far behind.
 
         Raises:
-            ConnectionError: the client has gone.
+            ConnectionError: the client has disconnected.
         """
         if self._writer is not None:
             await self._writer.write(piece)
 
     async def write_eof(self, trailer: bytes = b"") -> None:
-        """End a body that was sent in pieces; chunks may have a trailer. Raises as `write`."""
+        """End a body sent in pieces, with a trailer if it is chunked. Raises as `write`."""
         writer = self._writer
         if writer is None or self.body is not None or self._has_ended:
             return
@@ -109,7 +109,7 @@ class ClientReply:
             await writer.write_eof()
 
     def _frame(self, request: ClientRequest, writer: "StreamWriter") -> None:
-        """Say how long the body is: by its length, by chunks, or by the connection's end."""
+        """Set the framing of the body: by length, by chunks, or by the end of the connection."""
         status, headers = self.status, self.headers
         if self.body is not None:
             headers["Content-Length"] = str(len(self.body))
@@ -137,7 +137,7 @@ def _date(unix_s: int) -> str:
 def error_response(status: int, message: str, code: str) -> ClientReply:
     """Return an OpenAI-style JSON error. `message` says what failed and what to check.
 
-    A 503 of ours is over soon: it asks to come back in a second.
+    A 503 of the proxy itself is brief, so it carries `Retry-After: 1`.
     """
     body = {"error": {"message": message, "type": "slowtok_error", "param": None, "code": code}}
     fields = CIMultiDict({"Content-Type": "application/json; charset=utf-8"})
@@ -147,10 +147,10 @@ def error_response(status: int, message: str, code: str) -> ClientReply:
 
 
 def error_page(status: int, message: str, code: str) -> web.Response:
-    """Return the same for one of the proxy's own pages, which aiohttp sends."""
+    """Return an OpenAI-style JSON error as aiohttp's response, for one of the proxy's own pages."""
     return as_page(error_response(status, message, code))
 
 
 def as_page(reply: ClientReply) -> web.Response:
-    """Return a whole reply as one of aiohttp's."""
+    """Convert a complete reply to aiohttp's response."""
     return web.Response(status=reply.status, headers=reply.headers, body=reply.body)

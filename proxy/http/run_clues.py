@@ -1,7 +1,7 @@
-"""Reads what a request says of its run: in its headers, its base URL and its body. Pure.
+"""Clues to which agent run a request belongs to, from its headers, base URL and body. Pure.
 
-The ids are foreign ones. They go no further than the process that groups requests, where a keyed
-hash takes their place. docs/agents.md has the table of clients, with sources.
+The ids are those of clients. They go no further than the process that groups requests, where a
+keyed hash replaces them. docs/agents.md has the table of clients, with sources.
 """
 
 import re
@@ -73,9 +73,9 @@ _NO_TRACE = "0" * 32
 
 
 class Clues(NamedTuple):
-    """What a request says of its run. `ids` are (by, id), the one that counts first.
+    """What a request says about its run. `ids` are pairs (source, id), most significant first.
 
-    `agent` tells the agents of one run apart; `parent_agent` is who started it, and
+    `agent` tells apart the agents of one run, `parent_agent` is the agent that started it, and
     `parent_session` the session that started this one.
     """
 
@@ -88,50 +88,50 @@ class Clues(NamedTuple):
 
 
 def clues_of(
-    fields: Iterable[tuple[str, str]], run_name: str | None, said: Mapping[str, Any] | None
+    fields: Iterable[tuple[str, str]], run_name: str | None, payload: Mapping[str, Any] | None
 ) -> Clues:
     """Return the clues of one request.
 
     Args:
         fields: its header.
         run_name: the name in its base URL, `…/run/NAME/v1`.
-        said: its body, where that could be read.
+        payload: its body, if that could be read.
     """
-    found: dict[str, str] = {}
+    fields_by_name: dict[str, str] = {}
     other_session = None
     for spelling, value in fields:
         name = spelling.lower()
         if name in _READ:
-            found.setdefault(name, value.strip()[:MAX_ID_CHARS])
+            fields_by_name.setdefault(name, value.strip()[:MAX_ID_CHARS])
         elif other_session is None and name[-10:] == "session-id" and _ANY_SESSION.fullmatch(name):
             other_session = value.strip()[:MAX_ID_CHARS]
-    session = _first(found, _SESSION_HEADERS) or other_session
-    body = _of_body(said or {})
+    session = _first(fields_by_name, _SESSION_HEADERS) or other_session
+    body = _of_body(payload or {})
     candidates: tuple[tuple[By, str | None], ...] = (
-        ("header", found.get(RUN_HEADER)),
+        ("header", fields_by_name.get(RUN_HEADER)),
         ("url", run_name),
         ("session", session or body.session),
         ("prompt_cache_key", body.cache_key),
         ("previous_response_id", body.previous_response),
         ("conversation", body.conversation),
         ("metadata", body.metadata),
-        ("trace", _trace(found.get("traceparent"))),
+        ("trace", _trace(fields_by_name.get("traceparent"))),
     )
     return Clues(
         ids=tuple([(by, said_id) for by, said_id in candidates if said_id]),
-        agent=_first(found, _AGENT_HEADERS),
-        parent_agent=_first(found, _PARENT_AGENT_HEADERS),
-        parent_session=_first(found, _PARENT_SESSION_HEADERS),
-        client=product_of(found.get("user-agent")),
-        retry=_count(found.get(_RETRY_HEADER)),
+        agent=_first(fields_by_name, _AGENT_HEADERS),
+        parent_agent=_first(fields_by_name, _PARENT_AGENT_HEADERS),
+        parent_session=_first(fields_by_name, _PARENT_SESSION_HEADERS),
+        client=product_of(fields_by_name.get("user-agent")),
+        retry=_count(fields_by_name.get(_RETRY_HEADER)),
     )
 
 
 def split_run(raw_path: str) -> tuple[str | None, str]:
-    """Return the run that a base URL names, and the target without it.
+    """Return the run named in a base URL, and the target without it.
 
-    `/run/NAME/v1/models` gives NAME and `/v1/models`. What would then be one of slowtok's own
-    pages stays as it is: such a path must never reach an engine.
+    `/run/NAME/v1/models` gives NAME and `/v1/models`. A target that would then be one of slowtok's
+    own pages is returned unchanged: such a path must never reach an engine.
     """
     if not raw_path.startswith(URL_PREFIX):
         return None, raw_path
@@ -142,19 +142,19 @@ def split_run(raw_path: str) -> tuple[str | None, str]:
 
 
 def shown_name(name: str) -> str:
-    """Return a name that somebody gave as it may be shown: bounded, and printable."""
+    """Return a client's name for a run as it may be displayed: bounded and printable."""
     plain = "".join(c if c.isprintable() else " " for c in name[:MAX_NAME_CHARS])
     return plain.encode("utf-8", "replace").decode().strip()
 
 
 def product_of(user_agent: str | None) -> str | None:
-    """Return `claude-cli` of `claude-cli/2.1.0 (external, cli)`; None where none is named so."""
-    found = _PRODUCT.match(user_agent or "")
-    return found[1][:MAX_PRODUCT_CHARS] if found else None
+    """Return `claude-cli` of the User-Agent `claude-cli/2.1.0 (external, cli)`, or None."""
+    match = _PRODUCT.match(user_agent or "")
+    return match[1][:MAX_PRODUCT_CHARS] if match else None
 
 
 class _Body(NamedTuple):
-    """The ids in a body, by what they are."""
+    """The run ids found in a request body, by their kind."""
 
     session: str | None = None
     cache_key: str | None = None
@@ -163,26 +163,26 @@ class _Body(NamedTuple):
     metadata: str | None = None
 
 
-def _of_body(said: Mapping[str, Any]) -> _Body:
-    conversation = said.get("conversation")
+def _of_body(payload: Mapping[str, Any]) -> _Body:
+    conversation = payload.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    session = next((v for name in _BODY_SESSIONS if (v := _id(said.get(name)))), None)
-    metadata = said.get("metadata")
+    session = next((v for name in _BODY_SESSIONS if (v := _id(payload.get(name)))), None)
+    metadata = payload.get("metadata")
     return _Body(
         session=session,
-        cache_key=_id(said.get("prompt_cache_key")),
-        previous_response=_id(said.get("previous_response_id")),
+        cache_key=_id(payload.get("prompt_cache_key")),
+        previous_response=_id(payload.get("previous_response_id")),
         conversation=_id(conversation),
         metadata=_of_metadata(metadata) if isinstance(metadata, dict) else None,
     )
 
 
 def _of_metadata(metadata: Mapping[str, Any]) -> str | None:
-    """Return the session in the metadata; Claude Code puts its own into Anthropic's `user_id`."""
+    """Return the session id in `metadata`; Claude Code puts its own into Anthropic's `user_id`."""
     for name in _METADATA_KEYS:
-        if found := _id(metadata.get(name)):
-            return found
+        if session := _id(metadata.get(name)):
+            return session
     user = _id(metadata.get("user_id"))
     if user is None:
         return None
@@ -190,20 +190,20 @@ def _of_metadata(metadata: Mapping[str, Any]) -> str | None:
         return inner[1]
     if user.startswith("{"):
         try:
-            told = orjson.loads(user)
+            claims = orjson.loads(user)
         except orjson.JSONDecodeError:
             return user
-        return (_id(told.get("session_id")) if isinstance(told, dict) else None) or user
+        return (_id(claims.get("session_id")) if isinstance(claims, dict) else None) or user
     return user
 
 
 def _trace(traceparent: str | None) -> str | None:
-    found = _TRACE.fullmatch(traceparent or "")
-    return found[1] if found and found[1] != _NO_TRACE else None
+    match = _TRACE.fullmatch(traceparent or "")
+    return match[1] if match and match[1] != _NO_TRACE else None
 
 
-def _first(found: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((value for name in names if (value := found.get(name))), None)
+def _first(fields_by_name: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if (value := fields_by_name.get(name))), None)
 
 
 def _id(value: Any) -> str | None:

@@ -1,1 +1,1 @@
-"""From a request that ended to its case, its diagnosis and the sinks, beside the relay."""
+"""Turns a finished request into a case, a diagnosis and outputs, off the relay's hot path."""

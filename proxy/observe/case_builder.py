@@ -1,4 +1,4 @@
-"""Builds the case of a request from all that is known about it."""
+"""Builds the `Case` of a request from everything that is known about it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ from slowtok.proxy.observe.concurrency import (
 from slowtok.proxy.observe.corrections import (
     counted_timings,
     with_counted_cached,
-    with_seen_load,
+    with_inferred_load,
     without_cached,
     without_loading_lines,
 )
@@ -51,25 +51,25 @@ from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.phases import estimate, split, with_queue, without_prefill
 
 MIN_SAMPLE_WINDOW_S = 1.0
-"""A request may be shorter than the period of idle samples."""
+"""Least window of samples for a request, which may be shorter than the interval of idle samples."""
 
 Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]
-"""Samples of the host and of the GPUs, and which GPUs the server uses."""
+"""Samples of the host, samples of the GPUs, and the indices of the GPUs that the server uses."""
 
 UNSEEN: Sampled = ((), (), None)
-"""For an engine on another machine: what this one did is nothing to it."""
+"""No samples, for an engine on another machine: this machine's samples do not concern it."""
 
 BEFORE_S = 5.0
-"""How long before a request a task that was at work is another's. Longer, the engine may have been
-started anew, and counts its tasks from the first again. Heuristic."""
+"""How far back a task seen at work counts as another request's. Before that, the engine may have
+been restarted, which restarts its task numbers. Heuristic."""
 
 JUST_BEFORE_S = 1.0
-"""How long before a request a look at gauges still tells what it met: they are read once a second
-while requests are there, and when one comes."""
+"""How old a look at gauges may be at the request's sending: they are read once a second while
+requests are in flight, and when one arrives."""
 
 
 class CaseBuilder:
-    """Asks everyone who knows something about an exchange."""
+    """Collects the facts for a case: exchange, samples, engine, other requests, and history."""
 
     def __init__(
         self,
@@ -93,16 +93,20 @@ class CaseBuilder:
         self._loop_lag = loop_lag
 
     def case(self, exchange: Exchange, others: Sequence[Occupancy]) -> Case:
-        """Return the case of a finished exchange; `others` are the others at its engine."""
+        """Return the case of a finished exchange; `others` are other requests at its engine."""
         timeline = exchange.timeline(self._loop_lag(exchange.accepted_at_s))
         device, engine = self._device(), self._engines.find(exchange.engine_name)
         at_send = in_flight_at(exchange.sent_at_s, others)
         process = None if engine is None else self._engines.process_of(engine, timeline.model)
         is_here = engine is None or engine.is_here(process) is not False
-        host, gpu, used = self._sampled(exchange, engine, process, device) if is_here else UNSEEN
-        slept = exchange.awaits_load if exchange.slept is None else exchange.slept
-        seen = {"slept": slept, "gpu_indices": used}
-        server, model = facts_at(engine, process, timeline.model, seen)
+        host, gpu, gpu_indices = (
+            self._sampled(exchange, engine, process, device) if is_here else UNSEEN
+        )
+        was_unloaded = (
+            exchange.awaits_load if exchange.was_unloaded is None else exchange.was_unloaded
+        )
+        facts_at_request = {"slept": was_unloaded, "gpu_indices": gpu_indices}
+        server, model = facts_at(engine, process, timeline.model, facts_at_request)
         activity = None if engine is None else _activity(exchange, engine, timeline)
         if server.slept and "llama-swap" in (server.through, server.kind):
             timeline = without_loading_lines(timeline)
@@ -115,7 +119,7 @@ class CaseBuilder:
             timeline,
             choices=choices,
             early_head=server.kind == "llama-server",
-            slept=bool(server.slept),
+            was_unloaded=bool(server.slept),
             alone=not at_send and _is_alone(others, activity),
             counted=counted_timings(activity) if activity else None,
         )
@@ -130,8 +134,8 @@ class CaseBuilder:
                 neighbours, exchange, phases, others, looks, server.slots
             )
         tasks = partial(_tasks, exchange, engine)
-        begun = _begun_after(phases, exchange, bounds)
-        if abandoned := self._abandoned.of(exchange, begun, others, looks, tasks):
+        begun_phases = _begun_after(phases, exchange, bounds)
+        if abandoned := self._abandoned.of(exchange, begun_phases, others, looks, tasks):
             neighbours = replace(neighbours, abandoned=abandoned)
         case = Case(
             timeline=timeline,
@@ -150,11 +154,11 @@ class CaseBuilder:
             baseline=NO_BASELINE,
             history=NO_HISTORY,
         )
-        case = replace(case, phases=with_seen_load(case))
+        case = replace(case, phases=with_inferred_load(case))
         return self._with_past(case, choices, bounds if case.phases.load_s is None else None)
 
     def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
-        """Return the case with what went before, and what is expected by it."""
+        """Return the case with history and baseline, and with the expectation refined by them."""
         envelope, baseline, history = self._past_of(case)
         phases = case.phases
         prefill_tps = history.best_prefill_tps or envelope.expected_prefill_tps
@@ -173,9 +177,9 @@ class CaseBuilder:
         return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
 
     def _past_of(self, case: Case) -> tuple[Envelope, Baseline, History]:
-        """Return what went before, and what is expected by it.
+        """Return history and baseline, and the expectation refined by them.
 
-        A past that cannot be read costs only itself.
+        If reading them fails, the case is made without them.
         """
         try:
             history = self._past.of(case, self._idle(case))
@@ -188,7 +192,7 @@ class CaseBuilder:
         return envelope, baseline, history
 
     def _idle(self, case: Case) -> tuple[GpuSample, ...]:
-        """Return the GPUs' samples from before the request."""
+        """Return the GPU samples from before the request."""
         if not case.device.gpus or case.server.local is False:
             return ()
         return self._sampler.gpu_window(self._past.since_s(case), case.timeline.accepted_at_s)
@@ -200,12 +204,12 @@ class CaseBuilder:
         process: ProcessFacts | None,
         device: DeviceFacts,
     ) -> Sampled:
-        """Return the host's and the GPUs' samples as the server sees them, and the GPUs it uses."""
+        """Return host and GPU samples from the server's view, and the GPUs that it uses."""
         begin_s = exchange.accepted_at_s
         last_s = exchange.last_byte_at_s or exchange.ended_at_s or begin_s
         end_s = max(last_s, begin_s + MIN_SAMPLE_WINDOW_S)
-        own = None if engine is None else engine.port
-        port = own if process is None else process.port
+        engine_port = None if engine is None else engine.port
+        port = engine_port if process is None else process.port
         host = self._sampler.host_window(port, begin_s, end_s)
         gpu = self._sampler.gpu_window(begin_s, end_s)
         if gpu and process is not None and process.pid is not None:
@@ -214,15 +218,15 @@ class CaseBuilder:
 
 
 def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]:
-    """Return the looks at the engine while the request was there: at its slots, or its gauges."""
+    """Return the looks at the engine's slots or gauges during the request."""
     begin_s, end_s = exchange.sent_at_s, exchange.last_byte_at_s or exchange.ended_at_s
     if begin_s is None or end_s is None:
         return ()
     if engine.kind in GAUGED:
         looks = of_gauges(engine.activity.window(begin_s, end_s))
         return [look for look in looks if look.at_s >= begin_s - JUST_BEFORE_S]
-    seen = engine.slots.window(begin_s, end_s)
-    return of_slots(seen, phases.prefill_from_at_s, phases.decode_from_at_s)
+    slot_looks = engine.slots.window(begin_s, end_s)
+    return of_slots(slot_looks, phases.prefill_from_at_s, phases.decode_from_at_s)
 
 
 def _tasks(exchange: Exchange, engine: Engine | None, since_s: float) -> Sequence[BusySlots]:
@@ -239,27 +243,29 @@ def _with_concurrency(
     looks: Sequence[Look],
     slots: int | None,
 ) -> Neighbours:
-    """Add who was there while the request waited and while its prompt was read."""
-    mine = exchange.meter.reply.choices_seen if exchange.meter else 1
-    found = with_looks(guessed, phases, looks, slots=slots, mine=mine)
+    """Add which other requests were at the engine during this one's queue and prefill."""
+    own_slots = exchange.meter.reply.choices_seen if exchange.meter else 1
+    neighbours = with_looks(guessed, phases, looks, slots=slots, own_slots=own_slots)
     sent_s, begun_s = exchange.sent_at_s, phases.prefill_from_at_s
     first_s = phases.decode_from_at_s
     until_s = first_s if begun_s is None else begun_s
     if sent_s is None or until_s is None:
-        return found
+        return neighbours
     before = [look for look in looks if look.at_s <= until_s]
-    found = replace(found, waiting=while_waiting((sent_s, until_s), others, before, slots))
+    neighbours = replace(
+        neighbours, waiting=while_waiting((sent_s, until_s), others, before, slots)
+    )
     if begun_s is None or first_s is None:
-        return found
+        return neighbours
     during = [look for look in looks if begun_s <= look.at_s <= first_s]
-    at_engine = while_read((begun_s, first_s), others, during, slots=slots, mine=mine)
-    return replace(found, prefill=at_engine)
+    at_engine = while_read((begun_s, first_s), others, during, slots=slots, own_slots=own_slots)
+    return replace(neighbours, prefill=at_engine)
 
 
 def _queue_bounds(
     exchange: Exchange, engine: Engine, phases: Phases, looks: Sequence[Look]
 ) -> tuple[float, float] | None:
-    """Return the least and the most that the request waited, where only gauges or slots tell."""
+    """Return lower and upper bound of the queue time, where only gauges or slots reveal it."""
     if phases.queue_s is not None or phases.source != "stream":
         return None
     sent_s, first_s = exchange.sent_at_s, phases.decode_from_at_s
@@ -273,7 +279,7 @@ def _queue_bounds(
 
 
 def _begun_after(phases: Phases, exchange: Exchange, bounds: tuple[float, float] | None) -> Phases:
-    """Return the phases with the least wait, where it is known, as when the prompt was begun."""
+    """Return the phases with prefill beginning after the least queue time, if that is known."""
     if bounds is None or exchange.sent_at_s is None:
         return phases
     return replace(phases, prefill_from_at_s=exchange.sent_at_s + bounds[0])
@@ -288,9 +294,8 @@ def _activity(exchange: Exchange, engine: Engine, timeline: Timeline) -> EngineA
 
 
 def _is_alone(others: Sequence[Occupancy], activity: EngineActivity | None) -> bool:
-    """Return True if nobody unseen is known to have been at the engine.
+    """Return False if only the engine's counters show other requests.
 
-    Others that the engine counted and that did not come through here were there at a time that
-    nobody knows.
+    Those did not come through this proxy, so when they were there is not known.
     """
     return bool(others) or activity is None or activity.alone is not False

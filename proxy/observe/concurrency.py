@@ -1,7 +1,7 @@
-"""Others at an engine while a request waited, while its prompt was read, while it decoded. Pure.
+"""Other requests at an engine during a request's queue, prefill and decode. Pure.
 
-Two witnesses: the proxy's own requests, whose times are known, and the engine's slots or gauges,
-which show those that went past the proxy, too.
+There are two sources: the proxy's own requests, whose times are known, and looks at the engine's
+slots or gauges, which also show requests that did not come through the proxy.
 """
 
 import statistics
@@ -24,10 +24,11 @@ FULL_CACHE_RATIO = 0.95
 
 
 class Look(NamedTuple):
-    """What an engine was at, at one moment; None is what it does not tell.
+    """The state of an engine at one moment; None is what the engine does not report.
 
-    `working` requests had a slot, or were in the running batch; `waiting` ones had not been let in.
-    Of the former `reading` were at their prompts, and `unstarted` had nothing computed yet.
+    `working` requests had a slot, or were in the running batch; `waiting` ones had not been
+    admitted. Of the working ones, `reading` were in prefill, and `unstarted` had nothing computed
+    yet.
     """
 
     at_s: float
@@ -41,49 +42,49 @@ class Look(NamedTuple):
 def of_slots(
     looks: Sequence[BusySlots], begun_s: float | None = None, first_s: float | None = None
 ) -> list[Look]:
-    """Return looks at the slots of a llama-server, for a request that was begun at `begun_s`.
+    """Return looks at the slots of a llama-server, for a request whose prefill began at `begun_s`.
 
-    Whoever was computed before that, or answered before its first token, is another: then so it was
-    while its first batch was being read and nothing of it was computed yet.
+    A task that computed before `begun_s`, or decoded before the request's first token, belongs to
+    another request. While the first batch of such a task was computing, it counts as reading.
     """
     begun_s, first_s = begun_s or 0.0, first_s or 0.0
-    theirs: set[int] = set()
+    other_tasks: set[int] = set()
     for look in looks:
         if look.at_s < max(first_s, begun_s):
-            theirs |= look.answering or frozenset()
+            other_tasks |= look.answering or frozenset()
         if look.at_s < begun_s:
-            theirs |= look.reading or frozenset()
-    return [_of_slots(look, theirs if look.at_s < begun_s else frozenset()) for look in looks]
+            other_tasks |= look.reading or frozenset()
+    return [_of_slots(look, other_tasks if look.at_s < begun_s else frozenset()) for look in looks]
 
 
-def _of_slots(look: BusySlots, theirs: Set[int]) -> Look:
+def _of_slots(look: BusySlots, other_tasks: Set[int]) -> Look:
     if look.unstarted is None or look.reading is None:
         return Look(look.at_s, look.busy)
-    begun = look.unstarted & theirs
+    begun = look.unstarted & other_tasks
     reading, unstarted = len(look.reading) + len(begun), len(look.unstarted) - len(begun)
     return Look(look.at_s, look.busy, reading=reading, unstarted=unstarted)
 
 
 def of_gauges(scrapes: Iterable[Scrape]) -> list[Look]:
-    """Return looks at the gauges of an engine that has both of them."""
-    found = []
+    """Return looks at the gauges of an engine that has both running and waiting."""
+    looks = []
     for scrape in scrapes:
         running, waiting = scrape.counters.running, scrape.counters.waiting
         if running is not None and waiting is not None:
             kv_used_ratio = scrape.counters.kv_used_ratio
             at_s = scrape.asked_at_s
-            found.append(Look(at_s, round(running), round(waiting), kv_used_ratio=kv_used_ratio))
-    return found
+            looks.append(Look(at_s, round(running), round(waiting), kv_used_ratio=kv_used_ratio))
+    return looks
 
 
 def count_neighbours(
     in_flight_at_send: int, phases: Phases, others: Sequence[Occupancy]
 ) -> Neighbours:
-    """Count the other generations that a request met at its engine."""
+    """Count the other generations that decoded at the engine while the request did."""
     from_s, to_s = _decode_window(phases)
     if from_s >= to_s:
         return Neighbours(in_flight_at_send=in_flight_at_send)
-    throughout, there, partly_s = 0, 0, 0.0
+    whole_window, present_at_start, partly_s = 0, 0, 0.0
     begins, ends = [], []
     for _, first_s, end_s, _ in others:
         if end_s <= from_s or first_s >= to_s or first_s >= end_s:
@@ -92,9 +93,9 @@ def count_neighbours(
             begin_s = first_s
             begins.append(first_s)
         else:
-            there += 1
+            present_at_start += 1
             if end_s >= to_s:
-                throughout += 1
+                whole_window += 1
                 continue
             begin_s = from_s
         if end_s < to_s:
@@ -104,31 +105,31 @@ def count_neighbours(
             partly_s += to_s - begin_s
     return Neighbours(
         in_flight_at_send=in_flight_at_send,
-        decode_mean=throughout + partly_s / (to_s - from_s),
-        decode_max=_most_at_once(there, begins, ends) if begins else there,
+        decode_mean=whole_window + partly_s / (to_s - from_s),
+        decode_max=_most_at_once(present_at_start, begins, ends) if begins else present_at_start,
     )
 
 
 def with_looks(
-    guessed: Neighbours, phases: Phases, looks: Sequence[Look], *, slots: int | None, mine: int
+    guessed: Neighbours, phases: Phases, looks: Sequence[Look], *, slots: int | None, own_slots: int
 ) -> Neighbours:
-    """Let the engine's own word say how many decoded: it knows, too, what did not come by us.
+    """Replace the count of decoding neighbours by the engine's own, which has foreign requests.
 
     Args:
         guessed: the count from the proxy's own requests, some of which may only have waited.
         phases: when the request decoded.
-        looks: those at the engine's slots or gauges.
-        slots: how many the engine has; a guess beyond the others of them is cut.
-        mine: slots that the request itself took (n > 1 takes several).
+        looks: looks at the engine's slots or gauges.
+        slots: how many slots the engine has; a guess beyond the other slots is reduced.
+        own_slots: slots that the request itself took (n > 1 takes several).
     """
     from_s, to_s = _decode_window(phases)
-    others = [max(look.working - mine, 0) for look in looks if from_s <= look.at_s <= to_s]
+    others = [max(look.working - own_slots, 0) for look in looks if from_s <= look.at_s <= to_s]
     if from_s < to_s and len(others) >= MIN_LOOKS:
         mean = statistics.fmean(others)
         return replace(guessed, decode_mean=mean, decode_max=max(others), counted=True)
     if slots is None:
         return guessed
-    most = max(slots - mine, 0)
+    most = max(slots - own_slots, 0)
     if guessed.decode_max <= most and guessed.decode_mean <= most:
         return guessed
     return replace(
@@ -141,12 +142,12 @@ def with_looks(
 def while_waiting(
     window: Window, others: Sequence[Occupancy], looks: Sequence[Look], slots: int | None
 ) -> Concurrency:
-    """Return who was at the engine from a request's sending until its prompt was begun.
+    """Return which requests were at the engine while a request waited for its prefill.
 
     Args:
-        window: that time.
+        window: the time from the request's sending to the begin of its prefill.
         others: the proxy's own requests there.
-        looks: those at the engine in that time; of gauges also the last one before it.
+        looks: looks at the engine in that time; of gauges also the last one before it.
         slots: how many requests the engine works on at once.
     """
     rooms = [room for look in looks if (room := _has_room(look, slots)) is not None]
@@ -170,18 +171,23 @@ def while_read(
     looks: Sequence[Look],
     *,
     slots: int | None,
-    mine: int,
+    own_slots: int,
 ) -> Concurrency:
-    """Return whose prompts were read beside a request's own; `mine` are the slots it took itself.
+    """Return which other prompts the engine prefilled during this request's prefill.
 
-    Of the proxy's requests only where the engine has a slot for each: else they may have waited.
+    `own_slots` is how many slots the request took itself. The proxy's other requests count only if
+    the engine has a slot for each of them: otherwise they may have been waiting.
     """
-    told = [look for look in looks if look.reading is not None and window[0] <= look.at_s]
-    counts = [max(look.working - mine, 0) for look in told]
-    reading = [(look.reading or 0) + (look.unstarted or 0) > mine for look in told]
-    there = sum(1 for other in others if other.sent_s < window[1] and other.end_s > window[0])
+    looks_with_reading = [
+        look for look in looks if look.reading is not None and window[0] <= look.at_s
+    ]
+    counts = [max(look.working - own_slots, 0) for look in looks_with_reading]
+    reading = [
+        (look.reading or 0) + (look.unstarted or 0) > own_slots for look in looks_with_reading
+    ]
+    present = sum(1 for other in others if other.sent_s < window[1] and other.end_s > window[0])
     reading_s, reading_id = 0.0, None
-    if slots is not None and there + mine <= slots:
+    if slots is not None and present + own_slots <= slots:
         reading_s, reading_id = _read_meanwhile(window, others)
     return Concurrency(
         reading_s=reading_s,
@@ -192,12 +198,12 @@ def while_read(
 
 
 def queue_bounds(sent_s: float, first_s: float, looks: Sequence[Look]) -> Window | None:
-    """Return the least and the most that a request waited to be let in; None where it did not.
+    """Return lower and upper bound of the time until admission, from gauges; None if not queued.
 
-    For an engine that tells no queue of each request, only how many wait. Somebody has to have been
-    there before it, and to be there, with one at least that waits, in each look until it was let
-    in: who begins to wait later waits behind it. `looks` are those until its first token, with the
-    last one before it was sent.
+    For an engine that reports how many requests wait, but not which. The request was queued as long
+    as each look shows another request that was there before it and at least one that waits: whoever
+    begins to wait later waits behind it. `looks` are those until its first token, with the last one
+    before it was sent.
     """
     until_s, most_s = None, first_s
     for look in looks:
@@ -212,40 +218,43 @@ def queue_bounds(sent_s: float, first_s: float, looks: Sequence[Look]) -> Window
 
 
 def slots_bounds(sent_s: float, first_s: float, looks: Sequence[BusySlots]) -> Window | None:
-    """Return the same for an engine whose slots are seen; None where its own task may be there.
+    """Return lower and upper bound of the queue time, from slots; None if it may have had a slot.
 
-    It waited for certain while every slot answered others: tasks that were there before it was
-    sent, or that were gone when it was answered itself. Any other may be its own, of a thought or
-    a call that is held back. `looks` are those until its end, with some from before it was sent.
+    It was queued for certain while every slot decoded for another request: tasks that were there
+    before it was sent, or that were gone when it decoded itself. Any other task may be its own,
+    decoding tokens that do not show yet (hidden reasoning, a buffered tool call). `looks` are those
+    until its end, with some from before it was sent.
     """
-    theirs, later = frozenset[int](), frozenset[int]()
+    earlier_tasks, later_tasks = frozenset[int](), frozenset[int]()
     for look in looks:
         if look.at_s < sent_s:
-            theirs |= look.answering or frozenset()
+            earlier_tasks |= look.answering or frozenset()
         elif look.at_s > first_s:
-            later |= look.answering or frozenset()
+            later_tasks |= look.answering or frozenset()
     full = [
         look.at_s
         for look in looks
-        if sent_s < look.at_s < first_s and _is_full(look) and _are_others(look, theirs, later)
+        if sent_s < look.at_s < first_s
+        and _is_full(look)
+        and _are_others(look, earlier_tasks, later_tasks)
     ]
     return (full[-1] - sent_s, first_s - sent_s) if full else None
 
 
-def _are_others(look: BusySlots, theirs: Set[int], later: Set[int]) -> bool:
+def _are_others(look: BusySlots, earlier_tasks: Set[int], later_tasks: Set[int]) -> bool:
     tasks = look.answering or frozenset()
-    return tasks <= theirs or (bool(later) and not tasks & later)
+    return tasks <= earlier_tasks or (bool(later_tasks) and not tasks & later_tasks)
 
 
 def _is_full(look: BusySlots) -> bool:
-    """Return True if all slots are at answers."""
+    """Return True if all slots are decoding."""
     return bool(look.slots) and len(look.answering or ()) == look.slots
 
 
 def _has_room(look: Look, slots: int | None) -> bool | None:
-    """Return True if a request that waits had a slot to go to, or one that it had already."""
+    """Return True if a waiting request had a free slot, or one that it had taken already."""
     if look.waiting is not None:
-        return _lets_in(look, slots)
+        return _admits(look, slots)
     if slots is None:
         return None
     if look.working < slots:
@@ -253,7 +262,7 @@ def _has_room(look: Look, slots: int | None) -> bool | None:
     return False if look.unstarted == 0 else None  # one with nothing computed may be its own
 
 
-def _lets_in(look: Look, slots: int | None) -> bool | None:
+def _admits(look: Look, slots: int | None) -> bool | None:
     if not _others_while_waiting(look):
         return True
     if slots is not None and look.working >= slots:
@@ -264,17 +273,17 @@ def _lets_in(look: Look, slots: int | None) -> bool | None:
 
 
 def _others_while_waiting(look: Look) -> int | None:
-    """Count the others at the engine: of those that wait, one is the request itself."""
+    """Count the other requests at the engine; of those that wait, one is the request itself."""
     if look.waiting is not None:
         return look.working + max(look.waiting - 1, 0)
     return None if look.unstarted is None else look.working - min(look.unstarted, 1)
 
 
 def _reads_another(look: Look, slots: int | None) -> bool | None:
-    """Return True if the engine read the prompt of another while a request waited.
+    """Return True if the engine was in prefill of another request while this one waited.
 
-    One that has room and lets nobody in fills its steps with what it has: with prompts, because
-    answers take a token each.
+    An engine with room that admits nobody has filled its batches, and prompts do that: a decode
+    takes one token per step.
     """
     if look.waiting is None:
         return None if look.reading is None else look.reading > 0 or (look.unstarted or 0) > 1
@@ -284,9 +293,9 @@ def _reads_another(look: Look, slots: int | None) -> bool | None:
 
 
 def _served_first(window: Window, others: Iterable[Occupancy]) -> int:
-    """Return how many were being served at one moment before a request's own turn came, at most.
+    """Return the most requests served at one moment before the request's own turn.
 
-    Who came in the same moment counts, too, where its first token came before that turn.
+    One sent at the same moment counts if its first token came before that turn.
     """
     from_s, to_s = window
     steps = []
@@ -302,7 +311,7 @@ def _served_first(window: Window, others: Iterable[Occupancy]) -> int:
 
 
 def _read_meanwhile(window: Window, others: Iterable[Occupancy]) -> tuple[float, str | None]:
-    """Return for how long others' prompts were read in a window, and whose was read longest."""
+    """Return how long other prompts were in prefill in a window, and the request of the longest."""
     from_s, to_s = window
     parts = []
     for other in others:
@@ -320,14 +329,14 @@ def _read_meanwhile(window: Window, others: Iterable[Occupancy]) -> tuple[float,
 
 
 def _decode_window(phases: Phases) -> Window:
-    """Return both ends of the decode, or an empty window where one of them is not known."""
+    """Return begin and end of decode; an empty window if one of them is not known."""
     begin_s, end_s = phases.decode_from_at_s, phases.decode_to_at_s
     return (0.0, 0.0) if begin_s is None or end_s is None else (begin_s, end_s)
 
 
-def _most_at_once(there: int, begins: list[float], ends: list[float]) -> int:
-    """Return how many are there at one moment at most: at the start, or when one of them begins."""
-    most, ends_in_order = there, sorted(ends)
-    for begun, begin_s in enumerate(sorted(begins), there + 1):
-        most = max(most, begun - bisect_right(ends_in_order, begin_s))
-    return most
+def _most_at_once(present_at_start: int, begins: list[float], ends: list[float]) -> int:
+    """Return the maximum overlap: at the start, or when one of them begins."""
+    highest, ends_in_order = present_at_start, sorted(ends)
+    for begun, begin_s in enumerate(sorted(begins), present_at_start + 1):
+        highest = max(highest, begun - bisect_right(ends_in_order, begin_s))
+    return highest

@@ -1,6 +1,6 @@
-"""The observer: takes a finished exchange to its case, its diagnosis and the sinks.
+"""The observer: turns a finished exchange into its case and diagnosis, and feeds the outputs.
 
-Nothing here may harm a request: whatever breaks is counted in `failures` by its place.
+Nothing here may harm a request: every exception is counted in `failures` by its place.
 """
 
 import asyncio
@@ -39,25 +39,25 @@ from slowtok.proxy.runtime.work_queue import WorkQueue
 from slowtok.proxy.sampling.supervisor import Sampler
 from slowtok.proxy.stream.prompt_fingerprint import PromptFingerprint, parts_of
 
-LAST_SAMPLE_S = 0.15  # at most, for the last sample of a stream; its record is due within 0.25 s
-NEXT_FIRST_S = 0.02  # agents ask again at once: their next request is not kept waiting
-PUBLISH_AFTER_S = 0.005  # the reply goes first, and perhaps the next one; it is due as above
-COUNTERS_S = 0.05  # at most, for the counters of a whole reply: it waits meanwhile
+LAST_SAMPLE_S = 0.15  # time-out of a stream's last sample; its record is due within 0.25 s
+NEXT_FIRST_S = 0.02  # delay after a stream: an agent's next request comes at once, and goes first
+PUBLISH_AFTER_S = 0.005  # delay of a record: its reply goes first, and perhaps the next request
+COUNTERS_S = 0.05  # time-out of the engine's counters, for which a whole reply waits
 
 CROWD = 16
-"""So many requests at once are sampled as they go, and not each at its beginning and its end: ten
-samples a second tell of all of them. Heuristic."""
+"""With so many requests in flight, none gets samples of its own at its begin and end: the ten
+samples a second serve all of them. Heuristic."""
 
 GAVE_UP = frozenset({"client-gone", "timeout"})
-"""Endings after which a client may ask the very same again."""
+"""Endings after which a client may repeat the very same request."""
 
 
 class Observer:
-    """Watches exchanges begin and end, and concludes each one.
+    """Follows exchanges from begin to end, diagnoses each, and publishes its record.
 
-    A request is in `_live` from `begin` to `end`. A stream is then in `_awaiting_sample`, until its
-    last sample is here or the next request of its model needs its verdict; what is concluded before
-    it is published is in `_concluded`. `_publishing` makes the records, one at a time.
+    A request is in `_live` from `begin` to `end`. A stream is then in `_awaiting_sample` until its
+    last sample has arrived, or the next request of its model needs its verdict. What was diagnosed
+    before it can be published is in `_concluded`. `_publishing` makes the records, one at a time.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Observer:
         self._watchers = {n: sink for n, sink in sinks.items() if isinstance(sink, Watcher)}
         self._disabled = disabled
         self._prompts = Prompts()
-        self._guesses = PromptEstimates()
+        self._prompt_estimates = PromptEstimates()
         self._slot_owners: defaultdict[str, SlotOwners] = defaultdict(SlotOwners)
         self._live: dict[str, Exchange] = {}
         self._occupancy_log = OccupancyLog()
         self._awaiting_sample: dict[str, tuple[Exchange, asyncio.Task[None]]] = {}
-        self._in_turn = asyncio.Lock()
+        self._publish_lock = asyncio.Lock()
         self._concluded: dict[str, tuple[Case, Diagnosis]] = {}
         self._verdicts = PreviousVerdicts()
         self._pending = PendingPrompts(self.failures)
@@ -113,20 +113,20 @@ class Observer:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are on their way now."""
+        """How many requests are in flight."""
         return len(self._live)
 
     def running(self) -> list[dict[str, Any]]:
-        """Return each generation that is on its way now, and how far it is."""
+        """Return each generation in flight, with its progress."""
         return running(self._live.values(), time.monotonic())
 
     @property
     def live(self) -> Collection[Exchange]:
-        """The requests that are on their way now."""
+        """The requests in flight."""
         return self._live.values()
 
     def is_asked(self, engine_name: str) -> bool:
-        """Return True if a generation is at that engine now."""
+        """Return True if a generation is in flight at that engine."""
         live = (e for e in self._live.values() if e.api and e.last_byte_at_s is None)
         return any(e.engine_name == engine_name for e in live)
 
@@ -140,7 +140,7 @@ class Observer:
         self._note("begin", exchange)
 
     def sent(self, exchange: Exchange) -> None:
-        """Note that a request is about to go to its engine."""
+        """Note that a request is about to be sent to its engine."""
         self._note("sent", exchange)
         if exchange.api is not None:
             self._runs.sent(exchange)
@@ -148,14 +148,16 @@ class Observer:
             self._engines.note_sent(exchange.engine_name, exchange.model)
 
     def arrived(self, exchange: Exchange) -> None:
-        """Note that the last byte of a reply has come from its engine."""
+        """Note that the last byte of a reply has arrived from its engine."""
         if exchange.api is not None:
             reply = exchange.meter.reply if exchange.meter else None
-            said = (None, None) if reply is None else (reply.load_s, reply.fingerprint)
-            self._engines.note_arrived(exchange.engine_name, *said)
+            load_and_fingerprint = (
+                (None, None) if reply is None else (reply.load_s, reply.fingerprint)
+            )
+            self._engines.note_arrived(exchange.engine_name, *load_and_fingerprint)
 
     def end(self, exchange: Exchange) -> None:
-        """Note that a request is over, however it ended."""
+        """Note that a request is over, in whatever way it ended."""
         now_s = time.monotonic()
         exchange.end(None, now_s)
         self._pending.take(exchange.request_id)
@@ -181,15 +183,15 @@ class Observer:
             self._sampler.set_active(False)
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
-        """Compare the prompt with earlier ones, a moment later and never in the stream's way."""
+        """Compare the prompt with earlier ones; done later, so that the stream is not delayed."""
         note = partial(self.note_fingerprint, exchange)
         self._pending.add(exchange.request_id, payload, size_bytes, note)
 
     def note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        """Compare a prompt, of which there is the fingerprint, with earlier ones.
+        """Compare a prompt's fingerprint with earlier ones.
 
-        Those that have ended are concluded first: one may be of this conversation, or have evicted
-        it.
+        Ended requests are concluded first: one may belong to this conversation, or have evicted it
+        from the cache.
         """
         if exchange.request_id not in self._live:
             return  # a large prompt, which took longer than its reply
@@ -199,7 +201,7 @@ class Observer:
         self._runs.fingerprinted(exchange, fingerprint)
 
     def note_slots(self, engine_name: str, model: str | None, look: SlotsLook) -> None:
-        """Take note of how far an engine's slots are; of those of `model` where it has several."""
+        """Record the progress of an engine's slots, of one model if the engine runs several."""
         asked = [
             exchange
             for exchange in self._live.values()
@@ -209,21 +211,21 @@ class Observer:
         self._slot_owners[engine_name].note(look, asked, time.monotonic())
 
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Return what the head of a stream can say: what is known so far, and the last verdict."""
-        found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
+        """Return the slowtok headers of a stream, with the previous verdict of its model."""
+        fields = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
         self._conclude_previous(exchange.model)
-        return found | self._verdicts.header(exchange.model)
+        return fields | self._verdicts.header(exchange.model)
 
     def last_verdict(self, model: str | None) -> EndedVerdict | None:
-        """Return the verdict on a model's request that ended last, concluding it if need be."""
+        """Return the verdict on the model's request that ended last, diagnosing it if necessary."""
         self._conclude_previous(model)
         return self._verdicts.last(model)
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Diagnose a reply that is here as a whole, and return its headers.
+        """Diagnose a complete reply and return its headers.
 
-        Waits shortly for the counters of an engine that puts no timings into its replies, and for
-        a look at one that has loaded its model anew.
+        Waits shortly for the counters of an engine that puts no timings into its replies, and for a
+        probe of an engine that has reloaded its model.
         """
         name = exchange.engine_name
         self._pending.take(exchange.request_id)
@@ -238,22 +240,22 @@ class Observer:
             self._conclude_previous(exchange.model)
             previous = self._verdicts.header(exchange.model)
             case, diagnosis = self._diagnose(exchange)
-            said = headers.diagnosis_headers(case, diagnosis) | previous
+            fields = headers.diagnosis_headers(case, diagnosis) | previous
         except Exception:  # noqa: BLE001 - the reply goes out without its diagnosis
             self.failures["diagnosis"] += 1
             return {}
         self._concluded[exchange.request_id] = (case, diagnosis)
         self._verdicts.judged(exchange, diagnosis)
-        return said
+        return fields
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
-        """Return the record of a stream whose last token is here; its last sample may be missing.
+        """Return the record of a stream after its last token, perhaps without its last sample.
 
-        Nothing is kept of it: the record that is logged is made when all is there.
+        It is not kept: the record that is logged is made when all samples are there.
         """
         self._pending.take(exchange.request_id)
         try:
-            case = self._cases.case(exchange, self._others(exchange))
+            case = self._cases.case(exchange, self._overlapping(exchange))
             diagnosis = diagnose(case, disabled=self._disabled)
             return make_record(case, diagnosis) | self._runs.fields(exchange)
         except Exception:  # noqa: BLE001 - the stream goes on without its record
@@ -261,12 +263,12 @@ class Observer:
             return None
 
     def conclude_all(self) -> None:
-        """Conclude what is still waiting for its last samples: the proxy stops."""
+        """Diagnose and publish the streams that still wait for samples: the proxy stops."""
         self._publish_each(list(self._awaiting_sample))
         self.publish_all()
 
     def publish_all(self) -> None:
-        """Publish at once what is only waiting its turn: somebody asks for it, or depends on it."""
+        """Publish all queued records now, because they are requested or depended on."""
         self._publishing.do_all()
 
     @property
@@ -297,7 +299,7 @@ class Observer:
         await self._wait("engine counters", lambda: self._engines.wait_for_scrapes(name, left_s))
         left_s = max(until_s - time.monotonic(), 0.0)
         await self._wait("engine look", lambda: self._engines.wait_for_look(name, left_s))
-        async with self._in_turn:  # of many that end at once: streams go on in between
+        async with self._publish_lock:  # of many that end at once: streams go on in between
             self._publish_now(exchange.request_id)
             await asyncio.sleep(0)
 
@@ -330,12 +332,12 @@ class Observer:
 
     def _conclude(self, exchange: Exchange) -> tuple[Case, Diagnosis | None]:
         if exchange.api is None:
-            return self._cases.case(exchange, self._others(exchange)), None
+            return self._cases.case(exchange, self._overlapping(exchange)), None
         return self._diagnose(exchange)
 
     def _diagnose(self, exchange: Exchange) -> tuple[Case, Diagnosis]:
         begin_s = time.monotonic()
-        case = self._cases.case(exchange, self._others(exchange))
+        case = self._cases.case(exchange, self._overlapping(exchange))
         diagnosis = diagnose(case, disabled=self._disabled)
         for cause in diagnosis.failed:
             self.failures[f"detector {cause}"] += 1
@@ -343,17 +345,17 @@ class Observer:
         self.diagnose_s += time.monotonic() - begin_s
         return case, diagnosis
 
-    def _others(self, mine: Exchange) -> list[Occupancy]:
-        return self._occupancy_log.beside(mine, self._live.values(), time.monotonic())
+    def _overlapping(self, exchange: Exchange) -> list[Occupancy]:
+        return self._occupancy_log.overlapping(exchange, self._live.values(), time.monotonic())
 
     def _remember(self, exchange: Exchange, case: Case, diagnosis: Diagnosis | None) -> None:
-        """Keep what later requests are compared with."""
+        """Store what later requests are compared with."""
         if diagnosis is None:
             return
         served_by = _served_by(exchange)
         if exchange.prompt is not None:
             self._remember_prompt(served_by, exchange.prompt, case)
-        self._guesses.learn(served_by, exchange, case)
+        self._prompt_estimates.learn(served_by, exchange, case)
         self._verdicts.judged(exchange, diagnosis)
         self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
@@ -361,53 +363,53 @@ class Observer:
             self.setups.note(exchange.engine_name, case)
 
     def _remember_prompt(self, served_by: str, prompt: PromptFingerprint, case: Case) -> None:
-        """Keep the fingerprint of a prompt that was read, and of a try that was cut short."""
-        line = case.timeline
+        """Store the fingerprint of a prompt that was read, and an attempt that was cut short."""
+        timeline = case.timeline
         if _was_read(case):
-            self._prompts.remember(served_by, prompt, line.accepted_at_s)
-        if line.ended in GAVE_UP:
+            self._prompts.remember(served_by, prompt, timeline.accepted_at_s)
+        if timeline.ended in GAVE_UP:
             spent_s = case.phases.total_s
             self._prompts.note_cut(
-                served_by, prompt, line.accepted_at_s + spent_s, spent_s, line.ended
+                served_by, prompt, timeline.accepted_at_s + spent_s, spent_s, timeline.ended
             )
 
     def _just_ended(self, model: str | None, most: int) -> Sequence[str]:
-        """Return the newest streams of a model that wait for their last samples, in their order."""
+        """Return the newest streams of a model that wait for samples, oldest first."""
         newest = reversed(self._awaiting_sample.values())
         ended = (other.request_id for other, _ in newest if other.model == model)
         return list(itertools.islice(ended, most))[::-1]
 
     def _publish_each(self, request_ids: Iterable[str]) -> None:
-        """Conclude streams without their last samples: the next request of their model is here."""
+        """Publish streams without their last samples, because the next request is here."""
         for request_id in request_ids:
             self._publish_now(request_id)
 
     def _conclude_previous(self, model: str | None) -> None:
-        """Conclude the newest stream of a model that waits for its last sample; publish it later.
+        """Diagnose the model's newest stream that waits for samples, and publish it later.
 
-        A header is about to tell its verdict.
+        A header is about to report its verdict.
         """
         for request_id in self._just_ended(model, 1) if self._awaiting_sample else ():
-            before = self._awaiting_sample.pop(request_id)[0]
+            previous = self._awaiting_sample.pop(request_id)[0]
             with contextlib.suppress(Exception):  # counted when it is to be published
-                self._concluded[request_id] = concluded = self._diagnose(before)
-                self._verdicts.judged(before, concluded[1])
-            self._publishing.add(partial(self._publish, before))
+                self._concluded[request_id] = concluded = self._diagnose(previous)
+                self._verdicts.judged(previous, concluded[1])
+            self._publishing.add(partial(self._publish, previous))
 
     def _compare(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        """Keep what a prompt has in common with earlier ones that this engine has served."""
+        """Compare a prompt with earlier ones of the same engine and model, and store the result."""
         served_by = _served_by(exchange)
         exchange.prompt = fingerprint
         exchange.parts = parts_of(fingerprint)
         exchange.prefix = self._prompts.compare(served_by, fingerprint, exchange.accepted_at_s)
         exchange.repeat = self._prompts.repeat(served_by, fingerprint, exchange.accepted_at_s)
-        exchange.prompt_estimate = self._guesses.estimate(served_by, exchange)
+        exchange.prompt_estimate = self._prompt_estimates.estimate(served_by, exchange)
 
 
 def _was_read(case: Case) -> bool:
-    """Return True if the engine has read the whole prompt: a 200 alone may come before that."""
-    told = case.timeline.tokens.completion is not None
-    return case.timeline.first_token_at_s is not None or told
+    """Return True if the engine has finished prefill; status 200 alone may come before that."""
+    has_completion = case.timeline.tokens.completion is not None
+    return case.timeline.first_token_at_s is not None or has_completion
 
 
 def _served_by(exchange: Exchange) -> str:

@@ -1,4 +1,4 @@
-"""Prompts whose fingerprints are still to be taken: their requests are sent first."""
+"""Prompts that still have to be fingerprinted, after their requests have been sent."""
 
 import asyncio
 from collections import Counter
@@ -17,10 +17,9 @@ Read = Callable[[], PromptFingerprint | None]
 
 
 class PendingPrompts:
-    """Takes the fingerprint of each request's prompt soon, or before the request is concluded.
+    """Fingerprints each request's prompt soon, and before the request is concluded.
 
-    A prompt that cannot be read is counted in `failures`; it costs what a comparison with earlier
-    prompts would tell, nothing else.
+    A prompt that cannot be parsed is counted in `failures`, and is not compared with earlier ones.
     """
 
     def __init__(self, failures: Counter[str]) -> None:
@@ -29,14 +28,14 @@ class PendingPrompts:
         self._pending: dict[str, Callable[[], None]] = {}
 
     def add(self, request_id: str, payload: Mapping[str, Any], size_bytes: int, note: Note) -> None:
-        """Have `note` called with the fingerprint of what a body says, in the event loop."""
+        """Schedule `note` to be called with the fingerprint of the payload, in the event loop."""
         read = partial(fingerprint_prompt, payload)
         begin = self._read_in_thread if size_bytes > LARGE_BYTES else self._note
         self._pending[request_id] = partial(begin, note, read)
         self._queue.add(partial(self.take, request_id))
 
     def take(self, request_id: str) -> None:
-        """Take the fingerprint of one request's prompt now, if it is still to be taken."""
+        """Fingerprint the prompt of one request now, if it is still pending."""
         if (begin := self._pending.pop(request_id, None)) is not None:
             begin()
 

@@ -1,8 +1,8 @@
-"""What earlier prompts tell: what an engine's prompt cache could have kept, how long a new one is.
+"""Comparison with earlier prompts: what the prompt cache could have kept, and a length estimate.
 
-The first is told by fingerprints of recent prompts. No engine tells a prompt's length while it
-reads it: what is known at once are its characters; how many of them made a token, and how many
-tokens a second were read, earlier requests of the model have shown.
+Fingerprints of recent prompts show the common prefix. No engine reports a prompt's length during
+prefill, only its characters are known at once; earlier requests of the model give tokens per
+character and the prefill rate.
 """
 
 from collections import OrderedDict, deque
@@ -23,7 +23,7 @@ MAX_CHARS = 16_000_000  # of prompts whose fingerprints are kept, about 30 MiB o
 MAX_AGE_S = 3600.0
 KEEP_TRIES = 256
 MAX_PAUSE_S = 600.0
-"""Clients wait less than that before they try again: OpenAI's SDK half a second to 8 s."""
+"""Longest pause before a retry; OpenAI's SDK waits half a second to 8 s."""
 
 SIZES_PER_MODEL = 8  # the newest: what a client sends changes. Heuristic.
 MIN_TOKENS = 256
@@ -32,14 +32,14 @@ give no rate, and are mostly the chat template, which has no characters here."""
 
 
 class _Tries(NamedTuple):
-    """Tries of one prompt that were cut short, the last of them at `at_s`."""
+    """Attempts with one prompt that were cut short, the last of them at `at_s`."""
 
     at_s: float
     repeat: Repeat
 
 
 class Prompts:
-    """Remembers prompts by what served them, as hashes only."""
+    """Remembers prompts per engine and model, as hashes only."""
 
     def __init__(self) -> None:
         self._fingerprints: OrderedDict[str, deque[tuple[float, PromptFingerprint]]] = OrderedDict()
@@ -47,17 +47,17 @@ class Prompts:
         self._tries: BoundedMap[tuple[str, int], _Tries] = BoundedMap(KEEP_TRIES)
 
     def compare(self, served_by: str, new: PromptFingerprint, at_s: float) -> PromptPrefix | None:
-        """Compare a prompt with the earlier one of its conversation; None for the first."""
+        """Compare a prompt with the previous one of its conversation; None for the first."""
         fingerprints = self._fingerprints.get(served_by, ())
         known = [(at, old) for at, old in reversed(fingerprints) if at_s - at <= MAX_AGE_S]
         if not known:
             return None
         commons = [common_chars(new, old) for _, old in known]  # the newest first
-        number, found = self._closest(new, known, commons, at_s)
-        others = [common for common in commons[:number] if common < found.common_prefix_chars]
+        number, prefix = self._closest(new, known, commons, at_s)
+        others = [common for common in commons[:number] if common < prefix.common_prefix_chars]
         if not others:
-            return found
-        return replace(found, others_since=len(others), others_common_chars=max(others))
+            return prefix
+        return replace(prefix, others_since=len(others), others_common_chars=max(others))
 
     def _closest(
         self,
@@ -66,10 +66,10 @@ class Prompts:
         commons: Sequence[int],
         at_s: float,
     ) -> tuple[int, PromptPrefix]:
-        """Return the earlier prompt of the same conversation, by its number; of two the newer.
+        """Return index and comparison of the earlier prompt of the same conversation.
 
-        A beginning in common tells it; only where that is short, what is shared has to be told (not
-        of a short prompt, which is not worth it).
+        A long common prefix identifies it, of two equal ones the newer. Only if the prefix is short
+        are contents compared (not for a short prompt, which is not worth it).
         """
         longest = max(commons)
         if 2 * longest >= new.chars or new.chars < SHORT_CHARS:
@@ -77,11 +77,11 @@ class Prompts:
             at, old = known[number]
             return number, compare(new, old, at_s - at, others_since=0)
         prefixes = [compare(new, old, at_s - at, others_since=0) for at, old in known[:COMPARE]]
-        found = max(prefixes, key=_closeness)
-        return prefixes.index(found), found
+        closest = max(prefixes, key=_closeness)
+        return prefixes.index(closest), closest
 
     def repeat(self, served_by: str, new: PromptFingerprint, at_s: float) -> Repeat | None:
-        """Return what came of earlier tries of the very same prompt, where they were cut short."""
+        """Return the earlier attempts with this very prompt that were cut short; else None."""
         tries = self._tries.get(_try_of(served_by, new))
         if tries is None or at_s - tries.at_s > MAX_PAUSE_S:
             return None
@@ -90,14 +90,14 @@ class Prompts:
     def note_cut(
         self, served_by: str, cut: PromptFingerprint, at_s: float, spent_s: float, ended: str
     ) -> None:
-        """Keep that a request with this prompt was cut short, and how long it had taken."""
-        key, before = _try_of(served_by, cut), self.repeat(served_by, cut, at_s - spent_s)
-        count, earlier_s = (0, 0.0) if before is None else (before.count, before.spent_s)
+        """Store that a request with this prompt was cut short, and how long it had taken."""
+        key, earlier = _try_of(served_by, cut), self.repeat(served_by, cut, at_s - spent_s)
+        count, earlier_s = (0, 0.0) if earlier is None else (earlier.count, earlier.spent_s)
         repeat = Repeat(count=count + 1, spent_s=earlier_s + spent_s, ended=ended)
         self._tries[key] = _Tries(at_s, repeat)
 
     def remember(self, served_by: str, new: PromptFingerprint, at_s: float) -> None:
-        """Keep the fingerprint of a prompt that an engine has served."""
+        """Store the fingerprint of a prompt that an engine has served."""
         self._tries.pop(_try_of(served_by, new), None)
         while self._fingerprints and self._chars > MAX_CHARS - new.chars:
             self._drop_oldest()
@@ -111,7 +111,7 @@ class Prompts:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Let a whole model go, the longest unused one."""
+        """Drop all prompts of the engine and model that was not used for longest."""
         _, fingerprints = self._fingerprints.popitem(last=False)
         self._chars -= sum(old.chars for _, old in fingerprints)
 
@@ -121,23 +121,23 @@ def _try_of(served_by: str, prompt: PromptFingerprint) -> tuple[str, int]:
 
 
 def _closeness(prefix: PromptPrefix) -> tuple[int, float, int]:
-    """Order earlier prompts: a common beginning first; where it is short, by what is shared.
+    """Return the sort key of earlier prompts: common prefix; if that is short, shared content.
 
-    A beginning that changes with each call is much the same to all conversations.
+    A short prefix that changes with each call is much the same in all conversations.
     """
     common = prefix.common_prefix_chars
     return common if 2 * common >= prefix.chars else 0, prefix.shared_ratio, common
 
 
 class PromptEstimates:
-    """Learns from finished requests."""
+    """Learns tokens per character and prefill rate from finished requests."""
 
     def __init__(self) -> None:
         self._sizes: BoundedMap[str, deque[tuple[int, int]]] = BoundedMap(KEEP_MODELS)
         self._tps: BoundedMap[str, float] = BoundedMap(KEEP_MODELS)
 
     def learn(self, served_by: str, exchange: Exchange, case: Case) -> None:
-        """Keep what a finished request showed of its model."""
+        """Store what a finished request shows about its model."""
         tokens = case.timeline.tokens
         if (tokens.prompt or 0) < MIN_TOKENS:
             return
@@ -149,7 +149,7 @@ class PromptEstimates:
             self._tps[served_by] = case.phases.prefill_tps
 
     def estimate(self, served_by: str, exchange: Exchange) -> PromptEstimate | None:
-        """Return what is to be expected of a prompt; None before a request of its model ended."""
+        """Return the estimated length of a prompt; None before a request of its model has ended."""
         sizes = self._sizes.get(served_by)
         if not sizes or exchange.prompt is None:
             return None

@@ -1,4 +1,4 @@
-"""Watches exchanges for the runs they belong to: begun, fingerprinted, ended, published."""
+"""Assigns exchanges to agent runs at each step: sent, fingerprinted, ended, published."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -19,40 +19,40 @@ FIELDS = frozenset({"run", "since_previous_ms", "client", "retry"})
 
 
 class Runs:
-    """Places each generation in its run, and keeps the account of all runs."""
+    """Assigns each generation to its run, and keeps the ledger of all runs."""
 
     def __init__(self, key: bytes) -> None:
-        self._book = RunRegister(key)
+        self._register = RunRegister(key)
         self.ledger = Ledger()
 
     def restore(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Take up what the log tells, the oldest record first."""
+        """Restore runs from the records of the log, oldest first."""
         kept = [record for record in records if "run" in record]
-        self._book.restore(kept, time.monotonic(), time.time())
+        self._register.restore(kept, time.monotonic(), time.time())
         for record in kept:
             self.ledger.add(record)
 
     def sent(self, exchange: Exchange) -> None:
-        """A generation is about to go to its engine: its own ids may tell its run."""
+        """Place a generation that is about to be sent, by the ids in the request."""
         at_s, unix_s = exchange.accepted_at_s, exchange.started_unix_s
-        exchange.run = self._book.place(exchange.request_id, exchange.clues, at_s, unix_s)
+        exchange.run = self._register.place(exchange.request_id, exchange.clues, at_s, unix_s)
 
     def fingerprinted(self, exchange: Exchange, prompt: PromptFingerprint) -> None:
-        """Its prompt is known: it tells what the request goes on from."""
+        """Place a generation by its prompt, which shows the turn that it continues."""
         self._place(exchange, message_hashes_of(prompt))
 
     def ended(self, exchange: Exchange) -> None:
-        """A generation is over."""
+        """Record the end of a generation."""
         ended_s = exchange.ended_at_s
         if exchange.api is None or ended_s is None:
             return
         reply = exchange.meter.reply if exchange.meter else None
         failed = exchange.ended in _FAILED or (exchange.status or 500) >= 400
         response = reply.response_id if reply else None
-        self._book.end(exchange.request_id, ended_s, failed=failed, response=response)
+        self._register.end(exchange.request_id, ended_s, failed=failed, response=response)
 
     def fields(self, exchange: Exchange) -> dict[str, Any]:
-        """Return what a record says of its run and its client."""
+        """Return the fields of a record about its run and its client."""
         if exchange.api is None:
             return {}
         clues = exchange.clues
@@ -60,34 +60,34 @@ class Runs:
             # its fingerprint came late, or there is none, as of what is to be embedded
             self._place(exchange, message_hashes_of(exchange.prompt) if exchange.prompt else None)
         self.ended(exchange)
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if exchange.run is not None:
-            found["run"] = _known(exchange.run._asdict()) | self._reads(exchange)
-            since_s = self._book.since_previous_s(exchange.request_id)
+            fields["run"] = _known(exchange.run._asdict()) | self._reads(exchange)
+            since_s = self._register.since_previous_s(exchange.request_id)
             if since_s is not None:
-                found["since_previous_ms"] = round(since_s * 1000, 3)
+                fields["since_previous_ms"] = round(since_s * 1000, 3)
         if clues is not None:
-            found |= _known({"client": clues.client, "retry": clues.retry})
-        return found
+            fields |= _known({"client": clues.client, "retry": clues.retry})
+        return fields
 
     def _reads(self, exchange: Exchange) -> dict[str, Any]:
-        """Return what its prompt had that the one before had not: shares by role."""
+        """Return the new part of a prompt since the previous turn: its shares by role."""
         if exchange.prompt is None:
             return {}
-        chars = new_chars(exchange.prompt, self._book.earlier_messages(exchange.request_id))
+        chars = new_chars(exchange.prompt, self._register.earlier_messages(exchange.request_id))
         total = sum(chars.values())
         return {"reads": {r: round(c / total, 4) for r, c in chars.items()}} if total else {}
 
     def newest_first(self, live: Iterable[Exchange], limit: int) -> list[dict[str, Any]]:
-        """Return the runs in short, the newest first."""
+        """Return summaries of the runs, newest first."""
         return self.ledger.newest_first(self._live(live), limit)
 
     def one(self, wanted: str, live: Iterable[Exchange]) -> dict[str, Any] | None:
-        """Return one run in full."""
+        """Return one run in detail."""
         return self.ledger.one(wanted, self._live(live))
 
     def _place(self, exchange: Exchange, prompt: Messages | None) -> None:
-        exchange.run = self._book.place_by_prompt(
+        exchange.run = self._register.place_by_prompt(
             exchange.request_id,
             exchange.clues,
             prompt,
@@ -97,13 +97,13 @@ class Runs:
 
     def _live(self, exchanges: Iterable[Exchange]) -> list[Turn]:
         now_s = time.monotonic()
-        return [turn for one in exchanges if (turn := live_turn(one, now_s)) is not None]
+        return [turn for exchange in exchanges if (turn := live_turn(exchange, now_s)) is not None]
 
 
 def live_turn(exchange: Exchange, now_s: float) -> Turn | None:
-    """Return a request that is on its way as a turn; None where it belongs to no run yet.
+    """Return a request in flight as a turn of its run; None if it belongs to no run yet.
 
-    Until its first token it waits, and reads its prompt: which of both is told at its end.
+    Until its first token, queue and prefill cannot be told apart; they count as prefill.
     """
     run, sent_s = exchange.run, exchange.sent_at_s
     if exchange.api is None or run is None or sent_s is None:

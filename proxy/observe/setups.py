@@ -1,7 +1,8 @@
-"""What the last request of each setup was held against, for workers that judge short ones.
+"""Facts per setup (engine, model, context size) by which workers judge short requests.
 
-The relaying processes have no samples, no engine's facts and no history. With these of the last
-request they can judge the next one of its setup, where that takes no samples.
+A worker process has no samples, no facts about the engine and no history. The observing process
+therefore keeps these of the latest request of each setup and sends them to the worker, which can
+then judge the next short request of that setup alone.
 """
 
 import time
@@ -14,53 +15,53 @@ from slowtok.proxy.history.keys import octave_of
 from slowtok.proxy.runtime.bounded_map import BoundedMap
 
 MAX_SETUPS = 256
-REFRESH_S = 1.0  # a setup's facts are looked at again so often, at most. Heuristic
+REFRESH_S = 1.0  # least interval between two updates of a setup's facts. Heuristic
 
 SetupKey = tuple[str, str, str]
-"""The name of the engine, the model, and the octave of the context."""
+"""Engine name, model, and octave of the context length (a power of two)."""
 
 _NO_TIMES = Timeline(request_id="", path="", stream=False, started_unix_s=0.0, accepted_at_s=0.0)
 _NO_PHASES = Phases(source="estimate", total_s=0.0)
 
 
 def setup_key(engine_name: str, model: str | None, tokens: Tokens) -> SetupKey:
-    """Return the key of the setup that a request belongs to."""
+    """Return the key of a request's setup."""
     return engine_name, model or "", octave_of(context_of(tokens))
 
 
 class SetupLog:
-    """Keeps the facts of the newest setups, numbered as they change."""
+    """Keeps the facts of the newest setups; each change gets the next number."""
 
     def __init__(self) -> None:
-        self._known: BoundedMap[SetupKey, tuple[int, Case]] = BoundedMap(MAX_SETUPS)
-        self._looked_at_s: BoundedMap[SetupKey, float] = BoundedMap(MAX_SETUPS)
+        self._facts: BoundedMap[SetupKey, tuple[int, Case]] = BoundedMap(MAX_SETUPS)
+        self._refreshed_at_s: BoundedMap[SetupKey, float] = BoundedMap(MAX_SETUPS)
         self.number = 0  # of the last change
 
     def note(self, engine_name: str, case: Case) -> None:
-        """Take note of what a finished request was held against.
+        """Store the facts of a finished request, if they have changed.
 
-        Nothing is kept of engines whose replies alone do not tell all: what is behind llama-swap
-        may have had to load its model, and what Ollama tells is corrected by what else is seen.
+        Not for engines whose replies alone do not suffice: an engine behind llama-swap may have had
+        to load its model, and Ollama's reports need corrections from samples.
         """
-        server, line, now_s = case.server, case.timeline, time.monotonic()
+        server, timeline, now_s = case.server, case.timeline, time.monotonic()
         if server.through is not None or server.kind == "ollama":
             return
-        key = setup_key(engine_name, line.model, line.tokens)
-        if now_s - self._looked_at_s.get(key, -REFRESH_S) < REFRESH_S:
+        key = setup_key(engine_name, timeline.model, timeline.tokens)
+        if now_s - self._refreshed_at_s.get(key, -REFRESH_S) < REFRESH_S:
             return
-        self._looked_at_s[key] = now_s
-        facts, before = _facts_of(case), self._known.get(key)
-        if before is None or before[1] != facts:
+        self._refreshed_at_s[key] = now_s
+        facts, known = _facts_of(case), self._facts.get(key)
+        if known is None or known[1] != facts:
             self.number += 1
-            self._known[key] = (self.number, facts)
+            self._facts[key] = (self.number, facts)
 
     def since(self, number: int) -> Mapping[SetupKey, Case]:
-        """Return the facts that changed after a number."""
-        return {key: facts for key, (last, facts) in self._known.items() if last > number}
+        """Return the facts that changed after the change with that number."""
+        return {key: facts for key, (last, facts) in self._facts.items() if last > number}
 
 
 def _facts_of(case: Case) -> Case:
-    """Return what of a case holds for other requests of its setup, too."""
+    """Return the part of a case that also holds for other requests of its setup."""
     history = case.history
     return Case(
         timeline=_NO_TIMES,

@@ -1,1 +1,1 @@
-"""One request through, from its first byte to its last. Read relay.py first."""
+"""Relays one request, from its first byte to its last. Start with relay.py."""

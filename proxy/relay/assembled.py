@@ -1,4 +1,4 @@
-"""A whole reply put together from the stream that slowtok asked for in its place."""
+"""Builds a non-streamed reply from the stream that slowtok requested in its place."""
 
 import time
 
@@ -15,11 +15,13 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024  # a million tokens at 250 bytes each; heur
 _OF_STREAMS = ("Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering")
 
 
-async def assemble(reply: EngineReply, exchange: Exchange, held: MemoryBudget) -> bytes:
-    """Read the stream to its end and return the reply; an error in it sets the status.
+async def assemble(reply: EngineReply, exchange: Exchange, memory_budget: MemoryBudget) -> bytes:
+    """Read the stream to its end and return the complete reply.
+
+    An error event in the stream sets the status, and the error is the reply.
 
     Raises:
-        UpstreamError: the stream broke off, cannot be put together, or is more than may be held.
+        UpstreamError: the stream broke off, cannot be assembled, or exceeds the memory budget.
         aiohttp.ClientError, OSError: the connection broke.
     """
     if exchange.api is None or exchange.api.make_parts is None:
@@ -33,25 +35,25 @@ async def assemble(reply: EngineReply, exchange: Exchange, held: MemoryBudget) -
             size_bytes += len(chunk)
             if size_bytes > MAX_STREAM_BYTES:
                 raise _cannot("is too long to be put together")
-            if not held.take(exchange, len(chunk)):
-                raise held.release_and_refuse(exchange, "the reply to this request")
+            if not memory_budget.reserve(exchange, len(chunk)):
+                raise memory_budget.release_and_refuse(exchange, "the reply to this request")
         exchange.last_byte_at_s = time.monotonic()
-        whole = assembler.whole()
+        body = assembler.reply()
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise _cannot("cannot be put together") from error
     if assembler.error is not None:
         exchange.status = _status_of(assembler.error["error"])
         return orjson.dumps(assembler.error)
-    if whole is None:
+    if body is None:
         raise _cannot("ended before its answer did")
-    return whole
+    return body
 
 
-def as_document(passed: Headers) -> None:
-    """Make a stream's header fields those of a whole reply."""
+def as_document(client_headers: Headers) -> None:
+    """Turn the header fields of a stream into those of a JSON document."""
     for name in _OF_STREAMS:
-        passed.popall(name, None)
-    passed["Content-Type"] = "application/json"
+        client_headers.popall(name, None)
+    client_headers["Content-Type"] = "application/json"
 
 
 def _status_of(error: object) -> int:

@@ -1,8 +1,8 @@
-"""Back-pressure: bytes that a client has not taken yet, in the transport and in the kernel.
+"""Back-pressure: how many bytes a client has not read yet, in the transport and in the kernel.
 
-The kernel takes a megabyte or more in a client's stead, so the transport's own buffer alone would
-show a slow reader only when it is far behind. Linux tells the bytes that it could not send yet
-because the client's window is full or the network is; elsewhere the transport's buffer has to do.
+The kernel buffers a megabyte or more, so the transport's own buffer alone would reveal a slow
+reader only when it is far behind. Linux reports the bytes in its send queue that it could not send
+because the client's window or the network is full; elsewhere only the transport's buffer counts.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the output queue that were not
 _INT = struct.Struct("i")
 
 CLIENT_BACKLOG_BYTES = 4 * 1024 * 1024  # about 15,000 tokens; then the engine is slowed, too
-FREE_BYTES = 64 * 1024  # of it, which each client has: half a read of its stream
+FREE_BYTES = 64 * 1024  # of it without a reservation: half a read of the stream
 POLL_S = 0.02  # while a client is behind; one that keeps up is never polled
 GLANCE_S = 0.1  # asking the kernel after each token would cost half as much as to relay it
 
@@ -29,14 +29,16 @@ Backlog = Callable[[], int]
 
 
 class BacklogWatch:
-    """Adds up the time in which a client had not taken what was there for it.
+    """Measures for how long a client had not read what was sent to it (`blocked_s`).
 
-    `note` or `glance` is called after each write. Only while something waits does a timer look
-    again, so that a client which catches up in a pause of the engine is not charged with the pause.
+    `note` or `glance` is called after each write. A timer polls only while bytes are waiting, so
+    that a client that catches up during a pause of the engine is not charged with the pause.
     """
 
-    def __init__(self, waiting: Backlog, caught_up: Callable[[], None] = lambda: None) -> None:
-        self.waiting = waiting
+    def __init__(
+        self, backlog_bytes: Backlog, caught_up: Callable[[], None] = lambda: None
+    ) -> None:
+        self.backlog_bytes = backlog_bytes
         self._caught_up = caught_up
         self.blocked_s = 0.0
         self._loop = asyncio.get_running_loop()
@@ -45,19 +47,19 @@ class BacklogWatch:
         self._glanced_at_s = -math.inf
 
     def glance(self, now_s: float) -> None:
-        """Look, if the last glance was `GLANCE_S` ago."""
+        """Check the backlog after a write, at most once in `GLANCE_S`."""
         if now_s - self._glanced_at_s >= GLANCE_S:
             self._glanced_at_s = now_s
             self.note()
 
     def note(self) -> None:
-        """Look after a write; begin to watch where the client is behind."""
-        if self._since_s is None and self.waiting():
+        """Check the backlog after a write, and start to poll if the client is behind."""
+        if self._since_s is None and self.backlog_bytes():
             self._since_s = self._loop.time()
             self._timer = self._loop.call_later(POLL_S, self._look)
 
     def close(self) -> None:
-        """Stop watching; what is open counts until now."""
+        """Stop polling; time that the client is behind counts until now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -65,7 +67,7 @@ class BacklogWatch:
 
     def _look(self) -> None:
         self._timer = None
-        if self.waiting():
+        if self.backlog_bytes():
             self._timer = self._loop.call_later(POLL_S, self._look)
         else:
             self._charge()
@@ -78,64 +80,66 @@ class BacklogWatch:
 
 
 class BacklogRoom:
-    """Room for what waits for one client: some for each, more while `held` has room for it.
+    """Write-buffer room for one client: `FREE_BYTES`, and more as the memory budget allows.
 
-    Where there is none, the engine is read no faster than the client reads.
+    Without room, the engine is read no faster than the client reads.
     """
 
     def __init__(
-        self, transport: asyncio.WriteTransport, held: MemoryBudget, exchange: Exchange
+        self, transport: asyncio.WriteTransport, memory_budget: MemoryBudget, exchange: Exchange
     ) -> None:
         transport.set_write_buffer_limits(high=CLIENT_BACKLOG_BYTES)
         self._transport = transport
-        self._held, self._exchange = held, exchange
-        self._taken_bytes = 0
+        self._memory_budget, self._exchange = memory_budget, exchange
+        self._reserved_bytes = 0
 
     def fits(self) -> bool:
-        """Return True if more may be written, taking room for what waits already."""
+        """Return True if more may be written, after reserving memory for what already waits."""
         waiting_bytes = self._transport.get_write_buffer_size()
-        return waiting_bytes <= FREE_BYTES + self._taken_bytes or self._take(waiting_bytes)
+        return waiting_bytes <= FREE_BYTES + self._reserved_bytes or self._reserve(waiting_bytes)
 
     async def wait(self) -> None:
-        """Wait until more may be written, or nobody is there to read it."""
+        """Wait until more may be written, or until the client has disconnected."""
         while not self.fits() and not self._transport.is_closing():  # noqa: ASYNC110 - see below
             await asyncio.sleep(POLL_S)
 
-    def give_back(self) -> None:
-        """Take no more room than is free for each."""
-        self._held.give_back(self._exchange, self._taken_bytes)
-        self._taken_bytes = 0
+    def release(self) -> None:
+        """Return the reserved memory; only `FREE_BYTES` are left."""
+        self._memory_budget.release(self._exchange, self._reserved_bytes)
+        self._reserved_bytes = 0
 
-    def _take(self, waiting_bytes: int) -> bool:
-        """Take room for twice as much as there is, so as not to ask for each token."""
-        wanted_bytes = min(2 * waiting_bytes, CLIENT_BACKLOG_BYTES) - self._taken_bytes
-        if wanted_bytes <= 0 or not self._held.take_for_reader(self._exchange, wanted_bytes):
+    def _reserve(self, waiting_bytes: int) -> bool:
+        """Reserve twice what waits, so that the budget need not be asked for every token."""
+        wanted_bytes = min(2 * waiting_bytes, CLIENT_BACKLOG_BYTES) - self._reserved_bytes
+        if wanted_bytes <= 0 or not self._memory_budget.reserve_for_reader(
+            self._exchange, wanted_bytes
+        ):
             return False
-        self._taken_bytes += wanted_bytes
+        self._reserved_bytes += wanted_bytes
         return True
 
 
 def backlog_of(transport: asyncio.WriteTransport) -> Backlog:
-    """Return a function that tells how many bytes wait for the client; it never raises."""
-    waiting = transport.get_write_buffer_size
+    """Return a function that returns how many bytes wait for the client; it never raises."""
+    buffered_bytes = transport.get_write_buffer_size
     sock = transport.get_extra_info("socket")
     if sys.platform != "linux" or sock is None:
-        return waiting
+        return buffered_bytes
     descriptor = sock.fileno()
 
     def unsent() -> int:
         if transport.is_closing():
             return 0
         try:
-            answer = ioctl(descriptor, SIOCOUTQNSD, _INT.pack(0))
+            unsent_bytes = ioctl(descriptor, SIOCOUTQNSD, _INT.pack(0))
         except OSError:
-            return waiting()
-        return waiting() + int(_INT.unpack(answer)[0])
+            return buffered_bytes()
+        return buffered_bytes() + int(_INT.unpack(unsent_bytes)[0])
 
     return unsent
 
 
-async def delivered(waiting: Backlog) -> None:
-    """Wait until the client has taken everything; returns at once for one that keeps up."""
-    while waiting():  # noqa: ASYNC110 - the kernel has no event for it
+async def delivered(backlog_bytes: Backlog) -> None:
+    """Wait until the client has read everything; returns at once if it has kept up."""
+    while backlog_bytes():  # noqa: ASYNC110 - the kernel has no event for it
         await asyncio.sleep(POLL_S)

@@ -1,6 +1,6 @@
-"""One request on its way through: what is noted while it passes, and the `Timeline` made of it.
+"""One request in flight: what is recorded while it passes, and the `Timeline` built from it.
 
-The relay writes the times, the meter the tokens; nobody reads before the end but the live views.
+The relay records the times, the meter the tokens. Before the end, only the live views read it.
 """
 
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ NO_TOKENS = Tokens()  # of a reply that was not looked into
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotProgress:
-    """How far a request's slot is, by the engine's word.
+    """Progress of a request's slot, as reported by the engine.
 
-    `begin_s` is when its prefill began, as far as is known; `read_at_s` when it was last seen to
-    have read more, in the `steps`th step. `decoded_at_s` is the same of its answer, of which
-    `first_tokens` were there at `first_at_s`.
+    `begin_s` is when prefill began, as far as known. `read_at_s` is when prefill was last seen to
+    have advanced, in the `steps`th step; `decoded_at_s` is the same for decode, of which
+    `first_tokens` tokens were there at `first_at_s`.
     """
 
     slot: WorkingSlot
@@ -39,17 +39,17 @@ class SlotProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """The request has no slot yet: all `slots` work for others."""
+    """The request has no slot yet: all `slots` of the engine work for other requests."""
 
     slots: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEstimate:
-    """About how many tokens a prompt has, from earlier requests.
+    """Estimated prompt length in tokens, from earlier requests of the model.
 
-    `new_tokens` are those that no earlier prompt began with: the rest may come from the cache.
-    `tps` is the rate of the model's last prefill, if one was long enough.
+    `new_tokens` excludes the prefix shared with an earlier prompt, which may come from the prompt
+    cache. `tps` is the rate of the model's last prefill, if one was long enough.
     """
 
     tokens: int
@@ -82,7 +82,9 @@ class Exchange:
     annotate: Mode | None = None  # put the record into the stream
     assembling: bool = False  # a stream was asked for in place of a whole reply
     held_bytes: int = 0  # of its body and its whole reply, in memory: see memory_budget.py
-    slept: bool | None = None  # the engine had unloaded its model when the request went to it
+    was_unloaded: bool | None = (
+        None  # the engine had unloaded its model when the request went to it
+    )
 
     # The reply, and when what happened.
     meter: Meter | None = None
@@ -90,7 +92,7 @@ class Exchange:
     ended: str | None = None
     sent_at_s: float | None = None
     headers_at_s: float | None = None
-    seen_at_s: float | None = None  # the last bytes that went to the client
+    last_chunk_at_s: float | None = None  # the last bytes that went to the client
     last_byte_at_s: float | None = None
     delivered_at_s: float | None = None
     ended_at_s: float | None = None
@@ -110,8 +112,8 @@ class Exchange:
     slot: SlotProgress | Queued | None = None  # by the engine's word, while it is at work
 
     def observe(self, chunk: bytes, at_s: float) -> None:
-        """Show the meter a chunk that has gone to the client; a meter that breaks is put aside."""
-        self.seen_at_s = at_s
+        """Feed the meter a chunk that was passed to the client; a meter that raises is dropped."""
+        self.last_chunk_at_s = at_s
         if self.meter is None:
             return
         try:
@@ -121,7 +123,10 @@ class Exchange:
             self.meter = None
 
     def end(self, ended: str | None, at_s: float) -> None:
-        """Close the books: the first word on how it ended stands."""
+        """Record how and when the request ended; only the first call counts.
+
+        A client that hangs up after a complete answer has not broken it off.
+        """
         if self.ended_at_s is not None:
             return
         self.ended = ended
@@ -131,7 +136,7 @@ class Exchange:
         if ended == "client-gone" and self.meter.is_complete:
             # Many clients hang up at [DONE], before the engine's last, empty chunk is here.
             self.ended = None
-            self.last_byte_at_s = self.last_byte_at_s or self.seen_at_s
+            self.last_byte_at_s = self.last_byte_at_s or self.last_chunk_at_s
         try:
             self.meter.finish(at_s)
         except Exception:  # noqa: BLE001 - as in observe
@@ -139,7 +144,7 @@ class Exchange:
             self.meter = None
 
     def timeline(self, loop_lag_s: float | None = None) -> Timeline:
-        """Return what happened, for the case."""
+        """Return the `Timeline` of the request, for the case."""
         meter = self.meter
         reply = meter.reply if meter else None
         arrivals = meter if self.stream else None
@@ -150,7 +155,7 @@ class Exchange:
             model=self.model or (reply.model if reply else None),
             stream=self.stream,
             status=self.status,
-            ended=self._ending(reply) if reply else self.ended or self._plain_ending(),
+            ended=self._ending(reply) if reply else self.ended or self._ending_by_status(),
             started_unix_s=self.started_unix_s,
             accepted_at_s=self.accepted_at_s,
             sent_at_s=self.sent_at_s,
@@ -171,32 +176,32 @@ class Exchange:
             parse_errors=self.observer_errors + (meter.parse_errors if meter else 0),
         )
 
-    def _plain_ending(self) -> str:
-        """Say how a request ended whose reply is not looked into."""
+    def _ending_by_status(self) -> str:
+        """Return the ending of a request whose reply was not parsed."""
         if self.status is not None and self.status >= 400:
             return "http-error"
         return "unknown" if self.last_byte_at_s is None else "complete"
 
     def _ending(self, reply: Reply) -> str:
-        """Say how it ended: cut short, else the engine's reason.
+        """Return the ending: what cut the request short, else the engine's finish reason.
 
-        A stream that neither gave one nor said that it is done is an error.
+        A stream without a finish reason or an end marker is an `upstream-error`.
         """
-        plain = self.ended or self._plain_ending()
-        if plain in CUT_SHORT:
-            return plain
+        ending = self.ended or self._ending_by_status()
+        if ending in CUT_SHORT:
+            return ending
         if self.status is not None and self.status >= 400:
             return "http-error"
         if reply.failed:
             return "upstream-error"
         if reply.finish is not None or not self.stream:
-            return reply.finish or plain
-        said_done = self.meter is not None and self.meter.done  # all of it is here, without a why
-        return plain if said_done else "upstream-error"
+            return reply.finish or ending
+        is_done = self.meter is not None and self.meter.done  # all of it is here, without a why
+        return ending if is_done else "upstream-error"
 
 
 def _tokens(meter: Meter) -> Tokens:
-    """Return the counts of a reply, those of its reasoning among them."""
+    """Return the token counts of a reply, with those of its reasoning."""
     tokens, reasoning = meter.reply.tokens(), meter.reasoning_tokens()
     return tokens if reasoning is None else replace(tokens, reasoning=reasoning)
 

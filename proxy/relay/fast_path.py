@@ -1,14 +1,15 @@
-"""The fast path of a stream: what one read brings is written to the client in the same callback.
+"""Fast path of a stream: writes each engine read to the client in the same callback.
 
-Between two tokens nothing has to be decided. So while a stream flows, `FastPath` is the protocol of
-the engine's transport; it lets the engine's connection parse the HTTP, and writes what comes out at
-once. Waking a task for each token would cost a future and a walk through every coroutine from the
-server down. A read that is nothing but whole chunks need not be parsed: it goes out as it came.
-Only what no two readers could take for different things passes for such: a size is plain, written
-without a sign, a zero before it or an extension, and the chunk is exactly as long.
+Why: waking a task for each token would cost a future and a walk through all coroutines of the
+server, although nothing has to be decided between two tokens. So while a stream flows, `FastPath`
+replaces the engine's connection as the protocol of its transport. The connection still parses the
+HTTP; `FastPath` writes what comes out of it.
 
-It ends by itself at whatever is out of the ordinary: the end of the reply, an error, a client
-that hung up or is behind. The relay's loop sees to that, as it would without the fast path.
+A read that consists of complete chunks is not parsed at all, but forwarded as it came. It has to be
+unambiguous: a size without sign, leading zero or extension, and a chunk of exactly that size.
+
+The fast path ends at anything unusual: the end of the reply, an error, a client that disconnected
+or is behind. The relay's loop (`streaming.pass_chunks`) then handles it.
 """
 
 import asyncio
@@ -24,26 +25,26 @@ from slowtok.proxy.upstream.fair_reads import SLICE_BYTES
 from slowtok.proxy.upstream.reply import EngineReply
 
 _SIZE_LINE = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,7}\r\n")
-_LONGEST = 10  # of the size's line
+_LONGEST = 10  # bytes of a size line
 _KEPT_LINES = 1024  # a stream's chunks are of few sizes
 
 
 class FlowControl(Protocol):
-    """Who knows whether a client is behind."""
+    """The client's protocol, which knows whether the client is behind."""
 
     @property
     def writing_paused(self) -> bool:
-        """Return True if it has as much as it may have."""
+        """Whether the client's write buffer is full."""
         ...
 
 
 class FastPath(asyncio.Protocol):
-    """Passes the body of `reply` to a `client` while `flow` is awaited.
+    """Forwards the body of `reply` to `client` while `flow` is awaited.
 
-    `flow_control` tells when the client is behind, `chunked` how its reply is framed; the head of
-    that has gone. `rewrite` may change what the client gets. After that, `exchange` is shown every
-    piece as the engine sent it, and `backlog` looks at what the client has not taken. For that
-    there must be `room`.
+    The head of the client's reply has been sent; `chunked` is its framing. `flow_control` and
+    `room` stop the fast path when the client is behind. `rewrite` may change what the client gets;
+    `exchange` observes each piece as the engine sent it, and `backlog` watches what the client has
+    not read.
     """
 
     __slots__ = (
@@ -54,9 +55,9 @@ class FastPath(asyncio.Protocol):
         "_connection",
         "_content",
         "_ended",
+        "_engine_protocol",
         "_exchange",
         "_flow_control",
-        "_inner",
         "_rewrite",
         "_room",
         "_transport",
@@ -87,13 +88,13 @@ class FastPath(asyncio.Protocol):
         self._ended: asyncio.Future[None] | None = None
 
     async def flow(self) -> None:
-        """Pass on what comes, until something has to be decided; at once where it has to be now."""
+        """Forward what arrives until the relay's loop has to decide, which may be at once."""
         connection = self._connection
         if not self._pass_on(time.monotonic()):
             return
         if connection is None or connection.transport is None:
             return
-        self._transport, self._inner = connection.transport, connection
+        self._transport, self._engine_protocol = connection.transport, connection
         self._ended = asyncio.get_running_loop().create_future()
         self._transport.set_protocol(self)
         try:
@@ -102,14 +103,14 @@ class FastPath(asyncio.Protocol):
             self._end()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the engine; many at once wait for their turns."""
-        if len(data) > SLICE_BYTES or self._inner.unread:
-            self._inner.keep_waiting(data)
+        """Forward bytes of the engine; a large read waits for its turn (`FairReads`)."""
+        if len(data) > SLICE_BYTES or self._engine_protocol.unread:
+            self._engine_protocol.defer_bytes(data)
         else:
-            self.take(bytes(data))  # Windows' own event loop gives bytearrays
+            self.process_bytes(bytes(data))  # Windows' own event loop gives bytearrays
 
-    def take(self, data: bytes) -> None:
-        """Pass bytes on: as they came where they are whole chunks, else what is made of them."""
+    def process_bytes(self, data: bytes) -> None:
+        """Forward bytes: complete chunks as they came, anything else after parsing."""
         at_s = time.monotonic()
         if (
             self._body.is_between_chunks
@@ -117,34 +118,34 @@ class FastPath(asyncio.Protocol):
             and (payload := strip_chunk_framing(data))
         ):
             self._write(payload, at_s, data)
-            goes_on = self._room.fits() and not self._flow_control.writing_paused
+            may_continue = self._room.fits() and not self._flow_control.writing_paused
         else:
-            self._inner.take(data)
-            goes_on = self._pass_on(at_s)
-        if not goes_on:
+            self._engine_protocol.process_bytes(data)
+            may_continue = self._pass_on(at_s)
+        if not may_continue:
             self._end()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Let the connection know, and the relay's loop find out."""
-        if unread := self._inner.take_unread():
-            self.take(unread)
-        self._inner.connection_lost(exc)
+        """Forward what is left, tell the engine's connection, and end the fast path."""
+        if unread := self._engine_protocol.pop_unread():
+            self.process_bytes(unread)
+        self._engine_protocol.connection_lost(exc)
         self._end()
 
     def eof_received(self) -> None:
-        """Let the connection know."""
-        self._inner.eof_received()
+        """Tell the engine's connection."""
+        self._engine_protocol.eof_received()
 
     def pause_writing(self) -> None:
-        """Let the connection know."""
-        self._inner.pause_writing()
+        """Tell the engine's connection."""
+        self._engine_protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Let the connection know."""
-        self._inner.resume_writing()
+        """Tell the engine's connection."""
+        self._engine_protocol.resume_writing()
 
     def _pass_on(self, at_s: float) -> bool:
-        """Pass on what of the body is here; say whether more may go this way."""
+        """Forward the buffered bytes of the body; return True if the fast path may go on."""
         content = self._content
         if content.exception() is not None or self._client.is_closing():
             return False
@@ -154,24 +155,24 @@ class FastPath(asyncio.Protocol):
             return False
         return self._room.fits()
 
-    def _write(self, piece: bytes, at_s: float, as_it_came: bytes = b"") -> None:
-        """Write a piece to the client, in its own chunks where it can be, then look at it."""
+    def _write(self, piece: bytes, at_s: float, raw_chunks: bytes = b"") -> None:
+        """Write a piece to the client, in the engine's own chunks if possible, then observe it."""
         if self._rewrite is not None:
             passing = self._rewrite(piece)
             if passing:
                 self._client.write(_chunk(passing) if self._chunked else passing)
         elif self._chunked:
-            self._client.write(as_it_came or _chunk(piece))
+            self._client.write(raw_chunks or _chunk(piece))
         else:
             self._client.write(piece)
         self._exchange.observe(piece, at_s)
         self._backlog.glance(at_s)
 
     def _end(self) -> None:
-        """Step aside at once: the connection may serve another request next."""
+        """Give the transport back to the connection, which may serve another request next."""
         ended, self._ended = self._ended, None
         if ended is not None:
-            self._transport.set_protocol(self._inner)
+            self._transport.set_protocol(self._engine_protocol)
             if not ended.done():
                 ended.set_result(None)
 
@@ -181,9 +182,9 @@ def _chunk(piece: bytes) -> bytes:
 
 
 def strip_chunk_framing(read: bytes) -> bytes:
-    """Return what the chunks in `read` hold; nothing where it is not exactly whole chunks.
+    """Return the payload of the chunks in `read`; empty if it is not exactly complete chunks.
 
-    The last chunk, which is empty, is none of them.
+    The last chunk of a body, which is empty, does not count as one.
     """
     pieces = []
     at = 0
@@ -199,5 +200,5 @@ def strip_chunk_framing(read: bytes) -> bytes:
 
 @lru_cache(_KEPT_LINES)
 def _size(line: bytes) -> int:
-    """Return the size that a line tells; 0 where it is anything but a size."""
+    """Return the size in a chunk's size line; 0 if it is not a plain size."""
     return int(line, 16) if _SIZE_LINE.fullmatch(line) else 0

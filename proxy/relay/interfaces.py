@@ -1,7 +1,8 @@
-"""The relay's two interfaces: engines to ask, and an observer to tell.
+"""The relay's two collaborators as protocols: `EngineDirectory` and `RequestObserver`.
 
-In one process `Engines` and `Observer` are these. In a worker their stand-ins are, which ask the
-observing process (workers/remote.py). The relay tells its observer through `SafeObserver`.
+In a single process they are `Engines` and `Observer`. In a worker process they are proxies that
+send messages to the observing process (workers/remote.py). The relay calls its observer through
+`SafeObserver`, so that observing never harms a request.
 """
 
 from collections import Counter
@@ -14,64 +15,67 @@ T = TypeVar("T")
 
 
 class EngineRef(Protocol):
-    """An engine, as far as a request has to know it."""
+    """An inference engine, as much as the relay needs to know about it."""
 
     @property
     def name(self) -> str:
-        """What the user calls it, or where it is."""
+        """The name that the user gave to the engine, or its address."""
         ...
 
     @property
     def url(self) -> str:
-        """Where it is asked."""
+        """The base URL of the engine."""
         ...
 
     @property
     def kind(self) -> str:
-        """Which engine it is, "unknown" until it said so."""
+        """The kind of engine, such as "llama-server"; "unknown" until it has been identified."""
         ...
 
     @property
     def sleeping(self) -> bool | None:
-        """Return True if it has unloaded its model; None where it does not tell."""
+        """Whether the engine has unloaded its model; None if it does not report that."""
         ...
 
 
 class EngineDirectory(Protocol):
-    """Says which engine a request goes to."""
+    """Chooses the engine for each request."""
 
     @property
     def several(self) -> bool:
-        """Return True if there are several engines to choose from."""
+        """Whether there are several engines to choose from."""
         ...
 
     @property
     def searched_at(self) -> str:
-        """Where engines were looked for, for messages."""
+        """The addresses where engines were searched, for error messages."""
         ...
 
     async def choose(
         self, model: str | None, path: str, keys: Mapping[str, str]
     ) -> EngineRef | None:
-        """Return the engine for a request, None where there is none."""
+        """Return the engine for a request; None if there is none.
+
+        `keys` are the client's authentication fields, for asking engines that require them.
+        """
         ...
 
     async def merged_list(
         self, method: str, path: str, keys: Mapping[str, str]
     ) -> Mapping[str, Any] | None:
-        """Return the list of models of several engines; None where the request is for one."""
+        """Return the merged model list of several engines; None if one engine gets the request."""
         ...
 
     def lose(self, name: str) -> None:
-        """Take note that the engine of that name refused a request."""
+        """Note that the engine with that name refused a connection."""
         ...
 
 
 class RequestObserver(Protocol):
-    """Is told of each step of an exchange, and asked what to say of it.
+    """Receives each step of an exchange, and supplies headers and records about it.
 
-    `failures` counts what broke, by its place. What is awaited must not take long: the
-    client waits, too.
+    `failures` counts exceptions by the place where they occurred. A coroutine must return soon,
+    because the client waits for it.
     """
 
     failures: Counter[str]
@@ -85,30 +89,30 @@ class RequestObserver(Protocol):
         ...
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
-        """Compare the prompt with earlier ones, later and never in the stream's way."""
+        """Compare the prompt with earlier ones; done later, so that the stream is not delayed."""
         ...
 
     def arrived(self, exchange: Exchange) -> None:
-        """Note that the last byte of a reply has come from its engine."""
+        """Note that the last byte of a reply has arrived from its engine."""
         ...
 
     def end(self, exchange: Exchange) -> None:
-        """Note that a request is over, however it ended."""
+        """Note that a request is over, in whatever way it ended."""
         ...
 
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Return what the head of a stream can say."""
+        """Return the slowtok headers of a stream, which are sent before its first token."""
         ...
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Diagnose a reply that is here as a whole, and return its headers.
+        """Diagnose a complete reply and return its headers.
 
         Waits shortly for the counters of an engine that puts no timings into its replies.
         """
         ...
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
-        """Return the record of a stream whose last token is here; None where none can be made."""
+        """Return the record of a stream after its last token; None if it cannot be made."""
         ...
 
 
@@ -132,12 +136,12 @@ class SafeObserver:
         self._notify("sent", self._observer.sent, exchange)
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
-        """Note the prompt of a request."""
+        """Compare the prompt of a request with earlier ones, later."""
         note = self._observer.note_prompt
         self._notify("prompt fingerprint", note, exchange, payload, size_bytes)
 
     def arrived(self, exchange: Exchange) -> None:
-        """Note that the last byte of a reply has come."""
+        """Note that the last byte of a reply has arrived from its engine."""
         self._notify("arrived", self._observer.arrived, exchange)
 
     def end(self, exchange: Exchange) -> None:
@@ -145,11 +149,11 @@ class SafeObserver:
         self._notify("end", self._observer.end, exchange)
 
     async def stream_headers(self, exchange: Exchange) -> Mapping[str, str]:
-        """Return what the head of a stream can say."""
+        """Return the slowtok headers of a stream."""
         return await self._ask("stream headers", self._observer.stream_headers, exchange) or {}
 
     async def diagnosis_headers(self, exchange: Exchange) -> Mapping[str, str]:
-        """Return what the head of a whole reply can say."""
+        """Return the slowtok headers of a complete reply, with its diagnosis."""
         ask = self._observer.diagnosis_headers
         return await self._ask("diagnosis headers", ask, exchange) or {}
 
@@ -157,9 +161,9 @@ class SafeObserver:
         """Return the record of a stream that is about to end."""
         return await self._ask("annotation", self._observer.record_so_far, exchange)
 
-    def _notify(self, place: str, notify: Callable[..., None], *noted: Any) -> None:
+    def _notify(self, place: str, notify: Callable[..., None], *arguments: Any) -> None:
         try:
-            notify(*noted)
+            notify(*arguments)
         except Exception:  # noqa: BLE001 - see the class
             self._observer.failures[place] += 1
 

@@ -1,7 +1,7 @@
-"""Admission control: bounds the bytes that bodies, whole replies and slow readers hold together.
+"""Memory admission: bounds the total bytes of buffered bodies, whole replies and slow readers.
 
-Each process that relays has one count, which only its event loop touches. What a client or an
-engine sent is counted, by its size on the wire: what is read from it comes on top.
+Each relaying process has one budget, used only by its event loop. It counts bytes as received from
+clients and engines; objects parsed from them come on top.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from slowtok.proxy.upstream.client import UpstreamError
 
 
 class MemoryBudget:
-    """Counts what is held; at any time no more than `limit_bytes`. `freed` hears what was freed."""
+    """Counts reserved bytes, never more than `limit_bytes`; `freed` is called on each release."""
 
     __slots__ = ("_freed", "limit_bytes", "most_bytes", "now_bytes")
 
@@ -22,8 +22,8 @@ class MemoryBudget:
         self.now_bytes = 0
         self.most_bytes = 0  # so far
 
-    def take(self, exchange: Exchange, size_bytes: int) -> bool:
-        """Count bytes that an exchange holds from now on; False where there is no room for them."""
+    def reserve(self, exchange: Exchange, size_bytes: int) -> bool:
+        """Reserve bytes for an exchange; False if the budget is exhausted."""
         now_bytes = self.now_bytes + size_bytes
         if now_bytes > self.limit_bytes:
             return False
@@ -32,30 +32,30 @@ class MemoryBudget:
         self.most_bytes = max(self.most_bytes, now_bytes)
         return True
 
-    def take_for_reader(self, exchange: Exchange, size_bytes: int) -> bool:
-        """Count bytes that wait for a slow reader; False where its engine has to wait instead.
+    def reserve_for_reader(self, exchange: Exchange, size_bytes: int) -> bool:
+        """Reserve bytes that wait for a slow reader; False: its engine has to wait instead.
 
-        Half of the room is not for them: slow readers must not keep requests from being read.
+        Slow readers get at most half of the budget, so that requests can still be read.
         """
         if self.now_bytes + size_bytes > self.limit_bytes // 2:
             return False
-        return self.take(exchange, size_bytes)
+        return self.reserve(exchange, size_bytes)
 
-    def give_back(self, exchange: Exchange, size_bytes: int | None = None) -> None:
-        """Count bytes no more: all that the exchange holds, or so many of them."""
-        held = exchange.held_bytes
-        given = held if size_bytes is None else min(size_bytes, held)
-        exchange.held_bytes = held - given
-        self.now_bytes -= given
-        if given:
-            self._freed(given)
+    def release(self, exchange: Exchange, size_bytes: int | None = None) -> None:
+        """Release `size_bytes` of an exchange, by default all that it has reserved."""
+        held_bytes = exchange.held_bytes
+        released_bytes = held_bytes if size_bytes is None else min(size_bytes, held_bytes)
+        exchange.held_bytes = held_bytes - released_bytes
+        self.now_bytes -= released_bytes
+        if released_bytes:
+            self._freed(released_bytes)
 
     def release_and_refuse(self, exchange: Exchange, what: str) -> UpstreamError:
-        """Return the error of an exchange whose `what` is too much; it holds nothing any more.
+        """Release all of an exchange, and return the error that refuses it; `what` was too large.
 
-        So there is room at once for others that are in the middle of their bodies.
+        This makes room at once for others whose bodies are being read.
         """
-        self.give_back(exchange)
+        self.release(exchange)
         return UpstreamError(
             status=503,
             ended="overloaded",
@@ -65,9 +65,9 @@ class MemoryBudget:
         )
 
     def release_when_written(self, exchange: Exchange, _written: asyncio.Task[object]) -> None:
-        """Give back what is left once a reply was written, or could not be."""
-        self.give_back(exchange)
+        """Release the rest once a reply was written, or could not be (a callback of its task)."""
+        self.release(exchange)
 
     def summary(self) -> dict[str, int]:
-        """Return what is held now, and the most that ever was, for /slowtok/status."""
+        """Return current and highest use, for /slowtok/status."""
         return {"now_bytes": self.now_bytes, "most_bytes": self.most_bytes}

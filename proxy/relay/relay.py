@@ -1,8 +1,8 @@
-"""One request, from its first byte to its last: the hot path.
+"""The relay, the hot path: forwards one request from its first byte to its last.
 
-Strategy: send the client's request on as it is, write each piece of the reply to the client the
-moment it comes, and only then look at it. The connection to the client is given a deep buffer, so
-that a slow client does not slow the reading, and with it the clock, of the engine's reply.
+Strategy: forward the client's request unchanged, write each piece of the reply to the client as
+soon as it arrives, and only then inspect it. The client's write buffer is deep, so that a slow
+client does not delay reading the engine's reply, which would falsify its times.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from slowtok.proxy.upstream.request import Body
 
 
 class Relay:
-    """Relays requests to the engines and shows each finished one to the observer."""
+    """Relays requests to the engines and reports each step to the observer."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Relay:
         observer: RequestObserver,
         *,
         client_timeout_s: float,
-        held: MemoryBudget,
+        memory_budget: MemoryBudget,
         max_body_bytes: int,
         max_reply_bytes: int,
         annotate: str,
@@ -63,7 +63,7 @@ class Relay:
         records_traces: bool = False,
         use_fast_path: bool = True,
     ) -> None:
-        self.held = held
+        self.memory_budget = memory_budget
         self._session = session
         self._engines = engines
         self._observer = SafeObserver(observer)
@@ -78,7 +78,7 @@ class Relay:
         self._is_cut_off = False
 
     async def handle(self, request: ClientRequest) -> ClientReply:
-        """Relay one request. Cancelled when the client goes away."""
+        """Relay one request. Cancelled when the client disconnects."""
         now_s = time.time()
         exchange = Exchange(
             request_id=headers.make_request_id(now_s),
@@ -97,22 +97,22 @@ class Relay:
         except UpstreamError as error:
             return self._refuse(request, exchange, error)
         except (asyncio.CancelledError, ConnectionError):  # the client's connection: see _stream
-            why = "proxy-stopped" if self._is_cut_off else "client-gone"
-            exchange.end(why, time.monotonic())
+            ended = "proxy-stopped" if self._is_cut_off else "client-gone"
+            exchange.end(ended, time.monotonic())
             raise
         finally:
             self._tasks.discard(task)
             if exchange.held_bytes:  # a whole reply is written when this has returned
-                task.add_done_callback(partial(self.held.release_when_written, exchange))
+                task.add_done_callback(partial(self.memory_budget.release_when_written, exchange))
             self._observer.end(exchange)
 
     @property
     def in_flight(self) -> int:
-        """Requests that are on their way now."""
+        """How many requests are in flight."""
         return len(self._tasks)
 
     def cut_off(self) -> int:
-        """End every request that is on its way: the proxy stops. Returns how many there were."""
+        """Cancel every request in flight because the proxy stops; return how many there were."""
         self._is_cut_off = True
         for task in self._tasks:
             task.cancel()
@@ -122,16 +122,18 @@ class Relay:
         reply = await self._ask(request, exchange)
         if isinstance(reply, ClientReply):
             return reply
-        self.held.give_back(exchange)
+        self.memory_budget.release(exchange)
         exchange.headers_at_s = time.monotonic()
         with reply:
             return await self._pass_on(request, reply, exchange)
 
     async def _ask(self, request: ClientRequest, exchange: Exchange) -> EngineReply | ClientReply:
-        """Send the request to its engine, and return the reply once its head is here.
+        """Send the request to its engine and return the reply once its head has arrived.
 
-        What was read of the request ends with this call: a stream may last for hours. The list of
-        several engines' models is a reply that no engine gives.
+        A merged model list of several engines is returned as slowtok's own reply instead.
+
+        The parsed request is not kept beyond this call, which saves memory: a stream may last for
+        hours.
         """
         outgoing = headers.to_upstream(
             request.fields,
@@ -145,7 +147,7 @@ class Relay:
         original_body, call = await read_request(
             request,
             exchange,
-            self.held,
+            self.memory_budget,
             self._client_timeout_s,
             self._max_body_bytes,
             for_model=self._engines.several,
@@ -155,7 +157,7 @@ class Relay:
         if exchange.api is None:
             merged = await self._engines.merged_list(request.method, request.path, keys)
             if merged is not None:
-                return self._give(request, exchange, merged)
+                return self._answer_merged_list(request, exchange, merged)
         read_body = original_body if self._engines.several else None
         model = call.model if call else model_named(request.path, request.query, read_body)
         engine = await self._engines.choose(model, request.path, keys)
@@ -166,7 +168,7 @@ class Relay:
         if call is not None:
             body = self._prepare(call, engine, exchange, outgoing, original_body)
         exchange.engine_name = engine.name
-        exchange.slept = engine.sleeping
+        exchange.was_unloaded = engine.sleeping
         exchange.sent_at_s = time.monotonic()
         exchange.proxy_s = exchange.sent_at_s - chosen_at_s
         self._observer.sent(exchange)
@@ -190,12 +192,12 @@ class Relay:
         return reply
 
     def _note_clues(self, request: ClientRequest, exchange: Exchange, call: Call | None) -> None:
-        """Note what a generation says of its run; a request that breaks this has no clues."""
+        """Record the run clues of a generation; if that fails, the request has none."""
         if exchange.api is None:
             return
         try:
-            said = call.payload if call else None
-            exchange.clues = clues_of(request.headers.items(), request.run_name, said)
+            payload = call.payload if call else None
+            exchange.clues = clues_of(request.headers.items(), request.run_name, payload)
         except Exception:  # noqa: BLE001 - see above
             exchange.observer_errors += 1
 
@@ -207,7 +209,10 @@ class Relay:
         outgoing: headers.Headers,
         body: Body,
     ) -> Body:
-        """Note what the call asks for, and ask for usage where its stream would tell none."""
+        """Record what the call asks for; return the body, which may also ask for usage.
+
+        Usage is requested if the stream would not report its token counts otherwise.
+        """
         exchange.model = call.model
         exchange.stream = call.stream
         exchange.max_tokens = max_tokens_of(call)
@@ -219,54 +224,56 @@ class Relay:
             return self._ask_for_stream(call, exchange, outgoing, body)
         if not call.api.takes_stream_options or engine.kind == "llama-server":
             return body  # llama-server's timings carry every count, and asking would move them
-        asked = ask_for_usage(body, call.payload)
-        if asked is None:
+        changed_body = ask_for_usage(body, call.payload)
+        if changed_body is None:
             return body
         exchange.asked_for_usage = True
         outgoing.popall("Accept-Encoding", None)  # the chunk has to be found again
-        return asked
+        return changed_body
 
     def _ask_for_stream(
         self, call: Call, exchange: Exchange, outgoing: headers.Headers, body: bytes
     ) -> bytes:
-        """Ask for a stream in place of a whole reply, where the setting says so."""
+        """Return a body that asks for a stream instead of a whole reply, if the setting says so."""
         if self._split_nonstreamed != "stream" or call.api.make_parts is None:
             return body
-        asked = ask_for_stream(call.payload, stream_options=call.api.takes_stream_options)
-        if asked is None:
+        stream_body = ask_for_stream(call.payload, stream_options=call.api.takes_stream_options)
+        if stream_body is None:
             return body
         exchange.assembling = True
         outgoing.popall("Accept-Encoding", None)  # it has to be read
-        return asked
+        return stream_body
 
     async def _pass_on(
         self, request: ClientRequest, reply: EngineReply, exchange: Exchange
     ) -> ClientReply:
         exchange.status = reply.status
-        passed = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
-        passed["slowtok-id"] = exchange.request_id
-        passed.setdefault("X-Request-Id", exchange.caller_id or exchange.request_id)
+        client_headers = headers.to_client(reply.headers, origin=request.headers.get("Origin"))
+        client_headers["slowtok-id"] = exchange.request_id
+        client_headers.setdefault("X-Request-Id", exchange.caller_id or exchange.request_id)
         if exchange.api is None:
-            return await self._stream(request, reply, exchange, passed)
+            return await self._relay_stream(request, reply, exchange, client_headers)
         content_type = _content_type(reply)
         asked_to_stream = exchange.stream
         exchange.stream = content_type.startswith(("text/event-stream", "application/x-ndjson"))
         if not exchange.stream and asked_to_stream and not _is_document(reply):
-            return await self._stream(request, reply, exchange, passed)
+            return await self._relay_stream(request, reply, exchange, client_headers)
         if "Content-Encoding" not in reply.headers:
             exchange.meter = Meter(exchange.api, content_type)
         if not exchange.stream:
-            return await self._whole(request, reply, exchange, passed)
+            return await self._relay_non_streamed(request, reply, exchange, client_headers)
         if exchange.assembling:
-            return await self._assembled(reply, exchange, passed)
-        passed.setdefault("X-Accel-Buffering", "no")  # nginx before us would hold tokens back
-        passed.extend(await self._observer.stream_headers(exchange))
-        return await self._stream(request, reply, exchange, passed)
+            return await self._relay_assembled(reply, exchange, client_headers)
+        client_headers.setdefault(
+            "X-Accel-Buffering", "no"
+        )  # nginx before us would hold tokens back
+        client_headers.extend(await self._observer.stream_headers(exchange))
+        return await self._relay_stream(request, reply, exchange, client_headers)
 
-    def _rewritten(
+    def _make_rewritten_stream(
         self, reply: EngineReply, response: ClientReply, exchange: Exchange
     ) -> RewrittenStream | None:
-        """Return what changes a stream on its way; None for a reply that passes as it is."""
+        """Return the rewriter of a stream that is not passed on unchanged, else None."""
         if exchange.meter is None:
             return None
         ndjson = _content_type(reply).startswith("application/x-ndjson")
@@ -286,19 +293,19 @@ class Relay:
             annotator=annotator,
         )
 
-    async def _stream(
+    async def _relay_stream(
         self,
         request: ClientRequest,
         reply: EngineReply,
         exchange: Exchange,
-        passed: headers.Headers,
+        client_headers: headers.Headers,
         *,
         first: deque[bytes] | None = None,
     ) -> ClientReply:
-        """Pass the reply on piece by piece, `first` before what is still to come."""
+        """Forward the reply piece by piece: the pieces in `first`, then what still arrives."""
         reason = headers.without_controls(reply.reason or "")
-        response = ClientReply(reply.status, passed, reason=reason)
-        rewritten = self._rewritten(reply, response, exchange)
+        response = ClientReply(reply.status, client_headers, reason=reason)
+        rewritten = self._make_rewritten_stream(reply, response, exchange)
         await response.prepare(request)
         request.forget_head()
         reply.forget_head()
@@ -307,12 +314,12 @@ class Relay:
         transport = request.transport
         if transport is None:
             raise asyncio.CancelledError
-        room = BacklogRoom(transport, self.held, exchange)
-        backlog = BacklogWatch(backlog_of(transport), room.give_back)
+        room = BacklogRoom(transport, self.memory_budget, exchange)
+        backlog = BacklogWatch(backlog_of(transport), room.release)
         try:
             while first:
                 await response.write(first.popleft())
-            self.held.give_back(exchange)
+            self.memory_budget.release(exchange)
             ended_at_s = await pass_chunks(
                 request,
                 reply,
@@ -325,7 +332,7 @@ class Relay:
             )
             if ended_at_s is None:
                 exchange.end("upstream-error", time.monotonic())
-                await delivered(backlog.waiting)
+                await delivered(backlog.backlog_bytes)
                 await break_off(request, rewritten)
                 return response
             exchange.last_byte_at_s = ended_at_s
@@ -333,7 +340,7 @@ class Relay:
             if rewritten is not None:
                 await rewritten.close()
             await response.write_eof(headers.trailer_to_client(reply.body.trailer))
-            await delivered(backlog.waiting)
+            await delivered(backlog.backlog_bytes)
         except ConnectionError:  # the client's side; the engine's is caught above
             exchange.end("client-gone", time.monotonic())
             return response
@@ -343,20 +350,23 @@ class Relay:
             raise
         finally:
             backlog.close()
-            room.give_back()
+            room.release()
             exchange.client_blocked_s = backlog.blocked_s
         exchange.delivered_at_s = time.monotonic()
         exchange.end(None, exchange.delivered_at_s)
         return response
 
-    async def _whole(
+    async def _relay_non_streamed(
         self,
         request: ClientRequest,
         reply: EngineReply,
         exchange: Exchange,
-        passed: headers.Headers,
+        client_headers: headers.Headers,
     ) -> ClientReply:
-        """Wait for the whole reply, so that its head can carry its own diagnosis."""
+        """Collect the whole reply, so that its head can carry its own diagnosis.
+
+        A reply that exceeds its limit or the memory budget is forwarded as it arrives, undiagnosed.
+        """
         pieces: deque[bytes] = deque()
         size_bytes, is_held = 0, True
         try:
@@ -364,58 +374,58 @@ class Relay:
                 chunk = await reply.content.readany()
                 pieces.append(chunk)
                 size_bytes += len(chunk)
-                has_room = self.held.take(exchange, len(chunk))
+                has_room = self.memory_budget.reserve(exchange, len(chunk))
                 is_held = has_room and size_bytes <= self._max_reply_bytes
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
         if not is_held or reply.body.trailer:
             exchange.meter = None
-            return await self._stream(request, reply, exchange, passed, first=pieces)
+            return await self._relay_stream(request, reply, exchange, client_headers, first=pieces)
         body = b"".join(pieces)
         pieces.clear()
         exchange.last_byte_at_s = time.monotonic()
         self._observer.arrived(exchange)
         exchange.observe(body, exchange.last_byte_at_s)
-        return await self._answer(reply, exchange, passed, body)
+        return await self._answer_with_diagnosis(reply, exchange, client_headers, body)
 
-    async def _assembled(
-        self, reply: EngineReply, exchange: Exchange, passed: headers.Headers
+    async def _relay_assembled(
+        self, reply: EngineReply, exchange: Exchange, client_headers: headers.Headers
     ) -> ClientReply:
-        """Put the whole reply together from the stream that was asked for in its place."""
+        """Assemble a whole reply from the stream that was requested in its place."""
         try:
-            body = await assemble(reply, exchange, self.held)
+            body = await assemble(reply, exchange, self.memory_budget)
         except UPSTREAM_BROKE:
             raise broke_off(reply) from None
         self._observer.arrived(exchange)
-        as_document(passed)
-        return await self._answer(reply, exchange, passed, body)
+        as_document(client_headers)
+        return await self._answer_with_diagnosis(reply, exchange, client_headers, body)
 
-    async def _answer(
+    async def _answer_with_diagnosis(
         self,
         reply: EngineReply,
         exchange: Exchange,
-        passed: headers.Headers,
+        client_headers: headers.Headers,
         body: bytes,
     ) -> ClientReply:
-        """Diagnose a reply that is here as a whole, and send it."""
+        """Diagnose a complete reply and return it with its diagnosis in the headers."""
         arrived_at_s = exchange.last_byte_at_s or time.monotonic()
         exchange.end(None, arrived_at_s)  # now it is known whether the reply tells its times
-        passed.extend(await self._observer.diagnosis_headers(exchange))
+        client_headers.extend(await self._observer.diagnosis_headers(exchange))
         status = exchange.status or reply.status
         reason = headers.without_controls(reply.reason or "") if status == reply.status else None
-        response = ClientReply(status, passed, body, reason=reason)
+        response = ClientReply(status, client_headers, body, reason=reason)
         exchange.proxy_s += time.monotonic() - arrived_at_s
         return response
 
-    def _give(
-        self, request: ClientRequest, exchange: Exchange, said: Mapping[str, Any]
+    def _answer_merged_list(
+        self, request: ClientRequest, exchange: Exchange, merged: Mapping[str, Any]
     ) -> ClientReply:
-        """Give an answer that was put together from several engines' own."""
+        """Return slowtok's own reply with the merged model list of several engines."""
         exchange.status = 200
         exchange.last_byte_at_s = time.monotonic()
         exchange.end(None, exchange.last_byte_at_s)
         fields = CIMultiDict({"Content-Type": "application/json"})
-        return _of_ours(request, exchange, ClientReply(200, fields, orjson.dumps(said)))
+        return _with_id_fields(request, exchange, ClientReply(200, fields, orjson.dumps(merged)))
 
     def _refuse(
         self, request: ClientRequest, exchange: Exchange, error: UpstreamError
@@ -423,11 +433,11 @@ class Relay:
         exchange.status = error.status
         exchange.end(error.ended, time.monotonic())
         reply = error_response(error.status, f"{error.failed}: {error.check}", error.ended)
-        return _of_ours(request, exchange, reply)
+        return _with_id_fields(request, exchange, reply)
 
 
-def _of_ours(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> ClientReply:
-    """Put into a reply that no engine gave what each one has."""
+def _with_id_fields(request: ClientRequest, exchange: Exchange, reply: ClientReply) -> ClientReply:
+    """Add the request ids, and CORS fields if needed, to a reply that slowtok itself made."""
     reply.headers["slowtok-id"] = exchange.request_id
     reply.headers["X-Request-Id"] = exchange.caller_id or exchange.request_id
     if origin := request.headers.get("Origin"):
@@ -440,5 +450,5 @@ def _content_type(reply: EngineReply) -> str:
 
 
 def _is_document(reply: EngineReply) -> bool:
-    """Return True if a reply to a streamed request is one JSON document after all, or an error."""
+    """Return True if the reply to a streamed request is a single JSON document or an error."""
     return _content_type(reply).startswith("application/json") or reply.status >= 400

@@ -1,4 +1,4 @@
-"""A client's body: whole where it has to be read, piece by piece otherwise."""
+"""Reads a client's request body: completely if it has to be parsed, piece by piece otherwise."""
 
 import asyncio
 import contextlib
@@ -13,33 +13,33 @@ from slowtok.proxy.stream.call import Call, is_quickly_read, read_call
 from slowtok.proxy.upstream.client import UpstreamError
 from slowtok.proxy.upstream.request import Body
 
-LOOK_S = 0.5  # how often a body that does not go on is looked at
+LOOK_S = 0.5  # how often a stalled body is checked
 
 
 async def read_request(
     request: ClientRequest,
     exchange: Exchange,
-    held: MemoryBudget,
+    memory_budget: MemoryBudget,
     timeout_s: float,
     max_bytes: int,
     *,
     for_model: bool,
 ) -> tuple[Body, Call | None]:
-    """Return the body to send, and what it asks for where it is a generation that we can read.
+    """Return the body to send, and the `Call` in it if it is a generation that slowtok can read.
 
-    One larger than `max_bytes`, for which `held` has no room, or which would take long to read,
-    passes unread. `for_model`: other JSON is read, too, because a model in it says which engine it
-    is for, however long that takes.
+    A body is streamed through unread if it is larger than `max_bytes`, if `memory_budget` has no
+    room for it, or if parsing it would take long. With `for_model` (several engines), other JSON
+    is read as well, however long that takes, because its `model` decides which engine it goes to.
 
     Raises:
-        UpstreamError: it is too large, or there is no room for it, and it has to be read to find
-            its engine.
+        UpstreamError: the body has to be read to choose its engine, but is too large or finds no
+            room in the memory budget.
     """
     if not request.body_exists:
         return None, None
     api = exchange.api
-    wanted = api is not None or (for_model and request.content_type == "application/json")
-    if not wanted or "Content-Encoding" in request.headers:
+    must_be_read = api is not None or (for_model and request.content_type == "application/json")
+    if not must_be_read or "Content-Encoding" in request.headers:
         if request.content.is_eof():  # one that is here can be sent again
             return await request.content.readany(), None
         return _rest(request, timeout_s), None
@@ -50,13 +50,15 @@ async def read_request(
         size_bytes += len(chunk)
         too_large = size_bytes > max_bytes
         if too_large and for_model:
-            held.give_back(exchange)
+            memory_budget.release(exchange)
             raise _too_large(max_bytes)
-        has_room = not too_large and held.take(exchange, len(chunk))
+        has_room = not too_large and memory_budget.reserve(exchange, len(chunk))
         if for_model and not has_room:
-            raise held.release_and_refuse(exchange, "this request")
+            raise memory_budget.release_and_refuse(exchange, "this request")
         if not has_room:
-            return _after(pieces, chunk, _rest(request, timeout_s), exchange, held), None
+            return _with_pieces_read(
+                pieces, chunk, _rest(request, timeout_s), exchange, memory_budget
+            ), None
         pieces.append(chunk)
     body = b"".join(pieces)
     if api is None or not (for_model or is_quickly_read(body)):
@@ -74,18 +76,18 @@ def _too_large(max_bytes: int) -> UpstreamError:
     )
 
 
-async def _after(
+async def _with_pieces_read(
     read: deque[bytes],
     last: bytes,
     rest: AsyncIterator[bytes],
     exchange: Exchange,
-    held: MemoryBudget,
+    memory_budget: MemoryBudget,
 ) -> AsyncIterator[bytes]:
-    """Yield what was read before it was too much, which is held no longer, and then the rest."""
+    """Yield the pieces read so far, which release their memory, then the rest of the body."""
     while read:
         piece = read.popleft()
         yield piece
-        held.give_back(exchange, len(piece))
+        memory_budget.release(exchange, len(piece))
     yield last
     async for piece in rest:
         yield piece
@@ -97,9 +99,10 @@ async def _rest(request: ClientRequest, timeout_s: float) -> AsyncIterator[bytes
 
 
 async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
-    """Return the next bytes of the body; a client that was stopped meanwhile is hung up on.
+    """Return the next bytes of the body; abort the connection of a client that stalls.
 
-    So is one whose body broke: aiohttp tells nobody who waits for the rest of it.
+    It is also aborted if the body is malformed, because aiohttp does not wake a reader that waits
+    for the rest.
     """
     if request.content.is_eof():  # all of it is here, as is nearly always so
         return await request.content.readany()
@@ -115,5 +118,5 @@ async def _next_piece(request: ClientRequest, timeout_s: float) -> bytes:
 
 
 def _is_broken(request: ClientRequest) -> bool:
-    """Return True if there is a message after a body without an end: aiohttp's note of an error."""
+    """Return True if aiohttp reported a malformed body: a message follows an unfinished one."""
     return has_next(request.protocol) and not request.content.is_eof()

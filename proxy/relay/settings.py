@@ -1,6 +1,6 @@
-"""The settings of a relaying process, as plain values.
+"""Settings of a relaying process, as plain values.
 
-The whole of the settings needs pydantic, whose 10 MiB a relaying process does without.
+A relaying process does without pydantic, which all settings need and which takes 10 MiB.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings:
-    """What one relaying process has to know; the names are those of the settings.
+    """The settings that a relaying process needs, under the names of the user's settings.
 
-    `max_held_bytes` is this process's own share. What alone is more than all may hold together is
-    never held, for room for it would never come: hence no body and no reply may be larger.
+    `max_held_bytes` is this process's share of the memory budget. A larger body or reply could
+    never be admitted, so `max_body_bytes` and `max_reply_bytes` are at most that.
     """
 
     host: str
@@ -38,7 +38,7 @@ class RelaySettings:
 
 
 def relay_settings(settings: "Settings") -> RelaySettings:
-    """Return what each relaying process is told."""
+    """Return the settings for each relaying process."""
     held_bytes = settings.max_held_bytes // settings.workers
     return RelaySettings(
         host=settings.host,

@@ -1,7 +1,7 @@
-"""Passes a stream to the client: on the fast path where it can, else one chunk after the other.
+"""Forwards a stream to the client: on the fast path if possible, else chunk by chunk.
 
-A stream is changed in two cases: the usage chunk that only slowtok asked for is taken out, and the
-record is put in where `annotate` wants it.
+A stream is changed in two cases: the usage chunk that only slowtok requested is removed, and the
+record is inserted if `annotate` asks for it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MakeRecord = Callable[[Exchange], Awaitable[dict[str, Any] | None]]
 
 
 class RewrittenStream:
-    """A stream that is changed on its way to the client, in one or both ways."""
+    """A stream that is changed on its way to the client: usage removed, record inserted."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class RewrittenStream:
 
     @property
     def annotates(self) -> bool:
-        """Return True while a record is still to be put in."""
+        """Whether a record is still to be inserted."""
         return self._annotator is not None and not self._annotator.is_over
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what may go to the client now, to be written by the caller."""
-        left = chunk if self._remover is None else self._remover.feed(chunk)
-        return left if self._annotator is None else self._annotator.feed(left)
+        """Return the bytes that may go to the client now; the caller writes them."""
+        passing = chunk if self._remover is None else self._remover.feed(chunk)
+        return passing if self._annotator is None else self._annotator.feed(passing)
 
     async def write(self, chunk: bytes, at_s: float) -> None:
-        """Pass a chunk on, then look at it; the record goes out before what ends the stream."""
+        """Forward a chunk, then observe it; the record is written before the last event."""
         if passing := self.feed(chunk):
             await self._response.write(passing)
         self._exchange.observe(chunk, at_s)
@@ -65,11 +65,11 @@ class RewrittenStream:
             await self.close()
 
     async def close(self) -> None:
-        """Write what was held back, with the record."""
+        """Write the bytes held back, with the record."""
         await self._release(await self._make_record(self._exchange) if self.annotates else None)
 
     async def abandon(self) -> None:
-        """Write what was held back as it is: the stream broke off."""
+        """Write the bytes held back unchanged: the stream broke off."""
         await self._release(None)
 
     async def _release(self, record: dict[str, Any] | None) -> None:
@@ -91,7 +91,10 @@ async def pass_chunks(
     *,
     use_fast_path: bool,
 ) -> float | None:
-    """Pass each chunk on, then look at it. Returns when the last one was here; None: it broke."""
+    """Forward each chunk, then observe it.
+
+    Returns when the last chunk arrived; None if the engine's stream broke off.
+    """
     fast_path = None
     if use_fast_path:
         fast_path = _fast_path(request, reply, response, exchange, rewritten, backlog, room)
@@ -124,7 +127,7 @@ def _fast_path(
     backlog: BacklogWatch,
     room: BacklogRoom,
 ) -> FastPath | None:
-    """Return the fast path; None if the client has gone, or `annotate` will insert a record."""
+    """Return the fast path; None if the client has gone, or if `annotate` will insert a record."""
     client = request.transport
     if client is None or (rewritten is not None and rewritten.annotates):
         return None

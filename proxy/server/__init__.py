@@ -1,1 +1,1 @@
-"""Accepts clients: the port, access control, relay or own page, and the orderly shutdown."""
+"""Accepts clients: listening port, access control, routing to relay or own page, shutdown."""

@@ -1,4 +1,7 @@
-"""Access control before everything that is answered: who is refused, and what cannot be relayed."""
+"""Access control: which requests are refused, and which ones cannot be relayed.
+
+It runs before anything else is answered.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -25,7 +28,7 @@ _SAFE_UPGRADES = ("", "h2c")  # h2c is an offer that a server may ignore (RFC 91
 
 
 class AccessPolicy:
-    """Decides who may pass. `limiter` returns the limiter of connections, None if there is none."""
+    """Decides which requests may pass; `limiter` returns the connection limiter, or None."""
 
     def __init__(
         self, settings: RelaySettings, limiter: Callable[[], ConnectionLimiter | None]
@@ -37,11 +40,11 @@ class AccessPolicy:
         self._limiter = limiter
 
     def refusal_of(self, request: ClientRequest) -> ClientReply | None:
-        """Return the reply to a request that is not relayed, None where it is."""
+        """Return the refusal of a request to be relayed; None if it may pass."""
         return _unclear(request) or self._refusal(request) or _unexpected(request)
 
     def middleware(self) -> Middleware:
-        """Return what lets requests in to the proxy's own pages, for aiohttp."""
+        """Return aiohttp middleware that guards the proxy's own pages."""
 
         @web.middleware
         async def check(request: web.Request, handler: _Page) -> web.StreamResponse:
@@ -57,7 +60,7 @@ class AccessPolicy:
         return check
 
     def _refusal(self, request: Asked) -> ClientReply | None:
-        """Return the reply to a request that goes no further, None where it may pass."""
+        """Return the refusal of a request of either kind; None if it may pass."""
         fields = request.headers
         if (limiter := self._limiter()) is not None:
             limiter.note_request(request.protocol)
@@ -101,7 +104,10 @@ def _not_relayed(request: Asked) -> ClientReply | None:
 
 
 def is_unclear(message: "RawRequestMessage") -> bool:
-    """Return True if a request may end elsewhere than it seems: nothing after it is read."""
+    """Return True if two parsers could disagree on where the request ends.
+
+    Nothing after such a request is read (request smuggling).
+    """
     version = message.version
     return version.major != 1 or (message.chunked and version < HttpVersion11)
 
@@ -118,7 +124,7 @@ def _unclear(request: ClientRequest) -> ClientReply | None:
 
 
 def _unexpected(request: ClientRequest) -> ClientReply | None:
-    """Refuse what a client expects that nobody here knows of (RFC 9110, section 10.1.1)."""
+    """Refuse an `Expect` field other than `100-continue` (RFC 9110, section 10.1.1)."""
     expected = request.headers.get("Expect")
     if not expected or expected.lower() == "100-continue" or request.version < HttpVersion11:
         return None
@@ -130,7 +136,7 @@ def _not_implemented(message: str) -> ClientReply:
 
 
 def _preflight(request: Asked, origin: str) -> ClientReply:
-    """Answer a browser's question before its request: the engine never sees its origin."""
+    """Answer a CORS preflight request; the engine never sees the browser's `Origin`."""
     asked = request.headers.get("Access-Control-Request-Headers", "*")
     fields = CIMultiDict(
         {

@@ -1,7 +1,7 @@
-"""Admission of connections: beyond what can be served, a client is told to come back later.
+"""Admission of connections: beyond the limit, a client gets a 503 at once.
 
-A proxy that ran out of file descriptors would neither accept a client nor reach an engine. So it
-takes no more clients than it can serve, and answers the others 503 at once.
+A proxy that ran out of file descriptors could neither accept a client nor reach an engine, so it
+admits no more clients than it can serve.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ REFUSAL_S = 2.0  # at most, until a refused client has read why
 
 
 def raise_descriptor_limit(wanted: int) -> int:
-    """Raise the limit of open files; return how many of `wanted` clients it allows at once.
+    """Raise the limit of open files; return how many of `wanted` clients it allows.
 
-    Each one may need a second descriptor, for its engine.
+    Each client may need a second descriptor, for its engine.
     """
     if sys.platform == "win32":
         return wanted
@@ -45,7 +45,7 @@ def raise_descriptor_limit(wanted: int) -> int:
 
 
 def overload_reply(limit: int) -> bytes:
-    """Return the whole reply to a connection beyond the limit."""
+    """Return the complete HTTP reply to a connection beyond the limit."""
     why = (
         f"too many connections (limit {limit}): retry shortly, or raise max_connections and the"
         " limit of open files (ulimit -n)"
@@ -59,7 +59,7 @@ def overload_reply(limit: int) -> bytes:
 
 
 class ConnectionLimiter:
-    """Makes the protocol of each new connection: the server's, or beyond `most` a refusal."""
+    """Protocol factory for new connections: the server's protocol, or a refusal beyond `most`."""
 
     def __init__(
         self,
@@ -109,31 +109,31 @@ class ConnectionLimiter:
         self._arriving = 0
 
     def _close_silent(self) -> None:
-        """Close connections that others need more: those that have said nothing for too long."""
+        """Close connections that have sent nothing for too long: others need their place."""
         before_s = time.monotonic() - self._head_timeout_s
         for protocol in self._server.connections:
             if self._silent_since_s.get(protocol, math.inf) < before_s:
                 protocol.force_close()
 
     def _forget_gone(self) -> None:
-        """Let go of connections that ended before they asked; each one would hold its buffers."""
-        here = self._server.connections
-        if len(self._silent_since_s) > 2 * len(here) + SILENT_KEPT:
+        """Drop entries of connections that closed before a request; each keeps its buffers."""
+        connected = self._server.connections
+        if len(self._silent_since_s) > 2 * len(connected) + SILENT_KEPT:
             self._silent_since_s = {
-                p: self._silent_since_s[p] for p in here if p in self._silent_since_s
+                p: self._silent_since_s[p] for p in connected if p in self._silent_since_s
             }
 
 
 class _Refusal(asyncio.Protocol):
-    """Says no to the first bytes of a request, and ends when the client has had time to read it.
+    """Answers the first bytes of a request with a 503, and closes once the client could read it.
 
-    A connection that is closed with bytes unread is reset, and the answer may be lost with it. So
-    what still comes is read and thrown away.
+    A connection that is closed with bytes unread is reset, which may lose the reply. So whatever
+    still arrives is read and discarded.
     """
 
     def __init__(self, refusing: "set[_Refusal]", reply: bytes) -> None:
         self._refusing, self._reply = refusing, reply
-        self._said = False
+        self._has_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -144,8 +144,8 @@ class _Refusal(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(REFUSAL_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if not self._said and not self._transport.is_closing():
-            self._said = True
+        if not self._has_answered and not self._transport.is_closing():
+            self._has_answered = True
             self._transport.write(self._reply)
             self._transport.write_eof()
 

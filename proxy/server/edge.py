@@ -1,6 +1,6 @@
-"""The edge towards clients: routes a request to a page of slowtok's own, a refusal or the relay.
+"""The edge towards clients: routes a request to an own page, to a refusal, or to the relay.
 
-A worker has the same edge as a proxy that is one process.
+A worker process has the same edge as a proxy that is a single process.
 """
 
 import logging
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """What answers clients: the proxy's own `pages`, and `relay` for all the rest.
+    """The handlers of client requests: `pages` for the proxy's own pages, `relay` for all others.
 
-    Once `is_stopping`, each connection ends with the reply that it is at.
+    Once `is_stopping` is true, each connection closes after its current reply.
     """
 
     pages: web.Application
@@ -51,7 +51,7 @@ def make_edge(
     *,
     is_stopping: Callable[[], bool],
 ) -> Edge:
-    """Return the edge; who may not pass gets neither a page nor an engine."""
+    """Return the edge; a request that `access` refuses reaches neither a page nor an engine."""
 
     async def mend_head(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
@@ -66,7 +66,7 @@ def make_edge(
 
 
 async def _health(_request: web.Request) -> web.Response:
-    """Say that the proxy itself works: a relaying process answers, however busy the others are."""
+    """Report that the proxy works; answered in the relaying process, however busy others are."""
     fields = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(
         body=HEALTHY, content_type="application/json", charset="utf-8", headers=fields
@@ -81,13 +81,13 @@ def make_relay(
     *,
     use_fast_path: bool = True,
 ) -> Relay:
-    """Return the relay as it is set; `use_fast_path` as `self_test.fast_path_works` found."""
+    """Return the relay for `settings`; `use_fast_path` comes from `self_test.fast_path_works`."""
     return Relay(
         session,
         engines,
         observer,
         client_timeout_s=settings.client_timeout_s,
-        held=MemoryBudget(settings.max_held_bytes, Heap(find_trim()).freed),
+        memory_budget=MemoryBudget(settings.max_held_bytes, Heap(find_trim()).freed),
         max_body_bytes=settings.max_body_bytes,
         max_reply_bytes=settings.max_reply_bytes,
         annotate=settings.annotate,
@@ -98,9 +98,9 @@ def make_relay(
 
 
 def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
-    """Return what serves the edge. aiohttp does the HTTP: it changes no body.
+    """Return the aiohttp runner that serves the edge, without the options that change a body.
 
-    It cancels a request when its client goes.
+    aiohttp cancels a request's handler when its client disconnects.
     """
 
     def relaying(pages: web.Server) -> ClientServer:
@@ -124,7 +124,7 @@ def make_runner(edge: Edge, max_head_bytes: int) -> web.AppRunner:
 
 
 def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
-    """Return what makes a request of a message, and what answers it."""
+    """Return the factory of requests and their handler, for own pages and for the relay."""
     make_page_request, show_page = pages.request_factory, pages.request_handler
     refusal_of, relay, is_stopping = edge.access.refusal_of, edge.relay, edge.is_stopping
 
@@ -154,7 +154,7 @@ def _relaying_the_rest(pages: web.Server, edge: Edge) -> tuple[Any, Any]:
 
 
 def _is_own(message: "RawRequestMessage") -> bool:
-    """Return True if aiohttp answers: for one of our own pages, or what it could not read."""
+    """Return True if aiohttp answers: an own page, or a message that it could not parse."""
     path = message.url.path_safe  # by which aiohttp finds a page
     return (path.startswith(OWN) and path[len(OWN) :][:1] in ("", "/")) or is_no_http(message)
 

@@ -1,4 +1,4 @@
-"""Listening sockets: opened before anything else, so that a taken port is told at once."""
+"""Listening sockets, opened before anything else so that a taken port is reported at once."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,17 @@ KEEPALIVE_IDLE_S = 60  # Linux's two hours would hold an engine for a client tha
 def open_listener(
     host: str, port: int, client_timeout_s: float, *, shared: bool = False
 ) -> socket.socket:
-    """Return the bound socket. Its connections end when a client takes nothing for so long.
+    """Return a bound socket; a connection ends if its client reads nothing for `client_timeout_s`.
 
-    Only Linux can be told that. A client that was stopped would else hold its engine for ever.
+    Only Linux has such a time-out (TCP_USER_TIMEOUT). Without it, a client that was stopped would
+    occupy its engine for ever.
 
-    `shared`: others of this user that say so, too, may bind the same port. Such a socket listens
-    at once: until then another slowtok would find the port free.
+    `shared`: other sockets of this user that also set it may bind the same port (SO_REUSEPORT).
+    Such a socket listens at once: until then, another slowtok would find the port free.
 
     Raises:
         OSError: the address cannot be used.
-        UnicodeError: a host name that cannot be one.
+        UnicodeError: the host name is not a valid one.
     """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -53,7 +54,7 @@ def open_listener(
 async def accept(
     listener: socket.socket, make_protocol: Callable[[], asyncio.BaseProtocol]
 ) -> list[asyncio.Server]:
-    """Take clients in at a bound socket, until each of the servers that are returned is closed."""
+    """Accept clients at a bound socket until each of the returned servers is closed."""
     loop = asyncio.get_running_loop()
     sockets = [listener, *(listener.dup() for _ in range(HANDLES - 1))]
     return [await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG) for sock in sockets]
@@ -62,9 +63,9 @@ async def accept(
 def open_listeners(
     host: str, port: int, client_timeout_s: float, count: int
 ) -> tuple[socket.socket, ...]:
-    """Return sockets that are bound to one port, over which Linux spreads its connections.
+    """Return `count` sockets bound to one port; Linux spreads the connections over them.
 
-    Elsewhere they are one socket, at which whoever is free takes the next connection.
+    On other systems they are duplicates of one socket: whichever process is free accepts next.
 
     Raises:
         OSError, UnicodeError: as `open_listener`.

@@ -1,8 +1,9 @@
-"""Rules for Host, Origin and Sec-Fetch: who may talk to the proxy. Pure.
+"""Rules for Host, Origin and Sec-Fetch: which web pages may talk to the proxy. Pure.
 
-A page from anywhere can make a browser send requests to 127.0.0.1, and DNS rebinding can make a
-foreign name point there. So a request that names another host than this machine, or that a foreign
-page made, is refused. Clients that are not browsers send no `Origin` and no `Sec-Fetch-Site`.
+Any web page can make a browser send requests to 127.0.0.1, and DNS rebinding can make a foreign
+name resolve to it. So a request that names a host other than this machine, or that a page of
+another site made, is refused. Clients that are not browsers send neither `Origin` nor
+`Sec-Fetch-Site`.
 """
 
 import ipaddress
@@ -72,7 +73,7 @@ def refusal_reason(
 
 @lru_cache(maxsize=64)
 def _host_of(host: str | None) -> str | None:
-    """Return the name in a `HOST` or `HOST:PORT`, and what is neither as it is: nobody's name."""
+    """Return the host name of `HOST` or `HOST:PORT`; anything else as it is, which is no name."""
     if not host:
         return None
     found = _AUTHORITY.fullmatch(host)
@@ -93,7 +94,7 @@ def _is_local_name(name: str, *, is_local: bool) -> bool:
 
 
 def _is_same(origin: str, host: str | None) -> bool:
-    """Return True if a page came through the proxy itself, as llama-server's own does."""
+    """Return True if the page was loaded through the proxy itself, such as llama-server's UI."""
     return bool(host) and origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
 
@@ -114,7 +115,7 @@ def _is_local_origin(origin: str) -> bool:
 
 
 def _origin(origin: str) -> tuple[str, str] | None:
-    """Return scheme and name of an origin; None for what no browser would write."""
+    """Return scheme and host name of an origin; None for what no browser would send."""
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Tries slowtok on the aiohttp and the event loop that it finds, once at start.
+"""Self-test at start: does slowtok work with the installed aiohttp and this event loop?
 
-The names that it relies on are looked for, and one stream is relayed by the real parts, on loopback
-and a socket pair: what comes out has to be what went in, byte by byte.
+It checks that the private names slowtok relies on exist, and relays one stream through the real
+classes over loopback and a socket pair. What comes out must equal what went in, byte by byte.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ _END = b"0\r\n\r\n"
 
 
 class UnusableLibraryError(Exception):
-    """slowtok cannot serve with the libraries that are installed; its text says why."""
+    """slowtok cannot serve with the installed libraries; the text says why."""
 
 
 async def fast_path_works(log_event: Callable[..., None]) -> bool:
-    """Return True if streams may take the fast path; else `log_event` gets why, once.
+    """Return True if streams may use the fast path; otherwise log the reason with `log_event`.
 
     Raises:
-        UnusableLibraryError: what is installed cannot be used at all.
+        UnusableLibraryError: the installed libraries cannot be used at all.
     """
     gone = list(missing())
     if needed := [used.name for used in gone if not used.is_for_speed]:
@@ -64,7 +64,7 @@ def _unusable(why: str) -> UnusableLibraryError:
 
 
 async def _fault(*, use_fast_path: bool) -> str | None:
-    """Relay a stream; return what was wrong with it, None where it is whole."""
+    """Relay a test stream; return what was wrong with it, or None."""
     broke: list[str] = []
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -84,12 +84,12 @@ async def _fault(*, use_fast_path: bool) -> str | None:
 
 
 async def _stream_is_right(broke: list[str], *, use_fast_path: bool) -> bool:
-    """Relay a stream read by read; say whether each reaches the client as it should."""
-    said: asyncio.Queue[bytes] = asyncio.Queue()
+    """Relay a test stream read by read; return True if each read reaches the client correctly."""
+    engine_reads: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def be_engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        while read := await said.get():
+        while read := await engine_reads.get():
             writer.write(read)
         writer.close()
 
@@ -110,35 +110,35 @@ async def _stream_is_right(broke: list[str], *, use_fast_path: bool) -> bool:
         client, asking = await asyncio.open_connection(sock=ours)
         try:
             asking.write(_QUESTION)
-            said.put_nowait(_HEAD)
+            engine_reads.put_nowait(_HEAD)
             await client.readuntil(b"\r\n\r\n")
             for read, payload in _READS:
-                said.put_nowait(read)
+                engine_reads.put_nowait(read)
                 if await _payload(client, len(payload)) != payload:
                     return False
-            said.put_nowait(_END)
+            engine_reads.put_nowait(_END)
             return await client.readexactly(len(_END)) == _END
         finally:
-            said.put_nowait(b"")
+            engine_reads.put_nowait(b"")
             asking.close()
             engine.close()
             await server.shutdown(0.0)
 
 
 async def _payload(client: asyncio.StreamReader, size_bytes: int) -> bytes:
-    """Return the next bytes of the body, out of their chunks."""
-    found = b""
-    while len(found) < size_bytes:
+    """Return the next bytes of a chunked body, without the chunk framing."""
+    payload = b""
+    while len(payload) < size_bytes:
         size_line = await client.readuntil(b"\r\n")
         piece = await client.readexactly(int(size_line, 16) + 2)
-        found += piece.removesuffix(b"\r\n")
-    return found
+        payload += piece.removesuffix(b"\r\n")
+    return payload
 
 
 async def _serve(
     session: aiohttp.ClientSession, url: str, request: ClientRequest, *, use_fast_path: bool
 ) -> ClientReply:
-    """Relay one stream as `Relay` does, while nobody looks."""
+    """Relay one stream as `Relay` does, without an observer."""
     reply = await send(session, url, "GET", "/", CIMultiDict(), None)
     response = ClientReply(reply.status, CIMultiDict())
     with reply:

@@ -1,8 +1,8 @@
-"""The serving side as commands see it, from the first client to the orderly end.
+"""The server as the commands see it, from the first client to the orderly end.
 
-At the end, what is on its way may finish, and is cut off visibly where it does not. aiohttp's own
-way to shut down throws away what still comes of a request's body, and closes what a client has not
-taken yet. So slowtok waits first.
+At shutdown, requests in flight may finish; those that do not finish in time are cut off visibly.
+slowtok waits for this itself, because aiohttp's own shutdown discards what still arrives of a
+request's body and drops bytes that a client has not read yet.
 """
 
 import asyncio
@@ -21,45 +21,45 @@ POLL_S = 0.02  # aiohttp tells nobody when the last byte of a reply has gone out
 
 
 class Server(Protocol):
-    """Takes clients in, from `open` to `close`; `drain` waits for what is still on its way."""
+    """A server of clients, from `open` to `close`; `drain` waits for the requests in flight."""
 
     @property
     def refused(self) -> int:
-        """Connections that were told to come back later."""
+        """How many connections were refused because of the connection limit."""
         ...
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
-        """How late the loop is that carries tokens, of several the latest; empty: not told."""
+        """Lag of the event loop that relays, of several the largest; empty if not known."""
         ...
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Bytes that bodies, replies and slow readers hold, in all processes that relay."""
+        """Bytes of bodies, replies and slow readers in memory, over all relaying processes."""
         ...
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return each worker process, for /slowtok/status; none where there is but one process."""
+        """Return an entry per worker process for /slowtok/status; empty for a single process."""
         ...
 
     async def open(self) -> None:
-        """Begin to take clients in."""
+        """Start to accept clients."""
         ...
 
     async def close(self) -> int:
-        """Take no more clients in: another slowtok may have the port now.
+        """Stop accepting clients; another slowtok may take over the port.
 
-        Returns how many requests are on their way, or wait for their client to read.
+        Returns how many requests are in flight, or still wait for their client to read.
         """
         ...
 
     async def drain(self, at_once: asyncio.Event) -> int:
-        """Wait until all replies have gone out, or time is up; return how many were cut off."""
+        """Wait until all replies are delivered or time is up; return how many were cut off."""
         ...
 
 
 class SingleProcessServer:
-    """One process that does it all."""
+    """The `Server` of a proxy in one process, without workers."""
 
     def __init__(
         self,
@@ -76,59 +76,59 @@ class SingleProcessServer:
 
     @property
     def refused(self) -> int:
-        """Connections beyond what can be served."""
+        """How many connections were refused because of the connection limit."""
         return self._limiter.refused
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
-        """The process's own, which its `Proxy` measures."""
+        """Empty: `Proxy` measures the lag of its own process."""
         return {}
 
     @property
     def held(self) -> Mapping[str, int]:
-        """What its relay holds."""
-        return self._relay.held.summary()
+        """Bytes that the relay's memory budget counts."""
+        return self._relay.memory_budget.summary()
 
     def workers(self) -> list[dict[str, Any]]:
-        """There are none."""
+        """Return no entry: there are no worker processes."""
         return []
 
     async def open(self) -> None:
-        """Listen."""
+        """Start to accept clients."""
         self._accepting = await accept(self._listener, self._limiter)
 
     async def close(self) -> int:
-        """Listen no more."""
+        """Stop accepting clients; return how many requests are in flight."""
         for server in self._accepting:
             server.close()
         return under_way(self._relay, self._server)
 
     async def drain(self, at_once: asyncio.Event) -> int:
-        """See `drain`."""
+        """Wait for the requests in flight, see `drain`."""
         return await drain(self._relay, self._server, self._grace_s, at_once)
 
 
 class StopRequest:
-    """What signals ask for: the first one to finish, a second one to stop at once."""
+    """A stop requested by signals: the first asks to finish, a second to stop at once."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.at_once = asyncio.Event()
 
     def ask(self) -> None:
-        """Take note of one signal."""
+        """Record one signal."""
         (self.at_once if self.asked.is_set() else self.asked).set()
 
     def ask_at_once(self) -> None:
-        """Let nothing wait any more."""
+        """Ask to stop without waiting for anything."""
         self.asked.set()
         self.at_once.set()
 
 
 async def drain(relay: Relay, server: web.Server, grace_s: float, at_once: asyncio.Event) -> int:
-    """Wait until every reply has gone out; return how many were cut off.
+    """Wait until every reply is delivered; return how many were cut off.
 
-    They are cut off after `grace_s`, or as soon as `at_once` is set.
+    Replies are cut off after `grace_s`, or as soon as `at_once` is set.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
@@ -139,7 +139,7 @@ async def drain(relay: Relay, server: web.Server, grace_s: float, at_once: async
 
 
 def under_way(relay: Relay, server: web.Server) -> int:
-    """Return how many requests are on their way, or have bytes of a reply wait for their client."""
+    """Return how many requests are in flight, or have reply bytes that no client has read."""
     transports = [connection.transport for connection in server.connections]
     waiting = [t for t in transports if t is not None and t.get_write_buffer_size()]
     return max(relay.in_flight, len(waiting))

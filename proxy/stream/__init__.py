@@ -1,1 +1,1 @@
-"""Pure readers of what engines put on the wire: bytes in, facts out."""
+"""Pure parsers of what engines send: bytes in, facts out."""

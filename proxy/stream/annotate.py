@@ -1,8 +1,8 @@
-"""A request's record inside its own stream, where it was asked for: comment or chunk.
+"""Inserts a request's record into its own stream, as a comment or as a chunk.
 
-Strategy: events pass as soon as they are whole. Held back are only those that may be the last one:
-`data: [DONE]`, and for `chunk` an event that says how an answer ended. When nothing can follow any
-more, `ending` is set: the caller makes the record and lets `close` put it in.
+Strategy: events pass as soon as they are complete. Only an event that may be the last one is held
+back: `data: [DONE]`, and for `chunk` one with a finish reason. When no further event can follow,
+`ending` is set; the caller then makes the record and calls `close` with it.
 """
 
 import re
@@ -26,16 +26,16 @@ _LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "res
 
 
 def mode_of(asked: str | None, setting: str) -> Mode | None:
-    """Return how a stream is to carry its record: the request's word goes before the setting."""
+    """Return how a stream carries its record; the request's header wins over the setting."""
     mode = asked if asked in ("comment", "chunk", "off") else setting
     return "comment" if mode == "comment" else "chunk" if mode == "chunk" else None
 
 
 class Annotator:
-    """Passes a stream's bytes on, and one record with them.
+    """Passes on a stream's bytes, and inserts one record.
 
-    `ending` says that the record is due. An event that is longer than any that engines send turns
-    the annotation off.
+    `ending` says that the record is due. An event longer than any that engines send turns the
+    annotation off.
     """
 
     def __init__(self, mode: Mode, *, ndjson: bool) -> None:
@@ -60,7 +60,7 @@ class Annotator:
         return self._pass(whole)
 
     def close(self, record: Mapping[str, Any] | None) -> bytes:
-        """Return what was held back with the record in it, or before it; None leaves it out."""
+        """Return the bytes held back, with the record in or before them; None leaves it out."""
         held, rest, was_over = self._held, self._rest, self._over
         self._held = self._rest = b""
         self._over = True
@@ -73,11 +73,11 @@ class Annotator:
 
     @property
     def is_over(self) -> bool:
-        """Return True once the record is in, or if there will be none."""
+        """Whether the record has been inserted, or will not be."""
         return self._over
 
     def flush(self) -> bytes:
-        """Return what was held back as it is: there will be no record."""
+        """Return the bytes held back unchanged: there will be no record."""
         return self.close(None)
 
     def _pass(self, whole: bytes) -> bytes:
@@ -108,7 +108,7 @@ def _last_end(end: re.Pattern[bytes], text: bytes, begin: int) -> int | None:
 
 
 def _is_silent(event: bytes) -> bool:
-    """Return True if an event is empty or a comment: it may pass one that is held back."""
+    """Return True for an empty event or a comment, which may overtake one that is held back."""
     return event.startswith(b":") or not event.strip()
 
 
@@ -116,28 +116,32 @@ def _may_be_last(event: bytes) -> bool:
     if not _MAY_END.search(event):
         return False
     try:
-        said = orjson.loads(_data(event))
+        payload = orjson.loads(_data(event))
     except orjson.JSONDecodeError:
         return False
-    if not isinstance(said, dict) or not said:
+    if not isinstance(payload, dict) or not payload:
         return False
-    if said.get("done") is True or said.get("stop") is True or said.get("type") in _LAST_TYPES:
+    if (
+        payload.get("done") is True
+        or payload.get("stop") is True
+        or payload.get("type") in _LAST_TYPES
+    ):
         return True
-    choices = said.get("choices")
+    choices = payload.get("choices")
     if not isinstance(choices, list):
         return False
     return all(isinstance(c, dict) and c.get("finish_reason") is not None for c in choices)
 
 
 def _data(event: bytes) -> bytes:
-    """Return the data of an event that ends in it, a line of JSON in most cases."""
+    """Return the data of an event that ends with it, usually one line of JSON."""
     text = event.strip()
     at = text.rfind(b"\ndata:") + 1
     return text[at:].removeprefix(b"data:") if text[at:].startswith(b"data:") else text
 
 
 def _inside(event: bytes, record: Mapping[str, Any]) -> bytes:
-    """Put the record into the object of an event, at its end: all other bytes stay."""
+    """Insert the record at the end of the event's JSON object; all other bytes are unchanged."""
     if not event:
         return b""
     added = {"slowtok": record}
@@ -148,9 +152,9 @@ def _inside(event: bytes, record: Mapping[str, Any]) -> bytes:
 
 
 def timings_of(record: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return llama-server's `timings` from a record; None where the engine tells, or none is known.
+    """Return llama-server's `timings` made from a record; None if the engine has its own.
 
-    Clients that show rates read this object.
+    None also if none are known. Clients that show rates read this object.
     """
     timing, tokens = record.get("timing", {}), record.get("tokens", {})
     prefill_ms, decode_ms = timing.get("prefill_ms"), timing.get("decode_ms")

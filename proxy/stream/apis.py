@@ -1,4 +1,4 @@
-"""The table of paths that make an engine compute, and of the dialect in which each answers."""
+"""The table of paths that make an engine compute, with the dialect of each one's replies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ Dialect = Callable[[Mapping[str, Any], Reply], bool]
 class Api:
     """One API that makes the engine compute.
 
-    `streams_by_default` is what an absent `stream` field means. `takes_stream_options` says that
-    usage can be asked for, `make_parts` that a whole reply can be put together from a stream.
-    `prefill_only`: nothing is generated. `limits` are the fields that bound the answer's tokens.
+    `streams_by_default` is the meaning of an absent `stream` field. `takes_stream_options`: usage
+    can be requested. `make_parts`: a whole reply can be assembled from a stream. `prefill_only`:
+    nothing is generated. `limits` are the fields that limit the answer's tokens.
     """
 
     name: str

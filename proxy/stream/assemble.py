@@ -1,8 +1,8 @@
-"""One whole reply out of a stream, equal in meaning to the engine's own.
+"""Assembles one whole reply from a stream, equal in meaning to the engine's own.
 
-Each API that can be had as a stream in place of a whole reply has its `Parts`: what its events say
-is merged field by field, known or not. Text that grows is joined, lists are joined, objects are
-merged, and of everything else the last word stands.
+Each API that can be requested as a stream in place of a whole reply has its `Parts`. They merge the
+events field by field, known or not: growing texts and lists are concatenated, objects are merged,
+and for everything else the last value wins.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,19 +21,19 @@ _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class Parts(Protocol):
-    """What the events of one stream have said so far."""
+    """Accumulates the events of one stream."""
 
-    def add(self, said: dict[str, Any]) -> None:
-        """Take one event, which may be changed."""
+    def add(self, event: dict[str, Any]) -> None:
+        """Add one event, which may be modified."""
         ...
 
-    def whole(self) -> dict[str, Any] | None:
-        """Return the reply; None where the stream ended before its answer did."""
+    def reply(self) -> dict[str, Any] | None:
+        """Return the reply; None if the stream ended before its answer did."""
         ...
 
 
 class Assembler:
-    """Takes a stream's bytes and gives one reply; `error` is the reply to an error in it."""
+    """Parses a stream and assembles its reply; `error` is the reply to an error event."""
 
     def __init__(self, make_parts: Callable[[], Parts]) -> None:
         self.error: dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class Assembler:
         self._parts = make_parts()
 
     def feed(self, chunk: bytes) -> None:
-        """Take bytes of the stream, in any pieces.
+        """Parse bytes of the stream, split anywhere.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: an event that is not a JSON object, or
@@ -49,47 +49,53 @@ class Assembler:
         """
         self._take(self._reader.feed(chunk))
 
-    def whole(self) -> bytes | None:
-        """Return the reply after the last byte; None where not every answer came to its end."""
+    def reply(self) -> bytes | None:
+        """Return the reply after the last byte; None if not every answer is complete."""
         self._take(self._reader.flush())
         if self.error is not None or self._reader.dropped:
             return None
-        whole = self._parts.whole()
-        return None if whole is None else orjson.dumps(whole)
+        reply = self._parts.reply()
+        return None if reply is None else orjson.dumps(reply)
 
     def _take(self, events: list[bytes]) -> None:
         for event in events:
             if event and event != b"[DONE]":
-                said = orjson.loads(event)
-                if not isinstance(said, dict):
+                payload = orjson.loads(event)
+                if not isinstance(payload, dict):
                     raise ValueError("an event that is no object")
-                if _is_error(said):
-                    self.error = self.error or (said if said.get("error") else {"error": said})
+                if _is_error(payload):
+                    self.error = self.error or (
+                        payload if payload.get("error") else {"error": payload}
+                    )
                 else:
-                    self._parts.add(said)
+                    self._parts.add(payload)
 
 
-def ask_for_stream(said: Mapping[str, Any], *, stream_options: bool) -> bytes | None:
-    """Return the body that asks for the same as a stream; None where that cannot be had."""
-    if said.get("stream") or "stream_options" in said or any(said.get(k) for k in _WHOLE_ONLY):
+def ask_for_stream(payload: Mapping[str, Any], *, stream_options: bool) -> bytes | None:
+    """Return a body that requests the same as a stream; None if that is not possible."""
+    if (
+        payload.get("stream")
+        or "stream_options" in payload
+        or any(payload.get(k) for k in _WHOLE_ONLY)
+    ):
         return None
     usage = {"stream_options": {"include_usage": True}} if stream_options else {}
-    return orjson.dumps({**said, "stream": True, **usage})
+    return orjson.dumps({**payload, "stream": True, **usage})
 
 
-def _is_error(said: dict[str, Any]) -> bool:
-    """Return True for an error; llama-server's is a bare {code, message, type} at times."""
-    is_bare = said.get("type") == "error" or isinstance(said.get("message"), str)
-    return bool(said.get("error")) or is_bare
+def _is_error(payload: dict[str, Any]) -> bool:
+    """Return True for an error event; llama-server's is sometimes a bare {code, message, type}."""
+    is_bare = payload.get("type") == "error" or isinstance(payload.get("message"), str)
+    return bool(payload.get("error")) or is_bare
 
 
 class _Text(list[str]):
-    """A text that grows: joined once, at the end."""
+    """A growing text, joined once at the end."""
 
 
-def merge_fields(into: dict[str, Any], said: Mapping[str, Any]) -> None:
-    """Let the last word stand; lists are joined, objects merged, and null says nothing new."""
-    for name, value in said.items():
+def merge_fields(into: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Merge fields: the last value wins, lists are joined, objects merged, and null is ignored."""
+    for name, value in fields.items():
         before = into.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
             merge_fields(before, value)
@@ -100,7 +106,7 @@ def merge_fields(into: dict[str, Any], said: Mapping[str, Any]) -> None:
 
 
 def merge_delta(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add what a delta says to what was said so far."""
+    """Append a delta to the accumulated fields."""
     for name, value in delta.items():
         before = into.get(name)
         if name == "tool_calls" and isinstance(value, list):
@@ -136,23 +142,23 @@ def _grow_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> No
 
 
 def finalize(value: Any) -> Any:
-    """Return the plain value: texts joined, and calls without the index that only a stream has."""
+    """Return the plain value: texts joined, and tool calls without their stream index."""
     if isinstance(value, _Text):
         return "".join(value)
     if isinstance(value, list):
-        return [finalize(one) for one in value]
+        return [finalize(item) for item in value]
     if not isinstance(value, dict):
         return value
-    plain = {name: finalize(one) for name, one in value.items()}
+    plain = {name: finalize(item) for name, item in value.items()}
     for call in plain.get("tool_calls") or ():
         call.pop("index", None)
     return plain
 
 
 class Chunks:
-    """Takes the chunks of chat or text completions in order.
+    """Accumulates the chunks of chat or text completions.
 
-    Tool calls are told apart by their index, answers (n > 1) by theirs.
+    Tool calls are told apart by their index, several answers (n > 1) by theirs.
     """
 
     def __init__(self) -> None:
@@ -161,8 +167,8 @@ class Chunks:
         self._usages: list[Mapping[str, Any]] = []  # those of chunks without a choice
         self._choice_usages: dict[int, Mapping[str, Any]] = {}
 
-    def whole(self) -> dict[str, Any] | None:
-        """Return the reply; None where not every answer came to its end."""
+    def reply(self) -> dict[str, Any] | None:
+        """Return the reply; None if not every answer is complete."""
         ended = [choice.get("finish_reason") is not None for choice in self._choices.values()]
         if not ended or not all(ended):
             return None
@@ -171,14 +177,14 @@ class Chunks:
         usage = {"usage": _added(usages)} if usages else {}
         return {**finalize(self._top), "choices": choices, **usage}
 
-    def add(self, said: dict[str, Any]) -> None:
-        """Take one chunk, which is used up."""
-        choices, usage = said.pop("choices", None) or (), said.pop("usage", None)
+    def add(self, event: dict[str, Any]) -> None:
+        """Add one chunk, which is modified."""
+        choices, usage = event.pop("choices", None) or (), event.pop("usage", None)
         if isinstance(usage, dict) and not choices:
             self._usages.append(usage)
-        if said.get("object") in _OBJECTS:
-            said["object"] = _OBJECTS[said["object"]]
-        merge_fields(self._top, said)
+        if event.get("object") in _OBJECTS:
+            event["object"] = _OBJECTS[event["object"]]
+        merge_fields(self._top, event)
         for choice in choices:
             index = choice.get("index") or 0
             if isinstance(usage, dict):
@@ -195,7 +201,7 @@ class Chunks:
 
 
 def _added(usages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the usage; llama-server counts each of several answers (n > 1) on its own."""
+    """Return the summed usage: llama-server counts each of several answers (n > 1) separately."""
     total = dict(usages[-1])
     if len(usages) > 1 and all("prompt_tokens" in usage for usage in usages):
         total["completion_tokens"] = sum(usage.get("completion_tokens", 0) for usage in usages)
@@ -204,27 +210,27 @@ def _added(usages: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class MessageAssembler:
-    """Takes the events of Anthropic's `/v1/messages`: a start, blocks that grow, and an end."""
+    """Accumulates the events of Anthropic's `/v1/messages`: a start, growing blocks, an end."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
 
-    def add(self, said: dict[str, Any]) -> None:
-        """Take one event; pings and what ends a block say nothing."""
-        kind = said.get("type")
+    def add(self, event: dict[str, Any]) -> None:
+        """Add one event; pings and the ends of blocks have no content."""
+        kind = event.get("type")
         if kind == "message_start":
-            merge_fields(self._message, said["message"])
+            merge_fields(self._message, event["message"])
         elif kind == "content_block_start":
-            merge_delta(self._blocks.setdefault(said["index"], {}), said["content_block"])
+            merge_delta(self._blocks.setdefault(event["index"], {}), event["content_block"])
         elif kind == "content_block_delta":
-            _grow_block(self._blocks[said["index"]], said["delta"])
+            _grow_block(self._blocks[event["index"]], event["delta"])
         elif kind == "message_delta":
-            more = {name: value for name, value in said.items() if name not in ("type", "delta")}
-            merge_fields(self._message, {**more, **said["delta"]})
+            more = {name: value for name, value in event.items() if name not in ("type", "delta")}
+            merge_fields(self._message, {**more, **event["delta"]})
 
-    def whole(self) -> dict[str, Any] | None:
-        """Return the message; None where it did not come to its end."""
+    def reply(self) -> dict[str, Any] | None:
+        """Return the message; None if it is not complete."""
         if self._message.get("stop_reason") is None:
             return None
         blocks = [_block(block) for _, block in sorted(self._blocks.items())]
@@ -240,7 +246,7 @@ def _grow_block(block: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _block(grown: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain block; a tool's input comes as the text of its JSON."""
+    """Return the plain block; a tool's input arrives as the text of its JSON."""
     block: dict[str, Any] = finalize(grown)
     written = block.pop("partial_json", None)
     if written:
@@ -252,17 +258,17 @@ def _block(grown: dict[str, Any]) -> dict[str, Any]:
 
 
 class Response:
-    """Takes the events of OpenAI's Responses API, of which the last one carries the response."""
+    """Accumulates the events of OpenAI's Responses API; the last one has the whole response."""
 
     def __init__(self) -> None:
         self._response: dict[str, Any] | None = None
 
-    def add(self, said: dict[str, Any]) -> None:
-        """Take one event."""
-        response = said.get("response")
-        if said.get("type") in _LAST_EVENTS and isinstance(response, dict):
+    def add(self, event: dict[str, Any]) -> None:
+        """Add one event."""
+        response = event.get("response")
+        if event.get("type") in _LAST_EVENTS and isinstance(response, dict):
             self._response = response
 
-    def whole(self) -> dict[str, Any] | None:
-        """Return the response; None where it did not come to its end."""
+    def reply(self) -> dict[str, Any] | None:
+        """Return the response; None if it is not complete."""
         return self._response

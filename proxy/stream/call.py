@@ -1,4 +1,4 @@
-"""A generation request: its model, whether it streams, and its limit, read from the JSON body."""
+"""A generation request parsed from its JSON body: model, streaming or not, token limit."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ _MARKS = (b",", b"[", b"{")  # each value of a JSON text but the first comes aft
 
 
 class Call(NamedTuple):
-    """One generation request; `payload` is its body and goes no further than the relay."""
+    """One generation request; `payload` is its parsed body, which never leaves the relay."""
 
     api: Api
     model: str | None
@@ -25,12 +25,12 @@ class Call(NamedTuple):
 
 
 def is_quickly_read(body: bytes) -> bool:
-    """Return True if a body, were it JSON, has so few values that reading it holds nobody up."""
+    """Return True if a JSON body of these bytes has few enough values to be parsed at once."""
     return len(body) <= MAX_MARKS or sum(map(body.count, _MARKS)) <= MAX_MARKS
 
 
 def read_call(api: Api, body: bytes) -> Call | None:
-    """Read a request body; None where it is not the JSON object that the API asks for."""
+    """Parse a request body; None if it is not the JSON object that the API expects."""
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -44,10 +44,10 @@ def read_call(api: Api, body: bytes) -> Call | None:
 
 
 def max_tokens_of(call: Call) -> int | None:
-    """Return how many tokens its answer has at most; None where the call sets no limit.
+    """Return the most tokens that the answer may have; None if the call sets no limit.
 
-    Of several limits the largest is taken: engines differ in which one counts. Several answers at
-    once share no limit, and limits below 1 mean none.
+    Of several limits the largest counts, because engines differ in which one they use. Several
+    answers at once have no common limit, and limits below 1 mean none.
     """
     if call.payload.get("n") not in (None, 1):
         return None

@@ -1,11 +1,11 @@
-"""The two framings of streams, bytes in and whole events out: server-sent events, and JSON lines.
+"""The two framings of streams, server-sent events and JSON lines: bytes in, complete events out.
 
-Strategy of SSE: cut the bytes into lines, keep what is not a whole line yet, join the `data` lines
-of an event at the empty line that ends it. Comments, ids and event names are skipped: no dialect
-needs them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). JSON lines are the framing of
+Strategy of SSE: split the bytes into lines, keep an incomplete line, and join the `data` lines of
+an event at the empty line that ends it. Comments, ids and event names are skipped: no dialect needs
+them. Line ends are LF, CRLF or CR (WHATWG HTML, section 9.2.5). JSON lines are the framing of
 Ollama's native API.
 
-An event that grows past `MAX_EVENT_BYTES` is dropped and counted, so that memory stays bounded.
+An event that grows beyond `MAX_EVENT_BYTES` is dropped and counted, so that memory stays bounded.
 """
 
 BOM = b"\xef\xbb\xbf"  # a stream may begin with one; nothing else begins a line with it
@@ -13,7 +13,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024  # heuristic; events with all logprobs are me
 
 
 class SseReader:
-    """Splits a byte stream, in whatever pieces it arrives, into the data of its events."""
+    """Splits a byte stream, however it is cut, into the data of its events."""
 
     frame = (b"data: ", b"\n\n")  # of nearly every event
 
@@ -43,7 +43,7 @@ class SseReader:
         return first + whole + self._feed_slowly(rest) if rest else first + whole
 
     def flush(self) -> list[bytes]:
-        """Return the last event where the stream ended without its empty line."""
+        """Return the last event if the stream ended without its empty line."""
         return self.feed(b"\n\n") if self._line or self._data else []
 
     def _feed_slowly(self, chunk: bytes) -> list[bytes]:
@@ -91,14 +91,14 @@ class SseReader:
 
 
 def _is_one(chunk: bytes) -> bool:
-    """Return True if a chunk is one event of one line, as is nearly always so."""
+    """Return True if a chunk is exactly one event of one line, as it nearly always is."""
     if not chunk.startswith(b"data: ") or chunk.find(b"\n") != len(chunk) - 2:
         return False
     return chunk.endswith(b"\n") and b"\r" not in chunk and len(chunk) <= MAX_EVENT_BYTES
 
 
 def _data_of(event: bytes) -> bytes | None:
-    """Return the data of one event given without its empty line; None for a bare comment."""
+    """Return the data of one event without its empty line; None for a comment only."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     values = (_value_of(line) for line in event.split(b"\n"))
@@ -107,7 +107,7 @@ def _data_of(event: bytes) -> bytes | None:
 
 
 def _value_of(line: bytes) -> bytes | None:
-    """Return what a `data` line says; None for a comment or another field."""
+    """Return the value of a `data` line; None for a comment or another field."""
     line = line.removeprefix(BOM)
     if line.startswith(b"data:"):
         return line[6:] if line[5:6] == b" " else line[5:]
@@ -115,7 +115,7 @@ def _value_of(line: bytes) -> bytes | None:
 
 
 class NdjsonReader:
-    """Splits a byte stream, in whatever pieces it arrives, into its non-empty lines."""
+    """Splits a byte stream, however it is cut, into its non-empty lines."""
 
     frame = (b"", b"\n")
 
@@ -137,7 +137,7 @@ class NdjsonReader:
         return [line for line in lines if line.strip()]
 
     def flush(self) -> list[bytes]:
-        """Return the last line where the stream ended without a newline."""
+        """Return the last line if the stream ended without a newline."""
         return self.feed(b"\n")
 
     def _hold(self, rest: bytes) -> None:

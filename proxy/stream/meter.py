@@ -1,7 +1,7 @@
-"""The meter: the bytes of one reply and when they came, turned into counts and times.
+"""The meter: turns the bytes of one reply, and their arrival times, into token counts and times.
 
-It is given each chunk after the chunk has gone to the client, knows no clock (`at_s` comes in),
-and never raises for what a server sends: what cannot be read is counted.
+It gets each chunk after the chunk was passed to the client, reads no clock (`at_s` is passed in),
+and never raises for what a server sends: unparsable events are counted.
 """
 
 from array import array
@@ -25,7 +25,7 @@ Reader = SseReader | NdjsonReader
 
 
 def make_event_reader(content_type: str) -> Reader | None:
-    """Return the reader for a stream's framing, by its `Content-Type`; None for one document."""
+    """Return the reader of a stream's framing by its `Content-Type`; None for a single document."""
     if content_type.startswith("text/event-stream"):
         return SseReader()
     if content_type.startswith("application/x-ndjson"):
@@ -34,10 +34,10 @@ def make_event_reader(content_type: str) -> Reader | None:
 
 
 class Meter:
-    """Reads one reply by its framing and dialect; `first_at_s` is when the first token came.
+    """Counts the tokens of one reply; `first_at_s` is when the first token arrived.
 
-    `token_events` counts the events that carried tokens: at least as many tokens have come. One
-    that is a single JSON document is read at its end; an answer in it counts as one token.
+    `token_events` counts the events that carried tokens, so at least as many tokens arrived. A
+    reply that is a single JSON document is parsed at its end; its answer counts as one event.
     """
 
     def __init__(self, api: Api, content_type: str) -> None:
@@ -59,12 +59,12 @@ class Meter:
         self._skipped = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what was counted, for another process: it reads no more, and gets no text."""
+        """Return the counts for another process, without parsers and without text."""
         reads_with = ("_read", "_reader", "_repeats", "_document")
         return {name: value for name, value in vars(self).items() if name not in reads_with}
 
     def feed(self, chunk: bytes, at_s: float) -> None:
-        """Look at bytes that arrived from the engine at `at_s`."""
+        """Parse bytes that arrived from the engine at `at_s`."""
         reader = self._reader
         if reader is None:
             self._document.append(chunk)
@@ -76,7 +76,7 @@ class Meter:
             self._count(carried, at_s)
 
     def finish(self, at_s: float) -> None:
-        """Look at what was left when the reply ended at `at_s`."""
+        """Parse what is left when the reply ended at `at_s`."""
         if self._reader is None:
             document = b"".join(self._document)
             self._document.clear()
@@ -89,29 +89,31 @@ class Meter:
 
     @property
     def is_complete(self) -> bool:
-        """Return True once the reply has said all that it had to say, its counts included."""
-        said_all = self.reply.finish is not None and self.reply.tokens().completion is not None
-        return self.done or said_all
+        """Whether the reply has everything, with its counts, even if its last byte is missing."""
+        has_all_counts = (
+            self.reply.finish is not None and self.reply.tokens().completion is not None
+        )
+        return self.done or has_all_counts
 
     def reasoning_tokens(self) -> int | None:
-        """Return how many tokens the model thought with: as told, else by its share of the events.
+        """Return the tokens of the model's reasoning: as reported, else by its share of the events.
 
-        Of a whole reply by the length of its texts. None where nothing tells.
+        In a whole reply, by the share of its text. None if neither is known.
         """
-        told, completion = self.reply.reasoning_tokens, self.reply.tokens().completion
-        if told is not None or completion is None:
-            return told
+        reported, completion = self.reply.reasoning_tokens, self.reply.tokens().completion
+        if reported is not None or completion is None:
+            return reported
         if (ratio := self.reply.thought_ratio) is None and self.token_events >= 2:
             ratio = self.thinking_events / self.token_events
         return None if ratio is None else round(completion * ratio) or None
 
     @property
     def token_at_s(self) -> tuple[float, ...]:
-        """Arrival of each read that carried tokens, thinned beyond `MAX_STEPS`."""
+        """Arrival times of the reads that carried tokens, thinned beyond `MAX_STEPS`."""
         return tuple(self._steps)
 
     def recent_tps(self, now_s: float) -> float | None:
-        """Return the rate of the last `RECENT_S`; it falls while nothing comes."""
+        """Return tokens per second over the last `RECENT_S`; it falls while nothing arrives."""
         first_s, steps = self.first_at_s, self._steps
         if first_s is None or not steps or now_s <= first_s:
             return None
@@ -120,14 +122,14 @@ class Meter:
         return recent * (self.token_events / len(steps)) / (now_s - from_s)
 
     def gaps_s(self) -> list[float]:
-        """Return the times between token-bearing reads, sorted."""
+        """Return the sorted times between reads that carried tokens (ITL)."""
         gaps = (later - earlier for earlier, later in pairwise(self._steps))
         return sorted(gap / self._stride for gap in gaps)
 
     def _read_chunk(self, reader: Reader, chunk: bytes) -> int:
-        """Read a chunk that is more than repeats; return how many of its events carried tokens.
+        """Parse a chunk that is not just repeats; return how many events carried tokens.
 
-        It is cut so that its whole events, which may be mere repeats, are one piece.
+        It is split so that its complete events, which may be repeats, are checked as one piece.
         """
         end, is_inside = reader.frame[1], reader.inside
         if end not in chunk or (chunk.endswith(end) and not is_inside):
@@ -141,7 +143,7 @@ class Meter:
         return carried
 
     def _carried(self, events: list[bytes]) -> int:
-        """Return how many of these events carried tokens."""
+        """Parse complete events; return how many of them carried tokens."""
         carried = 0
         for event in events:
             if self._repeats.hold(event):
@@ -160,16 +162,18 @@ class Meter:
         if not event:  # a comment: pings of llama-server, keep-alives of vLLM
             return False
         try:
-            said: Any = orjson.loads(event)
-            if isinstance(said, list) and said:  # llama-server's own answer to several prompts
-                return sum(self._read(one, self.reply) for one in said) > 0
-            return self._read(said, self.reply)
+            payload: Any = orjson.loads(event)
+            if (
+                isinstance(payload, list) and payload
+            ):  # llama-server's own answer to several prompts
+                return sum(self._read(item, self.reply) for item in payload) > 0
+            return self._read(payload, self.reply)
         except (orjson.JSONDecodeError, AttributeError, TypeError):
             self.parse_errors += 1  # not JSON, or JSON of another shape: the bytes have passed
             return False
 
     def _count(self, carried: int, at_s: float) -> None:
-        """Take note of a read that carried tokens."""
+        """Record a read that carried tokens."""
         self.token_events += carried
         if self.reply.is_thinking:
             self.thinking_events += carried

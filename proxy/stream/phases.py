@@ -1,14 +1,14 @@
-"""From a time line to phases: the engine's own timings first, the stream's arrivals otherwise.
+"""Splits a timeline into phases: from the engine's own timings, else from the stream's arrivals.
 
-The engine's word is taken as it is, also where it claims more time than passed here: both are in
-the record, and their difference is evidence (an answer from a cache, a clock that runs apart).
+The engine's timings are taken as reported, even if they claim more time than passed here. Both are
+in the record, and their difference is evidence (a cached answer, a clock that drifts).
 """
 
 from dataclasses import replace
 
 from slowtok.detectors.case.case import EngineTimings, Phases, Source, Timeline
 
-_NO_WORD = EngineTimings()
+_NO_TIMINGS = EngineTimings()
 MAX_BURST_TOKENS = 16  # speculation and parsers give fewer at a time; heuristic
 
 
@@ -17,29 +17,31 @@ def split(
     *,
     choices: int = 1,
     early_head: bool = False,
-    slept: bool = False,
+    was_unloaded: bool = False,
     alone: bool = True,
     counted: EngineTimings | None = None,
 ) -> Phases:
-    """Say where the time of one request went.
+    """Return the phases of one request.
 
     Args:
         timeline: the request.
-        choices: answers that the counts cover (n > 1): rates are those of one of them.
-        early_head: the engine sends the head when it starts on the prompt (llama-server since
-            b9425), so that what comes before is the queue.
-        alone: no other request was at the engine: without timings the wait before the first token
-            is prefill only then.
+        choices: answers that the counts cover (n > 1); rates are those of a single one.
+        early_head: the engine sends the head when prefill begins (llama-server since b9425),
+            so that the time before the head is the queue.
+        alone: no other request was at the engine. Without timings, only then is the wait for the
+            first token prefill.
         counted: what the engine's counters gained by this request alone, for an engine that puts
             no timings into its replies.
-        slept: the engine had to load the model again first: the wait was a load, not a queue.
+        was_unloaded: the engine had to load the model again first, so the wait was a load.
     """
-    engine, word = _word(timeline.engine, counted)
-    prefill_s, decode_s, source = _prefill_and_decode(timeline, engine, word, early_head, alone)
+    engine, engine_source = _engine_timings(timeline.engine, counted)
+    prefill_s, decode_s, source = _prefill_and_decode(
+        timeline, engine, engine_source, early_head, alone
+    )
     if source == "stream" and _all_at_once(timeline, choices):
         prefill_s = decode_s = None
     queue_s, load_s = _queue(timeline, engine, source, early_head), engine.load_s
-    if slept and load_s is None:
+    if was_unloaded and load_s is None:
         queue_s, load_s = None, queue_s
     begin_s, first_s, end_s = _bounds(timeline, prefill_s, decode_s, source)
     return Phases(
@@ -68,22 +70,22 @@ def estimate(
     prefill_tps: float | None,
     decode_tps: float | None,
 ) -> Phases:
-    """Fill in what a whole reply without timings leaves open, from the rates to be expected.
+    """Estimate prefill and decode of a whole reply without timings, from the expected rates.
 
-    Prefill and decode are taken to have been slower than expected by the same factor, so that
-    together they are the time from the request to its reply. Nothing may be concluded from that.
+    Both are assumed to be slower than expected by the same factor, so that together they take the
+    time of the reply. No verdict may be based on them.
     """
     if phases.source != "estimate" or not (prefill_tps and decode_tps):
         return phases
     processed, completion = timeline.tokens.processed, timeline.tokens.completion
-    whole_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, phases.load_s or 0.0)
-    if not whole_s or processed is None or completion is None:
+    elapsed_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, phases.load_s or 0.0)
+    if not elapsed_s or processed is None or completion is None:
         return phases
     usual_prefill_s = processed / prefill_tps
     usual_decode_s = max(completion / choices - 1, 0) / decode_tps
     if not usual_prefill_s + usual_decode_s:
         return phases
-    factor = whole_s / (usual_prefill_s + usual_decode_s)
+    factor = elapsed_s / (usual_prefill_s + usual_decode_s)
     prefill_s, decode_s = usual_prefill_s * factor, usual_decode_s * factor
     return replace(
         phases,
@@ -97,11 +99,11 @@ def estimate(
 def with_queue(
     phases: Phases, timeline: Timeline, least_s: float, most_s: float, *, prefill_tps: float | None
 ) -> Phases:
-    """Split the wait for the first token where gauges tell that a request waited to be let in.
+    """Split the wait for the first token into queue and prefill, if gauges show that it was queued.
 
-    What its prompt is expected to take, at `prefill_tps`, was its prefill, and the rest its queue,
-    within the least and the most that the gauges leave room for. Nothing may be concluded from the
-    prefill, which is left open.
+    Prefill takes what it is expected to take at `prefill_tps`, the queue the rest, within the
+    bounds `least_s` and `most_s` from the gauges. Prefill is left unknown: no verdict may be based
+    on it.
     """
     ttft_s = _difference(timeline.first_token_at_s, timeline.sent_at_s)
     if ttft_s is None:
@@ -114,32 +116,34 @@ def with_queue(
 
 
 def without_prefill(phases: Phases) -> Phases:
-    """Return the phases with the prefill left open: part of that time was something else."""
+    """Return the phases with unknown prefill, because part of that time was something else."""
     return replace(phases, prefill_s=None, prefill_tps=None, prefill_from_at_s=None)
 
 
-def _word(
-    said: EngineTimings | None, counted: EngineTimings | None
+def _engine_timings(
+    reported: EngineTimings | None, counted: EngineTimings | None
 ) -> tuple[EngineTimings, Source]:
-    """Return the engine's timings and where they are from: its reply goes before its counters."""
-    if counted is None or (said and (said.prefill_s is not None or said.decode_s is not None)):
-        return said or _NO_WORD, "engine"
+    """Return the engine's timings and their source; the reply's win over the counters'."""
+    if counted is None or (
+        reported and (reported.prefill_s is not None or reported.decode_s is not None)
+    ):
+        return reported or _NO_TIMINGS, "engine"
     return counted, "metrics"
 
 
 def _prefill_and_decode(
-    timeline: Timeline, engine: EngineTimings, word: Source, early_head: bool, alone: bool
+    timeline: Timeline, engine: EngineTimings, engine_source: Source, early_head: bool, alone: bool
 ) -> tuple[float | None, float | None, Source]:
     if engine.prefill_s is not None or engine.decode_s is not None:
         decode_s = engine.decode_s
         return (
             engine.prefill_s,
             _stream_decode(timeline) if decode_s is None else decode_s,
-            word,
+            engine_source,
         )
-    if _only_read(timeline):
-        whole_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, engine.load_s or 0.0)
-        return whole_s if alone else None, None, "stream"
+    if _is_prefill_only(timeline):
+        elapsed_s = _difference(_answered_at_s(timeline), timeline.sent_at_s, engine.load_s or 0.0)
+        return elapsed_s if alone else None, None, "stream"
     if not timeline.stream:
         return None, None, "estimate"
     prefill_s = None
@@ -151,9 +155,9 @@ def _prefill_and_decode(
 
 
 def _all_at_once(timeline: Timeline, choices: int) -> bool:
-    """Return True if many tokens came in one read: the engine had collected them, a tool call say.
+    """Return True if many tokens arrived in one read: the engine buffered them (a tool call).
 
-    Then the first of them does not tell when prefill ended, nor the last how long decode took.
+    Then the first token does not show when prefill ended, nor the last how long decode took.
     """
     first_at_s, completion = timeline.first_token_at_s, timeline.tokens.completion or 0
     in_one_read = first_at_s is not None and first_at_s == timeline.last_token_at_s
@@ -163,10 +167,11 @@ def _all_at_once(timeline: Timeline, choices: int) -> bool:
 def _queue(
     timeline: Timeline, engine: EngineTimings, source: Source, early_head: bool
 ) -> float | None:
-    """The engine's word, else the shortest wait that its own work leaves room for.
+    """Return the queue time: as reported, else the shortest wait that the engine's work leaves.
 
-    The first visible token alone would not do: while an engine collects a tool call it decodes,
-    and shows nothing. Nor does the head: a llama-server was seen to send it while it queued.
+    The first visible token alone would not do: while an engine buffers a tool call, it decodes and
+    sends nothing. Nor would the head: a llama-server was seen to send it while the request was
+    queued.
     """
     if engine.queue_s is not None:
         return engine.queue_s
@@ -185,13 +190,13 @@ def _queue(
 def _bounds(
     timeline: Timeline, prefill_s: float | None, decode_s: float | None, source: Source
 ) -> tuple[float | None, float | None, float | None]:
-    """Begin of prefill, first token and last token, on the proxy's clock."""
+    """Return begin of prefill, first token and last token on the proxy's clock."""
     answered = _answered_at_s(timeline)
     first = timeline.first_token_at_s if timeline.stream else None
     if source in ("engine", "metrics") and answered is not None and decode_s is not None:
         # The first tokens may not have shown: those of a tool call, or of a hidden thought.
         first = answered - decode_s if first is None else min(first, answered - decode_s)
-    if _only_read(timeline):
+    if _is_prefill_only(timeline):
         first = answered
     begin = None if first is None or prefill_s is None else first - prefill_s
     if timeline.sent_at_s is not None:
@@ -201,20 +206,20 @@ def _bounds(
     return begin, first, answered if end is None else end
 
 
-def _only_read(timeline: Timeline) -> bool:
-    """Return True if a whole reply generated nothing, as embeddings do: all of it was prefill."""
+def _is_prefill_only(timeline: Timeline) -> bool:
+    """Return True if a whole reply generated nothing, as for embeddings: it was all prefill."""
     return timeline.tokens.completion == 0 and not timeline.stream
 
 
 def _answered_at_s(timeline: Timeline) -> float | None:
-    """When the engine was done with the request; its last token where the stream was cut."""
+    """Return when the engine had finished; the last token of a stream that was cut off."""
     if timeline.last_byte_at_s is not None:
         return timeline.last_byte_at_s
     return timeline.last_token_at_s
 
 
 def _taken_until_s(timeline: Timeline) -> float | None:
-    """When the client had the answer, or left while the rest of it waited to be taken."""
+    """Return when the client had read the answer, or had left before reading the rest."""
     return timeline.ended_at_s if timeline.delivered_at_s is None else timeline.delivered_at_s
 
 
@@ -247,7 +252,7 @@ def _rate(tokens: int | None, seconds: float | None) -> float | None:
 
 
 def _decode_rate(completion: int | None, choices: int, decode_s: float | None) -> float | None:
-    """Tokens per second of one answer: the first token of each belongs to the prefill."""
+    """Return tokens per second of one answer; the first token of each belongs to prefill."""
     if completion is None or not decode_s or completion <= choices:
         return None
     return (completion - choices) / choices / decode_s

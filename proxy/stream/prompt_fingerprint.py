@@ -1,8 +1,8 @@
-"""Fingerprints of prompts: how much a prompt has in common with an earlier one, and what differs.
+"""Fingerprints of prompts: how much of a prompt equals an earlier one, and where they differ.
 
 The prompt itself is never kept: a `PromptFingerprint` holds hashes of its blocks and pieces. They
-are Python's own `hash`, SipHash under a key that is drawn at start and never leaves the process;
-with `hashlib.blake2b` a fingerprint takes 3.3 times as long.
+are Python's own `hash`, SipHash with a key that is drawn at start and never leaves the process;
+`hashlib.blake2b` would take 3.3 times as long.
 """
 
 import re
@@ -43,7 +43,7 @@ _NAMED_CHARS = 24
 
 
 class VolatileSpan(NamedTuple):
-    """Something that may change, from `begin` to `end`, and the hash of its text."""
+    """A place with text that may change between calls (a time, a number, an id), and its hash."""
 
     begin: int
     end: int
@@ -52,14 +52,14 @@ class VolatileSpan(NamedTuple):
 
 
 def find_marks(text: str) -> tuple[VolatileSpan, ...]:
-    """Return the first marks of a text, in order."""
+    """Return the first volatile spans of a text, in order."""
     header = _attribution(text)
     marks = [] if header is None else [header]
     covered = 0
-    for found in _TOKEN.finditer(text, 0, MARKED_CHARS):
+    for match in _TOKEN.finditer(text, 0, MARKED_CHARS):
         if len(marks) >= MAX_MARKS:
             break
-        begin, end = found.span()
+        begin, end = match.span()
         if begin >= covered and (header is None or not header.begin <= begin < header.end):
             marks.append(_mark(text, begin, end, covered))
             covered = end
@@ -69,7 +69,7 @@ def find_marks(text: str) -> tuple[VolatileSpan, ...]:
 def kind_at(
     new: Iterable[VolatileSpan], old: Iterable[VolatileSpan], begin: int, end: int
 ) -> DifferenceKind | None:
-    """Return the kind of what differs between two places; None where no mark does."""
+    """Return the kind of volatile span that differs in a range; None if none does."""
     pairs = zip(_within(new, begin, end), _within(old, begin, end), strict=False)
     changed = next(((a, b) for a, b in pairs if a.whole != b.whole), None)
     return changed[0].kind if changed and changed[0].kind == changed[1].kind else None
@@ -88,7 +88,7 @@ def _attribution(text: str) -> VolatileSpan | None:
 
 
 def _mark(text: str, begin: int, end: int, after: int) -> VolatileSpan:
-    """Mark the word around the digits at `begin`."""
+    """Return the volatile span of the word around the digits at `begin`."""
     while begin > after and (text[begin - 1].isalnum() or text[begin - 1] in "_-"):
         begin -= 1
     word = text[begin:end].rstrip(".:/+-")
@@ -106,9 +106,9 @@ def _made(text: str, begin: int, end: int, kind: DifferenceKind) -> VolatileSpan
 
 
 def _with_names(text: str, begin: int) -> int:
-    """Return where the names of a day and a month before `begin` begin, else `begin`."""
-    found = _NAMED_BEFORE.search(text[max(begin - _NAMED_CHARS, 0) : begin])
-    return begin if found is None else begin - len(found.group())
+    """Return where the day and month names before `begin` start, else `begin`."""
+    match = _NAMED_BEFORE.search(text[max(begin - _NAMED_CHARS, 0) : begin])
+    return begin if match is None else begin - len(match.group())
 
 
 FINE_BLOCK_CHARS = 16  # near the start, where a changing header hides
@@ -132,7 +132,7 @@ _PIECE = re.compile(
 class Span(NamedTuple):
     """Where one message begins in the canonical prompt, and the hash of all of it.
 
-    Further hashes are of what is left without blanks, without the model's reasoning, and without
+    Further hashes are of the message without whitespace, without the model's reasoning, and without
     tagged blocks; `images` are the characters that stand for images.
     """
 
@@ -146,10 +146,10 @@ class Span(NamedTuple):
 
 
 class PromptFingerprint(NamedTuple):
-    """Hashes of one prompt: of its blocks in order, and of its pieces wherever they stand.
+    """Hashes of one prompt: of its blocks in order, and of its pieces in any order.
 
-    `pieces` maps a piece's hash to the characters that its occurrences cover together. `marks` are
-    the places of what may change from call to call, `tools` the hashes of its tools in order.
+    `pieces` maps a piece's hash to the number of characters it covers. `marks` are the volatile
+    spans, `tools` the hashes of its tools in order.
     """
 
     chars: int
@@ -161,9 +161,9 @@ class PromptFingerprint(NamedTuple):
 
 
 def fingerprint_prompt(payload: Mapping[str, Any]) -> PromptFingerprint | None:
-    """Take the fingerprint of a request's prompt; None where it has none that we understand.
+    """Return the fingerprint of a request's prompt; None if the prompt has an unknown form.
 
-    `payload` is the body of a generation: what is to be embedded leaves nothing in a prompt cache.
+    `payload` is the body of a generation: embeddings leave nothing in a prompt cache.
     """
     for name in _KEPT_BY_ENGINE:
         if payload.get(name):
@@ -207,7 +207,7 @@ def _span(message: PromptMessage, begin: int) -> Span:
 def compare(
     new: PromptFingerprint, old: PromptFingerprint, age_s: float, others_since: int | None = None
 ) -> PromptPrefix:
-    """Return how much of `new` an engine that had served `old` could have kept."""
+    """Compare a prompt with an earlier one: how much of it the prompt cache could have kept."""
     begin, length = _block_at(_same(new.blocks, old.blocks))
     message: int | None = _same(new.spans, old.spans)  # the first that differs
     common = common_chars(new, old)
@@ -237,7 +237,7 @@ def compare(
 
 
 def common_chars(new: PromptFingerprint, old: PromptFingerprint) -> int:
-    """Return how much of its beginning a prompt has in common with an earlier one."""
+    """Return the length of the common prefix of two prompts."""
     message = _same(new.spans, old.spans)
     if message == len(new.spans):
         return new.chars
@@ -248,7 +248,7 @@ def common_chars(new: PromptFingerprint, old: PromptFingerprint) -> int:
 
 
 def parts_of(prompt: PromptFingerprint) -> PromptParts:
-    """Return how much of a prompt is whose, in characters."""
+    """Return the sizes of a prompt's parts in characters."""
     by_role: dict[str, int] = {}
     for number, span in enumerate(prompt.spans):
         by_role[span.role] = by_role.get(span.role, 0) + _length(prompt, number)
@@ -266,7 +266,7 @@ def parts_of(prompt: PromptFingerprint) -> PromptParts:
 
 
 def _same(new: Sequence[object], old: Sequence[object]) -> int:
-    """Return how many blocks, or messages, both begin with."""
+    """Return the length of the common prefix of two sequences of hashes."""
     both = min(len(new), len(old))
     if new[:both] == old[:both]:
         return both
@@ -279,7 +279,7 @@ def _same(new: Sequence[object], old: Sequence[object]) -> int:
 def _kind(
     new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
 ) -> DifferenceKind | None:
-    """Return what differs at a place, by its form."""
+    """Return the kind of the difference at a place; None if the conversation only went on."""
     if message >= len(old.spans):
         return None  # the conversation went on
     if "tools" in (new.spans[message].role, old.spans[message].role):
@@ -294,15 +294,15 @@ def _kind(
 def _kind_of_message(
     new: PromptFingerprint, old: PromptFingerprint, message: int
 ) -> DifferenceKind | None:
-    """Return what was done to a message; None where what is left of it does not tell."""
-    one, other = new.spans[message], old.spans[message]
-    if one.role != other.role:
+    """Return how a message was changed as a whole; None if that cannot be told."""
+    new_span, old_span = new.spans[message], old.spans[message]
+    if new_span.role != old_span.role:
         return None
-    if one.squeezed == other.squeezed:
+    if new_span.squeezed == old_span.squeezed:
         return "whitespace"
-    if one.plain == other.plain:
+    if new_span.plain == old_span.plain:
         return "reasoning"
-    if one.role in _RESULTS and _length(new, message) < PRUNED_RATIO * _length(old, message):
+    if new_span.role in _RESULTS and _length(new, message) < PRUNED_RATIO * _length(old, message):
         return "pruned"
     return None
 
@@ -310,22 +310,26 @@ def _kind_of_message(
 def _kind_of_text(
     new: PromptFingerprint, old: PromptFingerprint, message: int, begin: int, length: int
 ) -> DifferenceKind:
-    """Return what changed within a message, by what stands there."""
+    """Return the kind of text that changed within a message."""
     if kind := kind_at(new.marks, old.marks, begin, begin + length):
         return kind
-    one, other = new.spans[message], old.spans[message]
-    return "reminder" if one.role == other.role and one.untagged == other.untagged else "text"
+    new_span, old_span = new.spans[message], old.spans[message]
+    return (
+        "reminder"
+        if new_span.role == old_span.role and new_span.untagged == old_span.untagged
+        else "text"
+    )
 
 
-def _moved(one: PromptFingerprint, other: PromptFingerprint, message: int) -> bool:
-    """Return True if `one` goes on with a message that stood further back in `other`.
+def _moved(prompt: PromptFingerprint, other: PromptFingerprint, message: int) -> bool:
+    """Return True if `prompt` continues with a message that is further back in `other`.
 
-    The message after the difference counts, too: a summary may stand for what was left out.
+    The message after the difference counts, too: a summary may replace what was left out.
     """
     places = {span.whole: i for i, span in enumerate(other.spans)}
     return any(
-        places.get(one.spans[i].whole, -1) > i and _length(one, i) >= MIN_MOVED_CHARS
-        for i in range(message, min(message + 2, len(one.spans)))
+        places.get(prompt.spans[i].whole, -1) > i and _length(prompt, i) >= MIN_MOVED_CHARS
+        for i in range(message, min(message + 2, len(prompt.spans)))
     )
 
 
@@ -345,7 +349,7 @@ def _blocks(text: str) -> tuple[int, ...]:
 
 
 def _block_at(index: int) -> tuple[int, int]:
-    """Begin and length of block `index`: fine blocks first, then coarse ones."""
+    """Return begin and length of block `index`: first fine blocks, then coarse ones."""
     fine = FINE_CHARS // FINE_BLOCK_CHARS
     if index < fine:
         return index * FINE_BLOCK_CHARS, FINE_BLOCK_CHARS

@@ -1,10 +1,9 @@
-"""A request's prompt as messages in their canonical form: what an engine's cache goes by.
+"""A request's prompt as canonical messages: the text that an engine's prompt cache compares.
 
-The texts live only while a fingerprint is taken of them. What no engine reads is left out: cache
-markers that move from message to message, and whether a text came as a string or as a list of
-parts. Images, sound and files stand in the text as many characters as their tokens would take: a
-photograph of 2 MB is a thousand tokens, not half a million. Its size in pixels is read from the
-first bytes of its file.
+The texts exist only while they are fingerprinted. Left out is what no engine reads: cache markers
+that move from message to message, and whether a text was a string or a list of parts. Images, audio
+and files are represented by as many characters as their tokens would take: a photograph of 2 MB is
+a thousand tokens, not half a million. Its size in pixels is read from the first bytes of its file.
 """
 
 import base64
@@ -51,8 +50,7 @@ NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})  # of a JPEG's markers from C0 to CF
 class PromptMessage(NamedTuple):
     """One message of the canonical prompt.
 
-    `plain` is its text without the model's reasoning, `images` the characters that stand for what
-    is not text.
+    `plain` is its text without the model's reasoning, `images` the characters that stand for media.
     """
 
     role: str
@@ -61,33 +59,33 @@ class PromptMessage(NamedTuple):
     images: int = 0
 
 
-def messages_of(said: Mapping[str, Any]) -> list[PromptMessage]:
-    """Return the messages in the order of most chat templates: the system's word, tools, the rest.
+def messages_of(payload: Mapping[str, Any]) -> list[PromptMessage]:
+    """Return the messages in the order of most chat templates: system, tools, the rest.
 
-    Some templates put the tools first, so that what differs in them may differ at once.
+    Some templates put the tools first; the offset of a difference in them may then be too large.
     """
-    found = [
-        _made("system", word)
+    messages = [
+        _made("system", system)
         for name in _SYSTEM_FIELDS
-        if isinstance(word := said.get(name), (str, list))
+        if isinstance(system := payload.get(name), (str, list))
     ]
-    tools = said.get("tools")
-    for message in _given(said):
+    tools = payload.get("tools")
+    for message in _raw_messages(payload):
         if tools and message.get("role") not in _HEAD_ROLES:
-            found.append(_of_tools(tools))
+            messages.append(_of_tools(tools))
             tools = None
-        found.append(_message(message))
+        messages.append(_message(message))
     if tools:
-        found.append(_of_tools(tools))
-    if "prompt" in said and not isinstance(said.get("messages"), list):
-        found.append(_made("prompt", said["prompt"], {"images": said.get("images")}))
-    return found
+        messages.append(_of_tools(tools))
+    if "prompt" in payload and not isinstance(payload.get("messages"), list):
+        messages.append(_made("prompt", payload["prompt"], {"images": payload.get("images")}))
+    return messages
 
 
 def without_tagged(text: str) -> str:
-    """Return a text without its tagged blocks: reminders, memories, surroundings.
+    """Return a text without its tagged blocks (reminders, memories, environment).
 
-    In one pass, whatever the text: a tag that is never closed hides no more than itself.
+    Linear in the text's length; a tag that is never closed hides nothing else.
     """
     if "</" not in text:
         return text
@@ -103,14 +101,14 @@ def without_tagged(text: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Return a text without its blanks."""
+    """Return a text without whitespace."""
     return text.replace(" ", "").replace("\n", "").replace("\t", "").replace("\r", "")
 
 
-def _given(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the messages, or what Responses have in their place: items, or one text."""
-    messages = said["messages"] if "messages" in said else said.get("input")
-    if isinstance(messages, str) and "messages" not in said:
+def _raw_messages(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the messages, or the Responses API's items or single text in their place."""
+    messages = payload["messages"] if "messages" in payload else payload.get("input")
+    if isinstance(messages, str) and "messages" not in payload:
         return [{"role": "user", "content": messages}]
     return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
@@ -139,9 +137,9 @@ def _is_tool_result(content: Any) -> bool:
     )
 
 
-def tools_of(said: Mapping[str, Any]) -> list[bytes]:
-    """Return each tool in a form in which the order of its members does not matter."""
-    tools = said.get("tools")
+def tools_of(payload: Mapping[str, Any]) -> list[bytes]:
+    """Return each tool as JSON with sorted keys."""
+    tools = payload.get("tools")
     if not isinstance(tools, list):
         return []
     return [orjson.dumps(_read(tool, []), option=orjson.OPT_SORT_KEYS) for tool in tools]
@@ -153,7 +151,7 @@ def _of_tools(tools: Any) -> PromptMessage:
 
 
 def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> PromptMessage:
-    """Return a message of its content, and of what else it says."""
+    """Return a message made from its content and its other fields."""
     if isinstance(content, str) and not extra:
         return PromptMessage(role, content, content)
     blobs: list[int] = []
@@ -162,14 +160,14 @@ def _made(role: str, content: Any, extra: Mapping[str, Any] | None = None) -> Pr
     if rest:
         thought = {k: v for k, v in rest.items() if k in _REASONING_KEYS}
         other = _read({k: v for k, v in rest.items() if k not in thought}, blobs)
-        said = _dumped(other) if other else ""
-        plain += said
-        text += (_dumped(_read(thought, blobs)) if thought else "") + said
+        other_text = _dumped(other) if other else ""
+        plain += other_text
+        text += (_dumped(_read(thought, blobs)) if thought else "") + other_text
     return PromptMessage(role, text, plain, sum(blobs))
 
 
 def _texts(content: Any, blobs: list[int]) -> tuple[str, str]:
-    """Return the text of a content, and the same without reasoning."""
+    """Return the text of a content, with and without reasoning."""
     if content is None:
         return "", ""
     if not isinstance(content, list):
@@ -193,9 +191,9 @@ def _dumped(value: Any) -> str:
 
 
 def _read(value: Any, blobs: list[int], *, of_blob: bool = False) -> Any:
-    """Return a value as an engine reads it: without markers, with images in their size in tokens.
+    """Return a value as an engine reads it: without markers, with media as placeholder text.
 
-    The characters that stand for them are added to `blobs`.
+    The placeholders' lengths are added to `blobs`.
     """
     if isinstance(value, dict):
         return {
@@ -219,7 +217,7 @@ def _is_blob(text: str, *, of_blob: bool) -> bool:
 
 
 def _stand_in(blob: str) -> str:
-    """Return letters that stand for an image: as many as it takes tokens, its own by a hash."""
+    """Return a placeholder for an image: as many letters as it takes tokens, unique by a hash."""
     size = image_size(blob.partition(";base64,")[2] or blob)
     tokens = IMAGE_TOKENS if size is None else round(size[0] * size[1] / PIXELS_PER_TOKEN)
     tokens = min(max(tokens, MIN_IMAGE_TOKENS), MAX_IMAGE_TOKENS)
@@ -229,7 +227,7 @@ def _stand_in(blob: str) -> str:
 
 
 def image_size(encoded: str) -> tuple[int, int] | None:
-    """Return width and height in pixels of an image in base64; None where its head does not tell.
+    """Return width and height in pixels of a base64 image; None if its header does not show them.
 
     PNG, JPEG, GIF and WebP, which are what the APIs take. Sources: PNG (ISO/IEC 15948) 11.2.2, JPEG
     (ITU-T T.81) B.2.2, GIF89a 18, RFC 9649 2.5 to 2.7.
@@ -242,10 +240,10 @@ def image_size(encoded: str) -> tuple[int, int] | None:
 
 
 def size_in(head: bytes) -> tuple[int, int] | None:
-    """Return width and height from the beginning of an image's file.
+    """Return width and height from the first bytes of an image file.
 
     Raises:
-        struct.error: it is cut off before it tells.
+        struct.error: the bytes end before the size.
     """
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return _pair(">II", head, 16)

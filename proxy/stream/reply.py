@@ -1,7 +1,7 @@
-"""One reply as far as it was read: counts, timings, how it ended.
+"""A parsed reply: counts, timings, and how it ended.
 
-Dialects write into a `Reply`; the meter reads it once at the end. Values are the engine's own,
-in the units of our records (seconds, tokens).
+Dialects write into a `Reply`; the meter reads it at the end. Values are the engine's own, in the
+units of our records (seconds, tokens).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MAX_REASON_CHARS = 64  # of a finish reason
 
 @dataclass(slots=True)
 class ChoiceTimings:
-    """llama-server's `timings` of one choice; `prompt_tokens` counts the cached ones too."""
+    """llama-server's `timings` of one choice; `prompt_tokens` includes the cached ones."""
 
     prompt_tokens: int
     cached_tokens: int | None
@@ -29,11 +29,11 @@ class ChoiceTimings:
 
 @dataclass(slots=True)
 class Reply:
-    """Everything a reply's events told, whatever the dialect; None where it did not tell.
+    """Everything that a reply's events reported, in any dialect; None if not reported.
 
-    `choices_seen` counts the answers that showed. `is_thinking` says that the last token was one
-    of the model's reasoning, `thought_ratio` what share of a whole reply's text that was.
-    `response_id` is how a next request may name it.
+    `choices_seen` counts the answers that appeared. `is_thinking`: the last token was reasoning.
+    `thought_ratio` is the share of reasoning in a whole reply's text. `response_id` is how a later
+    request may refer to it.
     """
 
     model: str | None = None
@@ -57,51 +57,51 @@ class Reply:
     usage_at_start: Mapping[str, Any] = field(default_factory=dict)
 
     def note_choice(self, index: Any) -> None:
-        """An event is about the answer of this number."""
+        """Record that an event belongs to the answer with this number."""
         self.last_choice = number = count_of(index) or 0
         if number >= self.choices_seen:
             self.choices_seen = number + 1
 
     def note_thoughts(self, thought: Any, answer: Any) -> None:
-        """A whole reply has these two texts; only how they compare in length is kept."""
+        """Record the ratio of reasoning to text of a whole reply; the texts are not kept."""
         if isinstance(thought, str) and thought:
             answer_chars = len(answer) if isinstance(answer, str) else 0
             self.thought_ratio = len(thought) / (len(thought) + answer_chars)
 
     @property
     def choices(self) -> int:
-        """Answers that the counts cover; llama-server's whole reply counts only the first."""
+        """Number of answers that the counts cover; only the first in llama-server's whole reply."""
         return len(self.timings) or self.choices_seen
 
     def tokens(self) -> Tokens:
-        """Return the counts; the engine's timings win over the usage object."""
+        """Return the token counts; the engine's timings win over the usage object."""
         if not self.timings:
             return Tokens(
                 prompt=self.prompt_tokens,
                 cached=self.cached_tokens,
                 completion=self.completion_tokens,
             )
-        told = self._together()
+        timings = self._together()
         return Tokens(
-            prompt=told.prompt_tokens,
-            cached=self.cached_tokens if told.cached_tokens is None else told.cached_tokens,
-            completion=told.completion_tokens,
-            drafted=told.drafted,
-            accepted=told.accepted,
+            prompt=timings.prompt_tokens,
+            cached=self.cached_tokens if timings.cached_tokens is None else timings.cached_tokens,
+            completion=timings.completion_tokens,
+            drafted=timings.drafted,
+            accepted=timings.accepted,
         )
 
     @property
     def is_timed(self) -> bool:
-        """Return True if the engine gave timings of its own."""
+        """Whether the engine reported timings."""
         if self.timings or self.prefill_s is not None or self.decode_s is not None:
             return True
         return self.queue_s is not None or self.load_s is not None
 
     def engine(self) -> EngineTimings | None:
-        """Return the engine's own timings, or None where it gave none."""
+        """Return the engine's own timings, or None."""
         if self.timings:
-            told = self._together()
-            return EngineTimings(prefill_s=told.prefill_s, decode_s=told.decode_s)
+            timings = self._together()
+            return EngineTimings(prefill_s=timings.prefill_s, decode_s=timings.decode_s)
         if not self.is_timed:
             return None
         return EngineTimings(
@@ -112,9 +112,9 @@ class Reply:
         )
 
     def _together(self) -> ChoiceTimings:
-        """Return the timings of all choices: the prefill is the first one's.
+        """Return the combined timings of all choices.
 
-        They share it, and decode side by side.
+        They share one prefill, the first one's, and decode in parallel.
         """
         every = list(self.timings.values())
         if len(every) == 1:
@@ -129,21 +129,21 @@ class Reply:
 
 
 def count_of(value: Any) -> int | None:
-    """Narrow a JSON value to a count: a non-negative whole number, or None.
+    """Return a JSON value as a count: a non-negative whole number, or None.
 
-    The type itself is asked for, here and below: a bool is an int to `isinstance`.
+    The exact type is checked, here and below, because a bool is an int to `isinstance`.
     """
     return value if type(value) is int and value >= 0 else None
 
 
 def number_of(value: Any) -> float | None:
-    """Narrow a JSON value to a non-negative number, or None."""
+    """Return a JSON value as a non-negative number, or None."""
     kind = type(value)
     return float(value) if (kind is float or kind is int) and value >= 0 else None
 
 
 def text_of(value: Any, most_chars: int = MAX_NAME_CHARS) -> str | None:
-    """Narrow a JSON value to a non-empty string of bounded length, or None."""
+    """Return a JSON value as a non-empty string of bounded length, or None."""
     return value[:most_chars] if isinstance(value, str) and value else None
 
 

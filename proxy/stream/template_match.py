@@ -1,10 +1,10 @@
-"""Events that say what the event before them said, with another piece of text in its place.
+"""Recognises events that equal the previous one except for their text, to avoid parsing JSON.
 
-Nearly all of a stream is that, and reading it as JSON again would tell nothing new: the dialects
-only ask whether there is text. So of an event that carried text, all that stands before and after
-it is kept, and one of the same bytes around other text needs no reading. What is not exactly so
-(another finish, counts, a time that moves on, no text) is read in full, and forgets what was kept,
-so that the last thing that was read is always what is said again.
+Nearly all events of a stream do, and parsing them would yield nothing new: the dialects only check
+whether there is text. So the bytes before and after the text of the last parsed event are kept as a
+template, and an event that matches it counts as a token. Anything else (a finish reason, counts, a
+timestamp that changes, no text) is parsed, and replaces or clears the template. So what is repeated
+is always the event that was parsed last.
 """
 
 import re
@@ -21,9 +21,9 @@ MAX_MISSES = 16  # in a row, after which a stream whose events all differ is lef
 
 
 class RepeatMatcher:
-    """Knows the event before, and finds those that only repeat it.
+    """Keeps the template of the last parsed event, and finds the events that repeat it.
 
-    `frame` is what stands before and after an event on the wire.
+    `frame` are the bytes before and after an event on the wire.
     """
 
     __slots__ = (
@@ -39,7 +39,7 @@ class RepeatMatcher:
         self.forget()
 
     def count(self, chunk: bytes) -> int:
-        """Return how many events `chunk` is if all are whole and repeat the one before, else 0."""
+        """Return the number of events if `chunk` consists of complete repeats only, else 0."""
         before, after = self._before_in_chunk, self._after_in_chunk
         if not after or not chunk.endswith(after) or not chunk.startswith(before):
             return 0
@@ -47,16 +47,16 @@ class RepeatMatcher:
         if end - begin < len(before) + len(after):  # too short for two, as is nearly always so
             if _PLAIN.fullmatch(chunk, begin, end) is None:
                 return 0
-            found = 1 if chunk.isascii() or _is_utf8(chunk[begin:end]) else 0
+            count = 1 if chunk.isascii() or _is_utf8(chunk[begin:end]) else 0
         else:
             texts = chunk[begin:end].split(after + before)
-            found = len(texts) if _are_texts(texts) else 0
-        if found:
+            count = len(texts) if _are_texts(texts) else 0
+        if count:
             self._misses = 0
-        return found
+        return count
 
     def hold(self, event: bytes) -> bool:
-        """Return True if an event repeats the one before."""
+        """Return True if an event repeats the last parsed one."""
         before = self._before_in_chunk[len(self._frame[0]) :]
         after = self._after_in_chunk.removesuffix(self._frame[1])
         if not after or not (event.startswith(before) and event.endswith(after)):
@@ -67,7 +67,7 @@ class RepeatMatcher:
         return True
 
     def learn(self, event: bytes) -> None:
-        """Keep an event that carried text and was read in full."""
+        """Make a parsed event that carried text the template."""
         self.forget()
         if self._misses >= MAX_MISSES or b"\n" in event or b"\r" in event:
             return  # one of several lines is framed otherwise
@@ -81,12 +81,12 @@ class RepeatMatcher:
             self._after_in_chunk = event[text.end() :] + self._frame[1]
 
     def forget(self) -> None:
-        """Something else was said: nothing repeats it."""
+        """Clear the template, because another kind of event was parsed."""
         self._before_in_chunk = self._after_in_chunk = b""
 
 
 def _are_texts(texts: list[bytes]) -> bool:
-    """Return True if each is such a text; of many plain ones by one look at all of them."""
+    """Return True if each is such a text; many plain ones are checked as one."""
     together = b"".join(texts)
     if (
         b"\\" in together or not together.isascii()
@@ -96,7 +96,7 @@ def _are_texts(texts: list[bytes]) -> bool:
 
 
 def _is_text(text: bytes) -> bool:
-    """Return True if `text` is a JSON string's inside that is not empty, and valid UTF-8."""
+    """Return True if `text` is the inside of a non-empty JSON string, and valid UTF-8."""
     return _PLAIN.fullmatch(text) is not None and _is_utf8(text)
 
 

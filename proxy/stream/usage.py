@@ -1,9 +1,9 @@
-"""Asking for usage on a client's behalf, and taking the answer out again.
+"""Requests usage on a client's behalf, and removes the answer again.
 
-A stream tells its token counts only when `stream_options.include_usage` asks for it. Where the
-client did not ask, the request is sent with it and the one extra chunk (`"choices":[]` with a
-`usage`) is removed, so that the client sees the bytes it would have seen without the proxy.
-llama-server is never asked: its `timings` carry every count anyway, and asking would move them.
+A stream reports its token counts only if `stream_options.include_usage` is set. If the client did
+not set it, slowtok does, and removes the one extra chunk (`"choices":[]` with a `usage`), so that
+the client sees the bytes that it would have seen without the proxy. llama-server is never asked:
+its `timings` have all counts anyway, and asking would move them.
 """
 
 import re
@@ -20,31 +20,31 @@ _MAX_END_BYTES = 3  # of an end that may still be incomplete
 _CHOICE = (b'"choices":[{', b'"choices": [{')
 
 
-def ask_for_usage(body: bytes, said: Mapping[str, Any]) -> bytes | None:
-    """Return `body` with include_usage set, or None where the client asked for it itself.
+def ask_for_usage(body: bytes, payload: Mapping[str, Any]) -> bytes | None:
+    """Return `body` with include_usage set; None if the client set it itself.
 
-    The field is put in front of the others, every other byte stays; only a `stream_options` that
-    is there already has to be written anew. One that no server can read is left to the server.
+    The field is inserted before the others, and every other byte is kept; only an existing
+    `stream_options` has to be serialised again. A malformed one is left to the server.
     """
-    if "stream_options" not in said:
+    if "stream_options" not in payload:
         start = body.index(b"{") + 1
-        comma = b"," if said else b""
+        comma = b"," if payload else b""
         return body[:start] + b'"stream_options":{"include_usage":true}' + comma + body[start:]
-    options = said["stream_options"]
+    options = payload["stream_options"]
     if options is None:
         options = {}
     if not isinstance(options, dict) or options.get("include_usage"):
         return None
     # vLLM ignores continuous_usage_stats without include_usage; with it each chunk would change.
     kept = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
-    return orjson.dumps({**said, "stream_options": {**kept, "include_usage": True}})
+    return orjson.dumps({**payload, "stream_options": {**kept, "include_usage": True}})
 
 
 class UsageRemover:
-    """Passes SSE bytes on and leaves out the usage chunk that only we asked for.
+    """Passes on SSE bytes without the usage chunk that only slowtok requested.
 
-    Whole events pass at once. Of an event that is not complete yet, bytes are held only while it
-    could still be the usage chunk: until a choice shows in it, or until it is too long for one.
+    Complete events pass at once. Bytes of an incomplete event are held back only while it could be
+    the usage chunk: until it shows a choice, or is too long for one.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class UsageRemover:
         return passed + whole + self._hold(rest)
 
     def flush(self) -> bytes:
-        """Return what was held when the stream ended inside an event."""
+        """Return the bytes held back when the stream ended within an event."""
         held, self._held = self._held, b""
         return b"" if self._is_ours(held) else held
 
     def _hold(self, rest: bytes) -> bytes:
-        """Keep the start of an event while it may be the usage chunk; return it otherwise."""
+        """Hold back the begin of an event while it may be the usage chunk; else return it."""
         if len(rest) <= MAX_USAGE_EVENT_BYTES and not any(mark in rest for mark in _CHOICE):
             self._held = rest
             return b""
@@ -99,13 +99,13 @@ class UsageRemover:
             return False
         lines = event.splitlines()  # others than `data`, such as ids and names, belong to its event
         try:
-            said = orjson.loads(b"\n".join([line[5:] for line in lines if line[:5] == b"data:"]))
+            payload = orjson.loads(b"\n".join([line[5:] for line in lines if line[:5] == b"data:"]))
         except orjson.JSONDecodeError:
             return False
-        usage = said.get("usage") if isinstance(said, dict) else None
+        usage = payload.get("usage") if isinstance(payload, dict) else None
         if not isinstance(usage, dict):
             return False
-        if said.get("choices") != []:
+        if payload.get("choices") != []:
             # Ollama's text completions carry zeros on every chunk; real counts mean that the
             # server sends usage unasked (vLLM --enable-force-include-usage).
             self._server_insists |= bool(usage.get("prompt_tokens"))
@@ -114,13 +114,13 @@ class UsageRemover:
 
 
 def _last_end(text: bytes) -> int:
-    """Return where the last whole event ends; 0 where none does."""
+    """Return where the last complete event ends; 0 if there is none."""
     if b"\r" in text:
-        return max((found.end() for found in _EVENT_END.finditer(text)), default=0)
+        return max((match.end() for match in _EVENT_END.finditer(text)), default=0)
     return text.rfind(b"\n\n") + 2 if b"\n\n" in text else 0
 
 
 def _events(text: bytes) -> Iterator[bytes]:
-    ends = [found.end() for found in _EVENT_END.finditer(text)]
+    ends = [match.end() for match in _EVENT_END.finditer(text)]
     for begin, end in pairwise((0, *ends, len(text))):
         yield text[begin:end]

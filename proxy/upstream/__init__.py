@@ -1,1 +1,1 @@
-"""Towards engines: connections, requests and replies, taken apart strictly."""
+"""The engine side: connections, requests and replies, parsed strictly."""

@@ -1,4 +1,4 @@
-"""The way to one engine: asking it, and foreign exceptions mapped to `UpstreamError`."""
+"""Sends requests to engines, and maps all exceptions to `UpstreamError`."""
 
 import asyncio
 import errno
@@ -31,10 +31,10 @@ _CONNECTION_BROKE = aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | Co
 
 @dataclass(eq=False, kw_only=True)
 class UpstreamError(Exception):
-    """The engine could not be asked, or did not answer.
+    """The engine could not be reached, or did not answer.
 
-    `status` is ours towards the client: 502 where the engine refused or broke, 504 where it kept
-    silent. `ended` is the record's word, `check` what the user should look at.
+    `status` is what the client gets: 502 if the engine refused or broke, 504 if it did not answer.
+    `ended` is the ending in the record, `check` what the user should look at.
     """
 
     status: int
@@ -46,7 +46,7 @@ class UpstreamError(Exception):
 def make_session(
     connect_timeout_s: float, max_head_bytes: int = MAX_HEAD_BYTES
 ) -> aiohttp.ClientSession:
-    """Return the session that all upstreams share: nothing decoded, followed, kept or added."""
+    """Return the session for all engines: it decodes, follows, stores and adds nothing."""
     return aiohttp.ClientSession(
         connector=EngineConnector(
             max_head_bytes,
@@ -75,13 +75,13 @@ async def send(
     headers: Headers,
     body: Body,
 ) -> EngineReply:
-    """Send one request and return the reply once its head is there.
+    """Send one request and return the reply once its head has arrived.
 
-    `target` is the client's own path and query, passed without being decoded. An engine may drop
-    an idle connection at the very moment in which we use it: a request that met no other answer
-    than that is sent again, once, where its body still can be. It then goes over a fresh
-    connection, on which nothing is repeated: no failure is hidden, and an engine that a prompt
-    brings down does not get it again for each connection that was kept.
+    `target` is the client's own path and query, passed on without being decoded. An engine may
+    close an idle connection at the very moment in which it is reused. A request that failed so,
+    before any byte of a reply, is sent once more if its body is still at hand. It then uses a new
+    connection, on which nothing is repeated: no failure is hidden, and a prompt that crashes the
+    engine is not sent again for each idle connection.
 
     Raises:
         UpstreamError: the engine refused, broke or timed out before its head was complete.
@@ -94,7 +94,7 @@ async def send(
     while True:
         began_s = now_s()
         try:
-            connection = await connector.reach(address, session.timeout, fresh=is_repeated)
+            connection = await connector.get_connection(address, session.timeout, fresh=is_repeated)
         except OSError as error:
             raise _unreachable(error, base_url) from error
         try:
@@ -102,7 +102,7 @@ async def send(
         except (aiohttp.ClientError, OSError, ValueError) as error:
             at_once = now_s() - began_s < MAX_STALE_S
             resendable = at_once and isinstance(body, bytes | None)
-            was_idle = connection.was_idle and not connection.heard
+            was_idle = connection.was_idle and not connection.has_reply_bytes
             if not (was_idle and resendable and isinstance(error, _CONNECTION_BROKE)):
                 raise _broken(error, base_url) from error
             is_repeated = True
@@ -113,28 +113,34 @@ async def send(
             raise _no_reply(base_url, f"status {reply.status}")
 
 
-def _usual(status: int, ended: str, failed: str) -> UpstreamError:
-    """Return an error with the usual advice for how it ended."""
+def _with_usual_advice(status: int, ended: str, failed: str) -> UpstreamError:
+    """Return an error with the usual advice for its ending."""
     return UpstreamError(status=status, ended=ended, failed=failed, check=WHAT_TO_CHECK[ended])
 
 
 def no_engine(searched_at: str) -> UpstreamError:
-    """Return the error of a request for which there is no engine; `searched_at` says where."""
-    return _usual(502, "no-engine", f"no inference server found ({searched_at})")
+    """Return the error for a request without an engine, with the addresses that were searched."""
+    return _with_usual_advice(502, "no-engine", f"no inference server found ({searched_at})")
 
 
 def broke_off(reply: EngineReply) -> UpstreamError:
-    """Return the error of a whole reply that ended before its end."""
-    return _usual(502, "upstream-error", f"{reply.origin} broke off in the middle of its reply")
+    """Return the error for a whole reply that broke off."""
+    return _with_usual_advice(
+        502, "upstream-error", f"{reply.origin} broke off in the middle of its reply"
+    )
 
 
 def _unreachable(error: OSError, base_url: str) -> UpstreamError:
-    """Return the error of a request to which no connection could be opened."""
+    """Return the error for a request without a connection."""
     if isinstance(error, TimeoutError):
-        return _usual(504, "timeout", f"{base_url} did not accept the connection in time")
+        return _with_usual_advice(
+            504, "timeout", f"{base_url} did not accept the connection in time"
+        )
     why = (error.strerror or str(error) or type(error).__name__)[:160]
     if error.errno in _EXHAUSTED:
-        return _usual(503, "overloaded", f"slowtok cannot open a connection to {base_url} ({why})")
+        return _with_usual_advice(
+            503, "overloaded", f"slowtok cannot open a connection to {base_url} ({why})"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamError(
             status=502,
@@ -145,26 +151,28 @@ def _unreachable(error: OSError, base_url: str) -> UpstreamError:
         )
     refused = error.errno == errno.ECONNREFUSED
     what = "refused the connection" if refused else f"cannot be reached ({why})"
-    return _usual(502, "upstream-refused", f"{base_url} {what}")
+    return _with_usual_advice(502, "upstream-refused", f"{base_url} {what}")
 
 
 def _broken(error: BaseException, base_url: str) -> UpstreamError:
-    """Return the error of a request that was sent, or begun, and got no reply."""
+    """Return the error for a request that was sent, at least in part, and got no reply."""
     if isinstance(error, _CONNECTION_BROKE):
-        return _usual(502, "upstream-error", f"{base_url} closed the connection before it answered")
-    return _no_reply(base_url, _words(error))
+        return _with_usual_advice(
+            502, "upstream-error", f"{base_url} closed the connection before it answered"
+        )
+    return _no_reply(base_url, _describe(error))
 
 
-def _no_reply(base_url: str, words: str) -> UpstreamError:
+def _no_reply(base_url: str, description: str) -> UpstreamError:
     return UpstreamError(
         status=502,
         ended="upstream-error",
-        failed=f"{base_url} sent no valid HTTP reply ({words})",
+        failed=f"{base_url} sent no valid HTTP reply ({description})",
         check="is this address an inference server?",
     )
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Name an error without its text, which may hold bytes that the engine sent."""
     if isinstance(error, BadReply):
         return str(error)

@@ -1,7 +1,7 @@
-"""One connection to an engine: its replies taken apart, and never one byte more than is theirs.
+"""A connection to an engine: parses its replies, and reads not one byte beyond them.
 
-It is used again only where its reply ended exactly with what was read: whatever an engine says
-beyond that is nobody's answer.
+It is reused only if a reply ended exactly with the last byte read: bytes after that belong to no
+request, and must not become the reply to the next one.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from slowtok.proxy.upstream.reply_head import BadReply, HeadReader, ReplyHead
 
 READ_BUFFER_BYTES = 64 * 1024  # twice as much may wait to be read, then the engine is held back
 MAX_HEAD_BYTES = 64 * 1024
-LAST_WORDS_BYTES = 256 * 1024  # of a reply, when the request could not be sent; one read of a loop
-HEAD_S = 30.0  # from a head's first byte to its last; the silence before that may be a long prefill
+UNREAD_REPLY_BYTES = 256 * 1024  # read after a request could not be sent; as one read of the loop
+HEAD_S = 30.0  # from a head's first byte to its last; before that, a prefill may take long
 _NO_BYTES = b""
 
 
-class _Taker(Protocol):
-    def take(self, data: bytes) -> None: ...
+class _BytesProcessor(Protocol):
+    def process_bytes(self, data: bytes) -> None: ...
 
 
 class EngineConnection(asyncio.Protocol):
-    """One connection to an engine, which takes its replies apart.
+    """One connection to an engine; parses its replies.
 
-    `should_close`: no other request may be sent over it. `idle` is where it is kept.
+    `should_close`: it must not be reused. `idle` is the queue of idle connections it returns to.
     """
 
     transport: asyncio.Transport | None
@@ -44,21 +44,21 @@ class EngineConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         max_head_bytes: int,
         keep: "Callable[[EngineConnection], None]",
-        turns: FairReads,
+        fair_reads: FairReads,
         idle: "deque[EngineConnection]",
     ) -> None:
         self.idle = idle
         self.transport = None
         self.should_close = False
         self.was_idle = False  # it has served another request
-        self.rested_at_s = 0.0  # by the loop's clock
+        self.idle_since_s = 0.0  # by the loop's clock
         self.writing_paused = False
-        self.heard = False  # a byte of the reply
+        self.has_reply_bytes = False  # a byte of the reply
         self.body: ReplyBody | None = None  # of the reply, once its head is there
         self._event_loop = loop
         self._max_head_bytes = max_head_bytes
         self._keep = keep
-        self._turns = turns
+        self._fair_reads = fair_reads
         self._begun: tuple[ReplyHead, aiohttp.StreamReader] | None = None
         self._content: aiohttp.StreamReader | None = None
         self._head: HeadReader | None = None  # while one is expected
@@ -66,31 +66,31 @@ class EngineConnection(asyncio.Protocol):
         self._head_waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_refused = False
-        self._head_late: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
         self.unread = _NO_BYTES  # by us: what waits for its turn
         self._awaits_turn = False
-        self._is_behind = False  # whoever reads the body is
+        self._reader_is_behind = False  # whoever reads the body is
 
     @property
     def connected(self) -> bool:
-        """Return True while the connection is open."""
+        """Whether the connection is open."""
         return self.transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection that was opened."""
+        """Note the transport of the connection that was opened."""
         self.transport = cast("asyncio.Transport", transport)
 
     def expect_reply(self, *, with_body: bool) -> None:
-        """Be ready for the reply to the next request; one to HEAD comes without its body."""
-        self.heard, self.body, self._begun = False, None, None
+        """Prepare for the reply to the next request; a reply to HEAD has no body."""
+        self.has_reply_bytes, self.body, self._begun = False, None, None
         self._head = HeadReader(self._max_head_bytes, to_head=not with_body)
 
     async def read_head(self) -> tuple[ReplyHead, aiohttp.StreamReader]:
-        """Return the head of the reply, and what its body comes through, once the head is here.
+        """Return the head of the reply, and the reader of its body, once the head has arrived.
 
         Raises:
             aiohttp.ClientError, OSError: the connection ended, or the request could not be sent.
-            BadReply: what came is no reply.
+            BadReply: the engine's bytes are no valid reply.
         """
         if self._begun is None and self._error is None:
             self._head_waiter = self._event_loop.create_future()
@@ -104,80 +104,81 @@ class EngineConnection(asyncio.Protocol):
         raise cast("BaseException", self._error)
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever waits for the head have an error in its place."""
+        """Raise `error` in whoever waits for the head."""
         self._error = error
         self.should_close = True
         _wake(self._head_waiter)
 
     def is_silent(self) -> bool:
-        """Return True if the connection is there and nothing has been said on it since its reply.
+        """Return True if the connection is open and has received nothing since its last reply.
 
-        The kernel is asked, too: what came a moment ago has not been read yet.
+        The kernel is asked as well: bytes that have just arrived have not been read yet.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_close:
             return False
-        line = transport.get_extra_info("socket")
-        if line is None or not hasattr(select, "poll"):
+        sock = transport.get_extra_info("socket")
+        if sock is None or not hasattr(select, "poll"):
             return True
-        looking = select.poll()
-        looking.register(line.fileno(), select.POLLIN)
-        return not looking.poll(0)
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def release(self) -> None:
-        """Be kept for the next request; whatever is said until then makes `should_close` true."""
+        """Return to the idle connections; bytes that arrive there set `should_close`."""
         self._keep(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the engine; many at once wait for their turns."""
+        """Parse bytes of the engine; a large read waits for its turn (`FairReads`)."""
         if len(data) > SLICE_BYTES or self.unread:
-            self.keep_waiting(data)
+            self.defer_bytes(data)
         else:
-            self.take(data)
+            self.process_bytes(bytes(data))  # Windows' own event loop gives bytearrays
 
-    def keep_waiting(self, data: bytes) -> None:
-        """Read no more until these bytes have been passed on."""
+    def defer_bytes(self, data: bytes) -> None:
+        """Queue bytes and pause reading until they have been processed."""
         self.unread = self.unread + data if self.unread else bytes(data)
         self._pause()
-        if self._awaits_turn or self._is_behind:
+        if self._awaits_turn or self._reader_is_behind:
             return
-        if self._turns.is_busy:
-            self._ask_for_turn()
+        if self._fair_reads.is_busy:
+            self._request_turn()
         else:
             self.pass_next_slice()
 
     def pass_next_slice(self) -> None:
-        """Pass on the next slice; read on when nothing is left."""
+        """Process the next slice; resume reading when nothing is left."""
         self._awaits_turn = False
-        if self._is_behind:
+        if self._reader_is_behind:
             return  # `resume_reading` asks for another turn
         slice_, self.unread = self.unread[:SLICE_BYTES], self.unread[SLICE_BYTES:]
         transport = self.transport
         if slice_ and transport is not None:
-            taker = cast("_Taker", transport.get_protocol())  # the fast path, or this connection
-            taker.take(slice_)
+            # the fast path, or this connection
+            processor = cast("_BytesProcessor", transport.get_protocol())
+            processor.process_bytes(slice_)
         if self.unread:
-            self._ask_for_turn()
-        elif not self._is_behind:
+            self._request_turn()
+        elif not self._reader_is_behind:
             self._resume()
 
-    def take_unread(self) -> bytes:
-        """Return what still waited for its turn: the connection ended, so there is none."""
+    def pop_unread(self) -> bytes:
+        """Return and clear the queued bytes, when the connection ended and no turn will come."""
         unread, self.unread = self.unread, _NO_BYTES
         return unread
 
-    def take(self, data: bytes) -> None:
-        """Take bytes apart."""
+    def process_bytes(self, data: bytes) -> None:
+        """Parse bytes: of a body, of a head, or unexpected ones."""
         if self._content is not None:
             self._feed(data)
         elif self._head is None:
             self.should_close = True
         else:
-            self.heard = True
+            self.has_reply_bytes = True
             self._read_head(self._head, data)
 
     def _read_head(self, reader: HeadReader, data: bytes) -> None:
-        """Take bytes of a head; one that has begun has to be here soon."""
+        """Parse bytes of a head; once begun, it has to be complete within `HEAD_S`."""
         try:
             head = reader.feed(data)
         except BadReply as error:
@@ -185,13 +186,13 @@ class EngineConnection(asyncio.Protocol):
             return
         if head is not None:
             self._begin(head, reader.rest)
-        elif reader.has_begun and self._head_late is None:
-            self._head_late = self._event_loop.call_later(HEAD_S, self._be_late)
+        elif reader.has_begun and self._head_timer is None:
+            self._head_timer = self._event_loop.call_later(HEAD_S, self._head_timed_out)
 
     def _begin(self, head: ReplyHead, rest: bytes) -> None:
-        """Hand over a head, and begin with the body."""
+        """Hand over the head, and begin with the body."""
         self._head = None
-        self._be_in_time()
+        self._cancel_head_timer()
         self.should_close = self.should_close or head.should_close
         body = self.body = ReplyBody(head)
         content = make_stream_reader(self, READ_BUFFER_BYTES, self._event_loop)
@@ -222,7 +223,7 @@ class EngineConnection(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        """End the body; whoever waits for that may have the connection kept."""
+        """End the body; its reader's end-of-file callback may release the connection."""
         body, content = self.body, self._content
         assert body is not None  # noqa: S101 - for the type checker
         assert content is not None  # noqa: S101
@@ -231,50 +232,51 @@ class EngineConnection(asyncio.Protocol):
         content.feed_eof()
 
     def _refuse(self, error: BadReply) -> None:
-        """Read no more of what cannot be relied on.
+        """Stop reading a malformed reply.
 
-        A body ends broken with its connection, a moment later: what was right of it goes out.
+        The body then ends as broken when the connection is lost, a moment later, so that its valid
+        part is still forwarded.
         """
         self._head, self.unread = None, _NO_BYTES
-        self._be_in_time()
+        self._cancel_head_timer()
         self.should_close = self._is_refused = True
         if self._content is None:
             self.fail(error)
         if self.transport is not None:
             self.transport.close()
 
-    def _be_late(self) -> None:
-        self._head_late = None
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
         self._refuse(BadReply("an incomplete header"))
 
-    def _be_in_time(self) -> None:
-        if self._head_late is not None:
-            self._head_late.cancel()
-            self._head_late = None
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def pause_reading(self) -> None:
-        """Bring no more: the body's reader is behind."""
-        self._is_behind = True
+        """Pause: the reader of the body is behind."""
+        self._reader_is_behind = True
         self._pause()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Bring more. aiohttp's reader asks for that after each piece, paused or not."""
-        if not self._is_behind:
+        """Resume. aiohttp's reader calls this after each piece, paused or not."""
+        if not self._reader_is_behind:
             return
-        self._is_behind = False
+        self._reader_is_behind = False
         if self._awaits_turn:
             return
         if self.unread:
-            self._ask_for_turn()
+            self._request_turn()
         else:
             self._resume()
 
     def pause_writing(self) -> None:
-        """Note that the engine is behind with reading."""
+        """Note that the engine reads more slowly than the request is sent."""
         self.writing_paused = True
 
     def resume_writing(self) -> None:
-        """Note that it has caught up."""
+        """Note that the engine has caught up."""
         self.writing_paused = False
         _wake(self._writable)
 
@@ -293,9 +295,9 @@ class EngineConnection(asyncio.Protocol):
         if self.transport is None:
             raise aiohttp.ClientConnectionResetError("the connection has ended")
 
-    def _ask_for_turn(self) -> None:
+    def _request_turn(self) -> None:
         self._awaits_turn = True
-        self._turns.ask(self)
+        self._fair_reads.request_turn(self)
 
     def _pause(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -306,8 +308,8 @@ class EngineConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """Close; at once where not all has been sent, which an engine may never take."""
-        self._be_in_time()
+        """Close; abort if the request was not fully sent, since the engine may never read it."""
+        self._cancel_head_timer()
         self.unread = _NO_BYTES
         transport, self.transport = self.transport, None
         if transport is None:
@@ -318,12 +320,12 @@ class EngineConnection(asyncio.Protocol):
             transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End the body with the connection: well only where it is framed by a clean end."""
-        self._be_in_time()
+        """End the body: completely if the connection's end is its framing, else as broken."""
+        self._cancel_head_timer()
         self.should_close = True
-        unread = self.take_unread() + (self._last_words() if exc is not None else _NO_BYTES)
+        unread = self.pop_unread() + (self._unread_reply_bytes() if exc is not None else _NO_BYTES)
         if unread:
-            self.take(unread)
+            self.process_bytes(unread)
         content, self._content = self._content, None
         if content is not None:
             if exc is None and self.body is not None and self.body.ends_with_the_connection:
@@ -336,18 +338,18 @@ class EngineConnection(asyncio.Protocol):
         self.fail(exc or aiohttp.ServerDisconnectedError())
         _wake(self._writable)
 
-    def _last_words(self) -> bytes:
-        """Return what the kernel holds of the reply when the request could not be sent.
+    def _unread_reply_bytes(self) -> bytes:
+        """Return reply bytes that the kernel holds after a request could not be sent.
 
-        An engine that wants no more of a request answers and hangs up. Writing fails then, and the
-        loop reads no more, though the answer may be here.
+        An engine that rejects a request may answer and hang up before it has read all of it.
+        Writing then fails and the loop stops reading, although the reply has arrived.
         """
         transport = self.transport
-        line = None if transport is None else transport.get_extra_info("socket")
+        sock = None if transport is None else transport.get_extra_info("socket")
         is_plain = transport is not None and transport.get_extra_info("ssl_object") is None
-        if line is not None and is_plain and sys.platform != "win32":
+        if sock is not None and is_plain and sys.platform != "win32":
             with contextlib.suppress(OSError):
-                return os.read(line.fileno(), LAST_WORDS_BYTES)
+                return os.read(sock.fileno(), UNREAD_REPLY_BYTES)
         return _NO_BYTES
 
 

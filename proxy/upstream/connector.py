@@ -1,4 +1,4 @@
-"""The connections to engines: opened here, and kept here for the next request."""
+"""The pool of connections to engines: opens them and keeps idle ones for the next request."""
 
 import asyncio
 import socket
@@ -23,10 +23,10 @@ RESOLVED_S = 60  # as long as the addresses of a name are believed; heuristic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where an engine is asked: what is the same for all requests to it.
+    """An engine's address: what is the same for all requests to it.
 
-    `path` comes before each target; `origin` is for messages. `idle` are the connections that are
-    kept for the next request, the one that has rested longest first.
+    `path` is the prefix of each target; `origin` is for messages. `idle` are the idle connections,
+    the one that has been idle longest first.
     """
 
     url: URL
@@ -37,27 +37,28 @@ class Address:
 
 
 class EngineConnector(aiohttp.TCPConnector):
-    """Connects the session that asks the engines how they are, and apart from it what is relayed.
+    """Connection pool of relayed requests, and aiohttp's connector for the probes of engines.
 
-    What is relayed has connections of its own, each kept for `keep_s`: to give one back to aiohttp
-    and take it again for each request costs more than to write the request, and what aiohttp knows
-    of each takes more memory than the stream on it. One that was spoken on meanwhile is closed and
-    not used: one client would get what was meant for another.
+    aiohttp's own pool serves only the session that asks engines about their state. Relayed requests
+    have a separate pool that keeps each connection for `keep_s`: releasing and acquiring one in
+    aiohttp costs more than writing the request, and its bookkeeping takes more memory than a
+    stream. A connection that received bytes while idle is closed, because one client could get the
+    reply meant for another.
     """
 
     def __init__(self, max_head_bytes: int, keep_s: float, **options: Any) -> None:
         super().__init__(keepalive_timeout=keep_s, **options)
         self._event_loop = asyncio.get_running_loop()
-        self._turns = FairReads(self._event_loop)
+        self._fair_reads = FairReads(self._event_loop)
         self._max_head_bytes = max_head_bytes
         self._keep_s = keep_s
         self._addresses: dict[str, Address] = {}  # by URL, of which the settings have a few
         self._opened = WeakSet[EngineConnection]()
         self._resolved: dict[str, tuple[float, Sequence[aiohappyeyeballs.AddrInfoType]]] = {}
-        self._closing_old: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
 
     def address(self, base_url: str) -> Address:
-        """Return how the engine at `base_url` is asked."""
+        """Return the address of the engine at `base_url`, cached."""
         known = self._addresses.get(base_url)
         if known is None:
             url = URL(base_url, encoded=True)
@@ -70,28 +71,32 @@ class EngineConnector(aiohttp.TCPConnector):
             )
         return known
 
-    async def reach(
+    async def get_connection(
         self, address: Address, limits: aiohttp.ClientTimeout, *, fresh: bool = False
     ) -> EngineConnection:
-        """Return a connection that was kept; without one, or for a `fresh` one, it is opened.
+        """Return an idle connection; open one if there is none, or if a `fresh` one is wanted.
 
         Raises:
-            OSError: it could not be; TimeoutError where that took too long.
+            OSError: the connection could not be opened; TimeoutError if that took too long.
         """
-        reached = None if fresh else self._take(address.idle)
-        if reached is None:
-            reached = EngineConnection(
-                self._event_loop, self._max_head_bytes, self._keep, self._turns, address.idle
+        connection = None if fresh else self._pop_idle(address.idle)
+        if connection is None:
+            connection = EngineConnection(
+                self._event_loop,
+                self._max_head_bytes,
+                self._keep_idle,
+                self._fair_reads,
+                address.idle,
             )
             async with asyncio.timeout(limits.sock_connect):
-                await self._open(address, reached)
-            self._opened.add(reached)
-        return reached
+                await self._open(address, connection)
+            self._opened.add(connection)
+        return connection
 
     async def close(self, *, abort_ssl: bool = False) -> None:
-        """Close all connections, those that are in use, too."""
-        if self._closing_old is not None:
-            self._closing_old.cancel()
+        """Close all connections, including those in use."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
         for connection in list(self._opened):
             connection.close()
         for address in self._addresses.values():
@@ -99,70 +104,72 @@ class EngineConnector(aiohttp.TCPConnector):
         await super().close(abort_ssl=abort_ssl)
 
     async def _open(self, address: Address, connection: EngineConnection) -> None:
-        """Open a connection: to the address of the name that answers first (RFC 8305)."""
-        url, found = address.url, await self._resolve(address)
-        line = await aiohappyeyeballs.start_connection(
-            found, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self._event_loop
+        """Open a connection to whichever address of the host name answers first (RFC 8305)."""
+        url, addresses = address.url, await self._resolve(address)
+        sock = await aiohappyeyeballs.start_connection(
+            addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=self._event_loop
         )
         is_tls = url.scheme == "https"
         await self._event_loop.create_connection(
             lambda: connection,
-            sock=line,
-            ssl=_tls() if is_tls else None,
+            sock=sock,
+            ssl=_tls_context() if is_tls else None,
             server_hostname=(url.host or "").rstrip(".") if is_tls else None,
         )
 
     async def _resolve(self, address: Address) -> Sequence[aiohappyeyeballs.AddrInfoType]:
-        """Return the addresses that a name stands for; they are asked for again at times."""
+        """Return the addresses of the engine's host name, cached for `RESOLVED_S`."""
         now_s = self._event_loop.time()
         asked_s, known = self._resolved.get(address.origin, (0.0, ()))
         if known and now_s - asked_s < RESOLVED_S:
             return known
         url = address.url
         try:
-            found = await self._event_loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+            addresses = await self._event_loop.getaddrinfo(
+                url.host, url.port, type=socket.SOCK_STREAM
+            )
         except UnicodeError as error:
             raise OSError("that is no name of a host") from error
-        self._resolved[address.origin] = (now_s, found)
-        return found
+        self._resolved[address.origin] = (now_s, addresses)
+        return addresses
 
-    def _take(self, idle: "deque[EngineConnection]") -> EngineConnection | None:
+    def _pop_idle(self, idle: "deque[EngineConnection]") -> EngineConnection | None:
         oldest_s = self._event_loop.time() - self._keep_s
         while idle:
-            kept = idle.popleft()
-            if kept.rested_at_s >= oldest_s and kept.is_silent():
-                kept.was_idle = True
-                return kept
-            kept.close()
+            connection = idle.popleft()
+            if connection.idle_since_s >= oldest_s and connection.is_silent():
+                connection.was_idle = True
+                return connection
+            connection.close()
         return None
 
-    def _keep(self, connection: "EngineConnection") -> None:
+    def _keep_idle(self, connection: "EngineConnection") -> None:
         if self.closed or connection.should_close:
             connection.close()
             return
-        connection.rested_at_s = self._event_loop.time()
+        connection.idle_since_s = self._event_loop.time()
         connection.idle.append(connection)
-        if self._closing_old is None:
-            self._closing_old = self._event_loop.call_later(self._keep_s, self._close_old)
+        if self._expiry_timer is None:
+            self._expiry_timer = self._event_loop.call_later(self._keep_s, self._close_expired)
 
-    def _close_old(self) -> None:
-        """Close what nobody took in time; look again when the next one has rested so long."""
-        self._closing_old = None
+    def _close_expired(self) -> None:
+        """Close connections that were idle too long, and schedule the next check."""
+        self._expiry_timer = None
         now_s = self._event_loop.time()
         due_s = []
         for address in self._addresses.values():
             idle = address.idle
-            while idle and idle[0].rested_at_s + self._keep_s <= now_s:
+            while idle and idle[0].idle_since_s + self._keep_s <= now_s:
                 idle.popleft().close()
             if idle:
-                due_s.append(idle[0].rested_at_s + self._keep_s)
+                due_s.append(idle[0].idle_since_s + self._keep_s)
         if due_s:
-            self._closing_old = self._event_loop.call_at(min(due_s), self._close_old)
+            self._expiry_timer = self._event_loop.call_at(min(due_s), self._close_expired)
 
 
 @cache
-def _tls() -> ssl.SSLContext:
-    """Return what an engine's certificate is held against; reading the system's takes a while."""
+def _tls_context() -> ssl.SSLContext:
+    """Return the TLS context, cached because reading the system's certificates takes a while."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

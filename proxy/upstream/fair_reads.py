@@ -1,8 +1,8 @@
-"""Turns among connections that bring more than can be passed on at once.
+"""Fair scheduling of large reads among the connections to engines.
 
-Whoever brings a token is passed on in the callback that it came in. What is larger is cut into
-slices, and only so many of them go on in one turn of the loop, whoever they are from: a stream that
-brings a token meanwhile waits for those and no longer.
+A read as small as a token is forwarded in the callback that received it. A larger one is cut into
+slices, and all connections together forward only `SLICES_PER_TURN` of them per turn of the event
+loop. So a token that arrives meanwhile waits for those slices and no longer.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ SLICES_PER_TURN = 2
 
 
 class WaitingRead(Protocol):
-    """Who has something to go on with."""
+    """A connection with queued bytes."""
 
     def pass_next_slice(self) -> None:
-        """Take one slice, and ask for the next turn if more is left."""
+        """Process one slice, and request another turn if more is left."""
         ...
 
 
 class FairReads:
-    """Gives turns, in the order in which they were asked for."""
+    """Scheduler that gives turns in the order in which they were requested."""
 
     __slots__ = ("_handle", "_loop", "_waiting")
 
@@ -35,12 +35,12 @@ class FairReads:
 
     @property
     def is_busy(self) -> bool:
-        """Return True if a connection waits for its turn: one that comes now waits, too."""
+        """Whether connections wait for their turn; a large read that arrives now waits, too."""
         return bool(self._waiting)
 
-    def ask(self, who: WaitingRead) -> None:
-        """Let `pass_next_slice` be called when it is this one's turn."""
-        self._waiting.append(who)
+    def request_turn(self, reader: WaitingRead) -> None:
+        """Call the reader's `pass_next_slice` when its turn comes."""
+        self._waiting.append(reader)
         if self._handle is None:
             self._handle = self._loop.call_soon(self._turn)
 

@@ -1,7 +1,7 @@
-"""An engine's reply to one request: no more than relaying needs.
+"""An engine's reply to one request, with no more than relaying needs.
 
-aiohttp's session would take three times as long for it: it makes a URL, a request and a response
-with cookies, time-outs and traces, which are not used here, and a task to send each body.
+aiohttp's session would take three times as long: it creates a URL, a request and a response with
+cookies, time-outs and traces, which are not used here, and a task to send each body.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from slowtok.proxy.upstream.request import EngineRequest, write
 
 
 class EngineReply:
-    """A reply whose head is there, and the connection that its body comes over.
+    """A reply whose head has arrived, and the connection that delivers its body.
 
-    The connection is given back as soon as the body is complete. One that is left early is closed:
-    what is still to come would be in the way of the next reply.
+    The connection is released as soon as the body is complete. If the reply is left early, the
+    connection is closed, because the rest of the body would precede the next reply.
     """
 
     __slots__ = (
@@ -60,18 +60,18 @@ class EngineReply:
         self.close()
 
     def forget_head(self) -> None:
-        """Let go of the fields, which have been passed on: a stream may last for hours."""
+        """Release the header fields, which have been forwarded: a stream may last for hours."""
         self.headers = NO_FIELDS
 
     def close(self) -> None:
-        """Close the connection, unless it has been given back."""
+        """Close the connection, unless it has been released."""
         connection, self.connection = self.connection, None
         if connection is not None:
             self._stop(connection)
             self.content.set_exception(aiohttp.ClientConnectionError("the reply was left"))
 
     def _complete(self) -> None:
-        """Give the connection back; not where the engine did not want the whole request."""
+        """Release the connection; close it if the engine did not read the whole request."""
         connection, self.connection = self.connection, None
         if connection is None:
             return
@@ -87,11 +87,13 @@ class EngineReply:
 
 
 async def ask(connection: EngineConnection, request: EngineRequest, origin: str) -> EngineReply:
-    """Send a request and return its reply once the head is there; else close the connection.
+    """Send a request and return its reply once the head has arrived.
+
+    On failure the connection is closed.
 
     Raises:
-        aiohttp.ClientError, OSError: no reply came.
-        BadReply: what came is none.
+        aiohttp.ClientError, OSError: no reply arrived.
+        BadReply: the engine's bytes are no valid reply.
         ValueError: the request's head would have held a control character.
     """
     sending = None

@@ -1,6 +1,6 @@
-"""The body of an engine's reply, taken out of its framing strictly, byte by byte. Pure.
+"""Strict parser of a reply's body framing: chunked, by length, or until the connection ends. Pure.
 
-It knows at any time where it stands: whether the body is over, and whether anything came after it.
+It always knows whether the body is over, and whether any byte followed it.
 """
 
 import re
@@ -17,19 +17,19 @@ _NO_BYTES = b""
 
 
 class ReplyBody:
-    """Takes a body out of what comes after its head.
+    """Extracts the body of a reply from the bytes after its head.
 
-    `is_over`: its end was here. `rest` is what came after that: not of this reply.
-    `is_between_chunks`: the next byte begins a chunk, or the end. `trailer` holds the field lines
-    after the last chunk, each with its end.
+    `is_over`: the body is complete. `rest`: bytes after that, which are not part of the reply.
+    `is_between_chunks`: the next byte begins a chunk, or the end of the body. `trailer` holds the
+    field lines after the last chunk, each with its line end.
     """
 
     __slots__ = (
-        "_begun",
         "_chunked",
+        "_expects_chunk_end",
         "_in_trailer",
         "_left_bytes",
-        "_wants_end",
+        "_partial_line",
         "is_between_chunks",
         "is_over",
         "rest",
@@ -39,8 +39,8 @@ class ReplyBody:
     def __init__(self, head: ReplyHead) -> None:
         self._chunked = head.is_chunked
         self._left_bytes = 0 if head.is_chunked else head.length_bytes  # None: until the end
-        self._begun = _NO_BYTES  # of a line
-        self._wants_end = False  # of a chunk: a CRLF
+        self._partial_line = _NO_BYTES  # of a line
+        self._expects_chunk_end = False  # of a chunk: a CRLF
         self._in_trailer = False
         self.is_over = self._left_bytes == 0 and not head.is_chunked
         self.is_between_chunks = head.is_chunked
@@ -49,11 +49,11 @@ class ReplyBody:
 
     @property
     def ends_with_the_connection(self) -> bool:
-        """Return True if the body ends where the connection does: nothing else says where."""
+        """Whether only the end of the connection ends the body."""
         return self._left_bytes is None
 
     def feed(self, data: bytes) -> tuple[list[bytes], BadReply | None]:
-        """Return the pieces of the body in `data`, and what was wrong after them, if anything."""
+        """Return the pieces of the body in `data`, and the error found after them, if any."""
         if self.is_over:
             self.rest += data
             return [], None
@@ -71,8 +71,8 @@ class ReplyBody:
     def _unchunk(self, data: bytes) -> tuple[list[bytes], BadReply | None]:
         pieces: list[bytes] = []
         self.is_between_chunks = False
-        if self._begun:
-            data, self._begun = self._begun + data, _NO_BYTES
+        if self._partial_line:
+            data, self._partial_line = self._partial_line + data, _NO_BYTES
         at, end = 0, len(data)
         try:
             while at < end and not self.is_over:
@@ -81,34 +81,34 @@ class ReplyBody:
                     pieces.append(piece)
                     at += len(piece)
                     self._left_bytes -= len(piece)
-                    self._wants_end = not self._left_bytes
+                    self._expects_chunk_end = not self._left_bytes
                     continue
                 line_end = data.find(b"\n", at, at + MAX_LINE_BYTES) + 1
                 if not line_end:
-                    self._begin(data[at:])
+                    self._keep_partial_line(data[at:])
                     break
-                self._line(data[at:line_end])
+                self._read_line(data[at:line_end])
                 at = line_end
         except BadReply as error:
             return pieces, error
         if self.is_over:
             self.rest = data[at:]
         self.is_between_chunks = not (
-            self._left_bytes or self._wants_end or self._begun or self._in_trailer
+            self._left_bytes or self._expects_chunk_end or self._partial_line or self._in_trailer
         )
         return pieces, None
 
-    def _begin(self, line: bytes) -> None:
-        """Keep a line that is not here as a whole."""
-        if len(line) >= MAX_LINE_BYTES or (self._wants_end and line != b"\r"):
+    def _keep_partial_line(self, line: bytes) -> None:
+        """Keep an incomplete line until the rest of it arrives."""
+        if len(line) >= MAX_LINE_BYTES or (self._expects_chunk_end and line != b"\r"):
             raise BadReply("a malformed chunk")
-        self._begun = line
+        self._partial_line = line
 
-    def _line(self, line: bytes) -> None:
-        if self._wants_end:
+    def _read_line(self, line: bytes) -> None:
+        if self._expects_chunk_end:
             if line != b"\r\n":
                 raise BadReply("a chunk that is longer than it says")
-            self._wants_end = False
+            self._expects_chunk_end = False
         elif not self._in_trailer:
             self._left_bytes = _size(line)
             self._in_trailer = not self._left_bytes
@@ -122,7 +122,7 @@ class ReplyBody:
 
 @lru_cache(_KEPT_LINES)
 def _size(line: bytes) -> int:
-    found = _SIZE_LINE.fullmatch(line)
-    if found is None:
+    match = _SIZE_LINE.fullmatch(line)
+    if match is None:
         raise BadReply("a malformed size of a chunk")
-    return int(found[1], 16)
+    return int(match[1], 16)

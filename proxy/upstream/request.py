@@ -1,4 +1,4 @@
-"""A request to an engine as it goes over the wire."""
+"""A request to an engine, in wire format."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ Body = bytes | AsyncIterator[bytes] | None
 
 @dataclass(slots=True)
 class EngineRequest:
-    """One request; it can be sent again, unless its body is an iterator."""
+    """One request to an engine; it can be sent again unless its body is an iterator."""
 
     method: str
     line: str
@@ -32,7 +32,7 @@ def make_request(
 ) -> EngineRequest:
     """Return a request for `target`, a path and query that are neither decoded nor changed.
 
-    `headers` must say nothing of the host and of how the body is framed, but may tell its length.
+    `headers` must not contain the host or the framing of the body, except its length.
     """
     fields = CIMultiDict(Host=address.host)
     fields.extend(headers)
@@ -50,13 +50,13 @@ def make_request(
 
 
 async def write(request: EngineRequest, connection: EngineConnection) -> asyncio.Task[None] | None:
-    """Send a request: at once where it is small, else in the task that is returned.
+    """Send a request: a small one at once, a larger body in the task that is returned.
 
-    An engine may answer before it has read a body: nothing is waited for here.
+    An engine may answer before it has read the body, so nothing waits for it here.
 
     Raises:
-        aiohttp.ClientConnectionResetError: the connection ended before.
-        ValueError: a control character is in the line or a field.
+        aiohttp.ClientConnectionResetError: the connection had ended.
+        ValueError: the request line or a field holds a control character.
     """
     body, fields = request.body, request.fields
     head = as_bytes(request.line, fields)
@@ -79,7 +79,7 @@ async def _write_pieces(
     *,
     chunked: bool,
 ) -> None:
-    """Send a body as fast as the engine takes it; who waits for the reply is told if that fails."""
+    """Send a body as fast as the engine reads it; whoever waits for the reply gets a failure."""
     try:
         async for piece in pieces:
             if piece:
@@ -103,6 +103,6 @@ def _because(error: Exception, cause: Exception) -> Exception:
 
 
 async def _cut(body: bytes) -> AsyncIterator[bytes]:
-    """Cut a large body, so that sending it neither copies it whole nor holds up other streams."""
+    """Yield a large body in pieces: it is not copied as a whole, and other streams go on."""
     for begin in range(0, len(body), PIECE_BYTES):
         yield body[begin : begin + PIECE_BYTES]

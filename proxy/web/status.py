@@ -118,7 +118,7 @@ class ProxyStatus:
             "overhead": {
                 "proxy": self._own_cost.summary(),
                 "loop_lag": self._loop_lag(),
-                "held": proxy.server.held if proxy.server else proxy.relay.held.summary(),
+                "held": proxy.server.held if proxy.server else proxy.relay.memory_budget.summary(),
                 "sampling": proxy.sampler.status(),
                 "diagnose_ms_per_request": self._diagnose_ms(),
             },

@@ -1,1 +1,1 @@
-"""Worker processes, which relay, and the observing process, which diagnoses: `workers`."""
+"""Worker processes, which relay, and the observing process, which diagnoses."""

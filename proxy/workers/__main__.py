@@ -1,11 +1,14 @@
-"""One worker: takes clients in and relays; everything else is the observing process's.
+"""One worker process: accepts clients and relays; the observing process does everything else.
 
     python -m slowtok.proxy.workers CHANNEL LISTENER [OBSERVING_PID]
 
-The first two are descriptors that the observing process shares. It says when to stop; a worker
-that hears nothing of it any more lets nobody in and ends with what is on its way. The first worker
-is the process that the user started, and the observing process is its child: signals are meant for
-this one, which passes them on; it waits for its child, and ends with the same exit code.
+The first two arguments are file descriptors shared with the observing process, which tells the
+worker when to stop. A worker whose channel ends accepts no more clients and finishes the requests
+in flight.
+
+The first worker is the process that the user started, and the observing process is its child.
+Signals are sent to the first worker, which passes them on; it waits for its child and exits with
+the same code.
 """
 
 import asyncio
@@ -61,7 +64,7 @@ CONNECT_S = 5.0
 
 
 class Worker:
-    """All parts of one worker, for the life of its event loop."""
+    """The parts of one worker process, for the lifetime of its event loop."""
 
     def __init__(self) -> None:
         self._start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
@@ -70,8 +73,8 @@ class Worker:
         self._lag = LoopLag()
         handlers: Handlers = {
             "start": self._start.set_result,
-            "directory": self._know,
-            "setups": self._learn,
+            "directory": self._update_directory,
+            "setups": self._learn_setups,
             "stop": self._stop_taking_in,
             "stop_at_once": self._stop.at_once.set,
         }
@@ -84,7 +87,7 @@ class Worker:
         self.grace_s = 0.0  # as told at the start
 
     async def run(self, channel: socket.socket, listener: socket.socket) -> None:
-        """Work until the observing process says stop, or is gone."""
+        """Relay until the observing process says stop or is gone."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._channel, sock=channel)
         self._channel.ended.add_done_callback(lambda _: self._stop.asked.set())
@@ -93,7 +96,7 @@ class Worker:
             await self._serve(self._start.result(), listener)
 
     def signalled(self, observing_pid: int) -> None:
-        """Pass a signal on; after the second one wait for nobody."""
+        """Pass a signal on; the second one stops at once."""
         pass_on(observing_pid)
         if self._has_been_signalled:
             self._stop.ask_at_once()
@@ -123,7 +126,7 @@ class Worker:
             await runner.setup()
             server = cast(web.Server, runner.server)  # it is set up
             self._under_way = lambda: under_way(relay, server)
-            self._held = relay.held.summary
+            self._held = relay.memory_budget.summary
             most = raise_descriptor_limit(settings.max_connections)
             self._limiter = ConnectionLimiter(
                 server, most, head_timeout_s=settings.head_timeout_s, log_event=self._log_event
@@ -133,8 +136,8 @@ class Worker:
             self._lag.start()
             self._channel.tell("ready")
             await self._beat_until_asked()
-            for one in accepting:
-                one.close()
+            for server_socket in accepting:
+                server_socket.close()
             cut_off = await self._drained(relay, server, settings.grace_s)
             await runner.cleanup()
         await self._say_goodbye(start, cut_off)
@@ -147,7 +150,7 @@ class Worker:
             self._heartbeat()
 
     async def _drained(self, relay: Relay, server: web.Server, grace_s: float) -> int:
-        """Wait for what is on its way, still telling how far it is."""
+        """Wait for the requests in flight, with heartbeats; return how many were cut off."""
         draining = asyncio.create_task(drain(relay, server, grace_s, self._stop.at_once))
         while not draining.done():
             await asyncio.wait((draining,), timeout=HEARTBEAT_S)
@@ -155,7 +158,7 @@ class Worker:
         return draining.result()
 
     async def _say_goodbye(self, start: Start, cut_off: int) -> None:
-        """Close the channel once all is told; where nobody hears it, clear up after them."""
+        """Send the last messages and close the channel; if nobody reads them, clean up instead."""
         self._lag.stop()
         self._heartbeat()
         self._channel.tell("drained", cut_off)
@@ -165,7 +168,7 @@ class Worker:
         await asyncio.wait((self._channel.ended,), timeout=GOODBYE_S)
 
     def _heartbeat(self) -> None:
-        """Tell how far all requests are, and how this process fares."""
+        """Report the progress of all requests, and the state of this process."""
         if self._channel.is_full:
             return
         failures = dict(self._observer.failures)
@@ -175,14 +178,14 @@ class Worker:
         heartbeat = Heartbeat(progress, failures, refused, self._lag.summary(), self._held())
         self._channel.tell("heartbeat", heartbeat)
 
-    def _know(self, directory: RemoteDirectory) -> None:
-        self._engines.know(directory)
+    def _update_directory(self, directory: RemoteDirectory) -> None:
+        self._engines.update_directory(directory)
 
-    def _learn(self, setups: Mapping[SetupKey, Case]) -> None:
+    def _learn_setups(self, setups: Mapping[SetupKey, Case]) -> None:
         self._observer.learn(setups)
 
     def _stop_taking_in(self) -> int:
-        """Begin to end; returns how many requests are on their way."""
+        """Stop accepting clients; return how many requests are in flight."""
         self._stop.asked.set()
         return self._under_way()
 
@@ -196,9 +199,9 @@ class Worker:
 async def work(
     channel: socket.socket, listener: socket.socket, observing_pid: int | None = None
 ) -> float:
-    """Be one worker; with a child that observes, the first one.
+    """Run one worker; with a child that observes (`observing_pid`), the first one.
 
-    Returns for how long other workers may still be at what is on its way.
+    Returns for how many seconds other workers may still need to finish their requests.
     """
     worker, loop = Worker(), asyncio.get_running_loop()
     if observing_pid is not None:
@@ -217,9 +220,9 @@ def pass_on(pid: int) -> None:
 
 
 def ended(pid: int, grace_s: float) -> int:
-    """Wait until the observing process has ended; return the exit code for both.
+    """Wait until the observing process has ended; return the exit code of both.
 
-    It may still wait for other workers, `grace_s` at most: signals are passed on to the end.
+    It may still wait up to `grace_s` for other workers, so signals are passed on until the end.
     """
     for name in STOP_SIGNALS:
         signal.signal(name, lambda *_: pass_on(pid))
@@ -236,7 +239,7 @@ def ended(pid: int, grace_s: float) -> int:
 
 
 def main() -> None:
-    """Work with the two descriptors that were handed over."""
+    """Run a worker with the descriptors in the arguments."""
     channel, listener, *observing_pid = map(int, sys.argv[1:])
     if not observing_pid:
         for name in STOP_SIGNALS:
@@ -253,9 +256,9 @@ def main() -> None:
 
 
 class Pages:
-    """Passes requests for the proxy's own pages to the observing process's socket at `path`.
+    """Forwards requests for the proxy's own pages to the observing process's socket at `path`.
 
-    `tell_all` tells it what it has to know before: a page shows what has happened until now.
+    `tell_all` flushes pending messages first, so that a page shows everything up to now.
     """
 
     def __init__(self, path: str, tell_all: Callable[[], None]) -> None:
@@ -269,7 +272,7 @@ class Pages:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes: all that is, or might be, one of the proxy's own."""
+        """Return the routes of the proxy's own pages."""
         return [
             web.route("*", "/slowtok", self._pass_on),
             web.route("*", "/slowtok/{rest:(?s:.*)}", self._pass_on),
@@ -280,7 +283,7 @@ class Pages:
         await self._session.close()
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Ask the process that observes, which judges host, origin and key again, too."""
+        """Forward a request to the observing process, which checks host, origin and key again."""
         target = URL("http://localhost" + request.rel_url.raw_path_qs, encoded=True)
         fields = headers.to_own_page(request.headers)
         self._tell_all()

@@ -1,7 +1,8 @@
-"""All workers: they take the clients in, while this process, a child of the first one, looks on.
+"""The pool of worker processes, as the observing process sees it.
 
-Each has a listening socket of its own on the one port (SO_REUSEPORT), between which the kernel
-spreads connections. The sockets are made here and handed over, so that none is lost with a worker.
+Each worker has its own listening socket on the shared port (SO_REUSEPORT); the kernel spreads
+connections over them. The sockets are opened here and handed over, so that none is lost when a
+worker dies.
 """
 
 import asyncio
@@ -28,9 +29,10 @@ START_S = 20.0  # until the greeting comes all the same; a machine that swaps ta
 
 
 class WorkerPool:
-    """The `Server` of several worker processes. `runner` serves the own pages, to the workers only.
+    """The `Server` that consists of several worker processes; `runner` serves the own pages.
 
-    `first` relays at the first of the `listeners`; without it all ends, as when `stop` is asked.
+    `first`, the process that the user started, relays at the first of the `listeners`. If it is
+    lost, everything ends, as when `stop` is requested.
     """
 
     def __init__(
@@ -68,29 +70,29 @@ class WorkerPool:
 
     @property
     def refused(self) -> int:
-        """Connections that were told to come back later, by all of them."""
+        """How many connections all workers refused because of the connection limit."""
         return sum(worker.refused for worker in self._workers)
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
-        """How late the loop of a worker is, of several the latest; empty before they told."""
-        told = [worker.loop_lag for worker in self._workers if worker.loop_lag]
-        return max(told, key=lambda lag: lag["max_ms"] or 0.0, default={})
+        """The largest event-loop lag of a worker; empty before the first report."""
+        lags = [worker.loop_lag for worker in self._workers if worker.loop_lag]
+        return max(lags, key=lambda lag: lag["max_ms"] or 0.0, default={})
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Bytes that all of them hold."""
+        """Bytes that the memory budgets of all workers count."""
         held: Counter[str] = Counter(now_bytes=0, most_bytes=0)
         for worker in self._workers:
             held.update(worker.held)
         return dict(held)
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return how each one fares."""
+        """Return the status of each worker."""
         return [worker.status() for worker in self._workers]
 
     async def open(self) -> None:
-        """Start them, and wait until each one takes clients in, or has failed to."""
+        """Start the workers, and wait until each accepts clients or has failed to."""
         raise_descriptor_limit(self._settings.max_connections)  # pages may need as many here
         await web.UnixSite(self._runner, str(self._folder / "pages")).start()
         for worker in self._workers:
@@ -101,11 +103,11 @@ class WorkerPool:
             waiting.cancel()
 
     async def close(self) -> int:
-        """Take no more clients in; return how many requests are on their way."""
+        """Stop accepting clients; return how many requests are in flight."""
         return sum(await asyncio.gather(*(worker.stop() for worker in self._workers)))
 
     async def drain(self, at_once: asyncio.Event) -> int:
-        """Wait until all have ended; return how many requests were cut off."""
+        """Wait until all workers have ended; return how many requests were cut off."""
         again = asyncio.create_task(at_once.wait())
         running = asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.wait(

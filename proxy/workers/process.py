@@ -1,4 +1,4 @@
-"""One worker's process: told what to do, and started again when it dies."""
+"""The process of one worker: started, controlled over its channel, restarted when it dies."""
 
 import asyncio
 import contextlib
@@ -37,11 +37,10 @@ END_S = 6.0  # from the last word to the end of the process; then it is killed. 
 
 @dataclass(frozen=True, slots=True)
 class FirstWorker:
-    """The worker that runs already, as its child sees it.
+    """The worker that runs already, as its child, the observing process, sees it.
 
-    It is the process that the user started; what observes is its child. So whoever looks at the
-    process they know, signals it, stops it, limits it or gives it a priority does that to the one
-    that carries their tokens.
+    It is the process that the user started. So whoever signals, stops, limits or prioritises the
+    process they know does that to the process that relays their tokens.
     """
 
     pid: int
@@ -49,18 +48,18 @@ class FirstWorker:
     environment: dict[str, str]  # that of all workers
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerProcess:
-    """One worker for the life of the proxy, in one process after the other.
+    """One worker for the lifetime of the proxy, in a succession of processes.
 
-    `listener` is the observing process's own hold on the port: it stays, so that whoever comes
-    while a worker is started again waits for the new one. `first` is the one that runs already and
-    is not started again: `gone` is called when it is lost.
+    `listener` is the observing process's own copy of the listening socket: it stays open, so that
+    clients that connect while a worker restarts wait for the new one. `first` is the worker that
+    runs already and cannot be restarted; `gone` is called when it is lost.
     """
 
     listener: socket.socket
@@ -87,7 +86,7 @@ class WorkerProcess:
     _began_s: float = 0.0
 
     async def keep_running(self) -> None:
-        """Run it until it is told to stop."""
+        """Run the worker, restarting it when it dies, until it is told to stop."""
         if self.first is not None:
             await self._serve_first(self.first)
             return
@@ -111,7 +110,7 @@ class WorkerProcess:
             pause_s = min(pause_s * 2, PAUSE_S[1])
 
     async def stop(self) -> int:
-        """Tell it to take nobody in any more; return how many requests are on their way."""
+        """Tell the worker to accept no more clients; return how many requests are in flight."""
         self.stopping.set()
         self.listener.close()
         if self._channel is None:
@@ -120,32 +119,32 @@ class WorkerProcess:
         return under_way or 0
 
     def stop_at_once(self) -> None:
-        """Tell it to cut off what is on its way."""
+        """Tell the worker to cut off the requests in flight."""
         if self._channel is not None:
             self._channel.tell("stop_at_once")
 
     def kill(self) -> None:
-        """End its process, whatever it does."""
+        """Kill the worker's process."""
         if self._process is not None:
             self._process.kill()
 
     @property
     def refused(self) -> int:
-        """Connections that it told to come back later."""
+        """How many connections it refused because of the connection limit."""
         return self._refused + (self._session.refused if self._session else 0)
 
     @property
     def loop_lag(self) -> Mapping[str, float | None]:
-        """How late its loop is, as it last told; empty before that."""
+        """The lag of its event loop at the last heartbeat; empty before the first."""
         return self._session.loop_lag if self._session else {}
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Bytes that it holds, as it last told; empty before that."""
+        """Bytes that its memory budget counted at the last heartbeat; empty before the first."""
         return self._session.held if self._session else {}
 
     def status(self) -> dict[str, Any]:
-        """Return how it fares, for /slowtok/status."""
+        """Return the worker's entry for /slowtok/status."""
         session, process = self._session, self._process
         return {
             "pid": process.pid if process else None,
@@ -159,9 +158,9 @@ class WorkerProcess:
         }
 
     async def _serve_first(self, first: FirstWorker) -> None:
-        """Answer the one that runs already to its end; it ends after this process.
+        """Serve the first worker's channel until it closes.
 
-        It is not started again: whoever started it sees it end, and begins again or not.
+        The first worker is not restarted: that is up to whoever started it.
         """
         self._began_s, self._process = time.monotonic(), first
         self._session = self.make_worker_session()
@@ -208,7 +207,7 @@ class WorkerProcess:
             self._process = self._channel = None
 
     async def _serve_channel(self, ours: socket.socket, session: WorkerSession) -> None:
-        """Answer the process until it closes its end."""
+        """Serve a worker's channel until it closes, or until its heartbeats stop."""
         loop = asyncio.get_running_loop()
         handlers: Handlers = {
             **session.handlers(),
@@ -223,13 +222,13 @@ class WorkerProcess:
         if self.stopping.is_set():
             channel.tell("stop")
         try:
-            silent_ticks, heard = 0, session.heartbeats
+            silent_ticks, heartbeats = 0, session.heartbeats
             while not channel.ended.done() and silent_ticks < MAX_MISSED_HEARTBEATS:
                 await asyncio.wait((channel.ended,), timeout=HEARTBEAT_S)
                 _send_changes(channel, session)
-                is_silent = session.heartbeats == heard > 0  # before the first word it starts
+                is_silent = session.heartbeats == heartbeats > 0  # before the first word it starts
                 silent_ticks = silent_ticks + 1 if is_silent else 0
-                heard = session.heartbeats
+                heartbeats = session.heartbeats
         finally:
             channel.close()
 
@@ -241,7 +240,7 @@ class WorkerProcess:
         self.cut_off, self._has_drained = cut_off, True
 
     def _abandon(self) -> int:
-        """End what a process that died was at; returns how many requests that were."""
+        """End the exchanges of a process that died; return how many there were."""
         session, self._session = self._session, None
         if session is None:
             return 0
@@ -249,7 +248,7 @@ class WorkerProcess:
         return session.abandon()
 
     def _cost(self, pid: int) -> dict[str, float]:
-        """Return its CPU as a share of one core since the last look, and its memory."""
+        """Return its CPU use since the last call, as a share of one core, and its memory."""
         try:
             process = psutil.Process(pid)
             times, resident = process.cpu_times(), process.memory_info().rss
@@ -262,7 +261,7 @@ class WorkerProcess:
 
 
 def _send_changes(channel: Channel, session: WorkerSession) -> None:
-    """Tell what is new of the engines, and of what their requests are held against."""
+    """Send what has changed of the engines, and of the facts for judging short requests."""
     if (changes := session.changes()) is not None:
         channel.tell("directory", changes)
     if setups := session.changed_setups():
@@ -270,10 +269,10 @@ def _send_changes(channel: Channel, session: WorkerSession) -> None:
 
 
 def begin_to_relay(listener: socket.socket) -> FirstWorker:
-    """Make this process the first worker; returns in a child of it, which is to observe.
+    """Turn this process into the first worker; returns in its child, which is to observe.
 
-    Signals are the first worker's, which passes them on as `PASSED_ON`. It ends when its child has
-    ended, with the same exit code.
+    The first worker gets the signals, and passes them on as `PASSED_ON`. It ends after its child,
+    with the same exit code.
     """
     shared, pid = environment(), os.getpid()
     ours, theirs = socket.socketpair()
@@ -291,7 +290,7 @@ def begin_to_relay(listener: socket.socket) -> FirstWorker:
 
 
 async def _ended(process: "subprocess.Popen[bytes]") -> int | None:
-    """Return the exit code of a process that has said its last word; None where it hangs."""
+    """Return the exit code of a process after its last message; None if it hangs."""
     try:
         return await asyncio.to_thread(process.wait, END_S)
     except subprocess.TimeoutExpired:
@@ -299,9 +298,8 @@ async def _ended(process: "subprocess.Popen[bytes]") -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of all workers.
+    """Return the environment for all workers, with a random PYTHONHASHSEED.
 
-    They take fingerprints of prompts, which are compared with each other's: so they share the key
-    of Python's `hash`, drawn here.
+    They must share the key of Python's `hash`, because their prompt fingerprints are compared.
     """
     return {**os.environ, "PYTHONHASHSEED": str(1 + int.from_bytes(os.urandom(4)) % (2**32 - 1))}

@@ -1,8 +1,8 @@
-"""A worker's stand-ins for the observer and the engines: each call is a message to their process.
+"""A worker's observer and engine directory: each call becomes a message to the observing process.
 
-The observing process makes the diagnoses, and chooses where there are several engines. What a
-client waits for is asked, and waited for only so long: without an answer the reply goes out without
-it. Tokens are counted here; four times a second the worker tells how far each request is.
+The observing process diagnoses, and chooses among several engines. Whatever a client has to wait
+for is requested with a time-out; without an answer, the reply goes out without it. Tokens are
+counted in the worker, which reports the progress of each request four times a second.
 """
 
 import asyncio
@@ -37,158 +37,161 @@ from slowtok.proxy.workers.wire import (
     progress_of,
 )
 
-# How long each thing may be waited for; all heuristic.
+# Time-outs of what clients wait for; all heuristic.
 
-HEAD_S = 0.05  # that the head of a stream may wait which is alone; asked long before, it is there
-WHOLE_S = 0.5  # that a whole reply may wait for its diagnosis
-RECORD_S = 0.5  # that the end of a stream may wait for its record
+HEAD_S = 0.05  # head of the only stream in flight, for a verdict requested when it was sent
+WHOLE_S = 0.5  # a whole reply, for its diagnosis
+RECORD_S = 0.5  # the end of a stream, for its record
 
 CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine
 KEEP_CHOSEN = 64
-LIST_S = 30.0  # as long as it may wait for the engines' own lists
+LIST_S = 30.0  # a merged model list: as long as the engines' own lists may take
 
 
 class RemoteObserver:
     """The `RequestObserver` of one worker.
 
-    A step is told once the turn of the loop is over in which it was made, so that the request goes
-    out first.
+    A step is reported after the current turn of the event loop, so that the request is sent first.
     """
 
     def __init__(self, channel: Channel, loop_lag: Callable[[float], float | None]) -> None:
         self._channel = channel
         self._loop_lag = loop_lag
         self._live: dict[str, Exchange] = {}
-        self._untold: dict[str, Exchange] = {}  # those that made a step since they were told of
-        self._told: dict[str, bool] = {}  # of `_live`: whether the sending was told, too
-        self._asked: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
-        self._ended: BoundedMap[str, Exchange] = BoundedMap(MAX_MODELS)  # streams to be judged
+        self._unreported: dict[str, Exchange] = {}  # exchanges with steps not reported yet
+        self._reported: dict[str, bool] = {}  # begun ones: whether the sending was reported
+        self._verdict_requests: dict[str, asyncio.Future[Any]] = {}  # for the previous verdict
+        self._ended: BoundedMap[str, Exchange] = BoundedMap(MAX_MODELS)  # streams to judge
         self._verdicts = PreviousVerdicts()
-        self._diagnosed: set[str] = set()  # whole replies of which all has been told
-        self._short: ShortRequests | None = None  # until setups are told
+        self._diagnosed: set[str] = set()  # whole replies that are fully reported
+        self._short: ShortRequests | None = None  # None until setups are known
         self.failures: Counter[str] = Counter()
         self._prompts = PendingPrompts(self.failures)
 
     def learn(self, setups: Mapping[SetupKey, Case]) -> None:
-        """Take note of what short requests of these setups are held against, to judge them here."""
+        """Store the facts that short requests of these setups are judged against."""
         self._short = self._short or ShortRequests()
         self._short.learn(setups)
 
     def begin(self, exchange: Exchange) -> None:
-        """Tell that a request has arrived, unless the observing process does not read."""
+        """Report that a request has arrived, unless the channel is full."""
         if self._channel.is_full:
             self.failures["observing process"] += 1
             return
         self._live[exchange.request_id] = exchange
-        self._tell_soon(exchange)
+        self._report_soon(exchange)
 
     def sent(self, exchange: Exchange) -> None:
-        """Note that a request is about to go out; what its head will tell is asked meanwhile."""
-        if self._knows(exchange):
-            self._tell_soon(exchange)
+        """Note that a request is about to be sent.
+
+        A stream then requests the previous verdict for its head, while the engine works.
+        """
+        if self._is_live(exchange):
+            self._report_soon(exchange)
 
     def note_prompt(self, exchange: Exchange, payload: Mapping[str, Any], size_bytes: int) -> None:
-        """Take the prompt's fingerprint here: the prompt itself never leaves this process."""
-        if self._knows(exchange):
+        """Take the prompt's fingerprint in this process: the prompt itself never leaves it."""
+        if self._is_live(exchange):
             note = partial(self._note_fingerprint, exchange)
             self._prompts.add(exchange.request_id, payload, size_bytes, note)
 
     def arrived(self, exchange: Exchange) -> None:
-        """Note that the last byte of a reply has come; of a whole one its diagnosis tells it."""
-        if exchange.stream and self._knows(exchange):
-            self._tell_steps(exchange)
+        """Report the last byte of a stream; for a whole reply, the diagnosis request does."""
+        if exchange.stream and self._is_live(exchange):
+            self._report_steps(exchange)
             self._channel.tell("arrived", exchange.request_id, exchange.last_byte_at_s)
 
     async def stream_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Return what the head of a stream can say: what is known so far, and the last verdict.
+        """Return the slowtok headers of a stream, with the previous verdict as known here.
 
-        A stream beside others does not wait for the verdict: the last one that was told serves.
+        Only a stream without others in flight waits for a verdict that was requested.
         """
-        found = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
-        self._tell_steps(exchange)
-        asked = self._asked.pop(exchange.request_id, None)
-        if asked is not None and not asked.done() and len(self._live) == 1:
-            await self._wait(asked, HEAD_S)
-        return found | self._verdicts.header(exchange.model)
+        fields = {"server-timing": headers.server_timing(None, exchange.proxy_s)}
+        self._report_steps(exchange)
+        verdict_request = self._verdict_requests.pop(exchange.request_id, None)
+        if verdict_request is not None and not verdict_request.done() and len(self._live) == 1:
+            await self._wait(verdict_request, HEAD_S)
+        return fields | self._verdicts.header(exchange.model)
 
     async def diagnosis_headers(self, exchange: Exchange) -> dict[str, str]:
-        """Return the headers of a reply that is here as a whole.
+        """Return the slowtok headers of a complete reply.
 
-        A short one is judged here. It waits only while the observing process is far behind.
+        A short request is judged in this process, and waits only while the observing process is far
+        behind.
         """
         if self._is_up_to_date(exchange.model):
             previous = self._verdicts.header(exchange.model)
             if (judged := self._judge_short(exchange)) is not None:
-                await self._channel.caught_up(WHOLE_S)
+                await self._channel.wait_until_caught_up(WHOLE_S)
                 return headers.diagnosis_headers(*judged) | previous
-        told: Diagnosed | None = await self._concluded("diagnose", exchange, WHOLE_S)
-        found, verdict = told or ({}, None)
-        if found:
+        answer: Diagnosed | None = await self._concluded("diagnose", exchange, WHOLE_S)
+        fields, verdict = answer or ({}, None)
+        if fields:
             self._diagnosed.add(exchange.request_id)
         self._note_verdict(exchange.model, verdict)
-        return found
+        return fields
 
     async def record_so_far(self, exchange: Exchange) -> dict[str, Any] | None:
-        """Return the record of a stream whose last token is here; None where it is late."""
+        """Return the record of a stream after its last token; None if it is late."""
         record: dict[str, Any] | None = await self._concluded("record_so_far", exchange, RECORD_S)
         return record
 
     def end(self, exchange: Exchange) -> None:
-        """Note that a request is over, however it ended."""
+        """Note that a request is over, in whatever way it ended."""
         exchange.end(None, time.monotonic())
         self._prompts.take(exchange.request_id)
-        self._asked.pop(exchange.request_id, None)
+        self._verdict_requests.pop(exchange.request_id, None)
         if exchange.api is not None:
             self._verdicts.ended(exchange)
             if exchange.stream:
                 self._ended[exchange.model or ""] = exchange
         if not self._live.pop(exchange.request_id, None):
             return
-        self._tell_steps(exchange)
-        # of several workers each tells at once: a client may ask another one for the record
+        self._report_steps(exchange)
+        # several workers report at once: a client may request the record from another one
         tell = self._channel.tell if self._short else self._channel.tell_at_once
         if exchange.request_id in self._diagnosed:
             self._diagnosed.discard(exchange.request_id)
             tell("end_diagnosed", exchange.request_id)
         else:
-            tell("end", *self._whole(exchange))
-        self._told.pop(exchange.request_id, None)
+            tell("end", *self._unreported_fields(exchange))
+        self._reported.pop(exchange.request_id, None)
 
     def progress(self) -> list[Progress]:
-        """Return how far each request is that is at its engine."""
+        """Return the progress of each request whose reply has begun."""
         now_s = time.monotonic()
         at_engine = (e for e in self._live.values() if e.headers_at_s is not None)
         return [progress_of(exchange, now_s) for exchange in at_engine]
 
-    def _tell_soon(self, exchange: Exchange) -> None:
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self._tell_all)
-        self._untold[exchange.request_id] = exchange
+    def _report_soon(self, exchange: Exchange) -> None:
+        if not self._unreported:
+            asyncio.get_running_loop().call_soon(self._report_all)
+        self._unreported[exchange.request_id] = exchange
 
-    def _tell_all(self) -> None:
-        for exchange in list(self._untold.values()):
-            self._tell_steps(exchange)
+    def _report_all(self) -> None:
+        for exchange in list(self._unreported.values()):
+            self._report_steps(exchange)
 
-    def _tell_steps(self, exchange: Exchange) -> None:
-        """Tell of the steps that a request has made since it was told of."""
-        request_id, is_told = exchange.request_id, self._told
-        if self._untold.pop(request_id, None) is None:
+    def _report_steps(self, exchange: Exchange) -> None:
+        """Report the steps of a request since the last report."""
+        request_id, reported = exchange.request_id, self._reported
+        if self._unreported.pop(request_id, None) is None:
             return
-        if request_id not in is_told:
-            is_told[request_id] = False
+        if request_id not in reported:
+            reported[request_id] = False
             self._channel.tell("begin", packed_begin(exchange))
-        if exchange.sent_at_s is None or is_told[request_id]:
+        if exchange.sent_at_s is None or reported[request_id]:
             return
-        is_told[request_id] = True
+        reported[request_id] = True
         if exchange.stream and not self._is_up_to_date(exchange.model):
-            asked = self._channel.ask("sent_stream", request_id, packed_sending(exchange))
-            asked.add_done_callback(partial(self._note_asked, exchange.model))
-            self._asked[request_id] = asked
+            verdict_request = self._channel.ask("sent_stream", request_id, packed_sending(exchange))
+            verdict_request.add_done_callback(partial(self._note_previous_verdict, exchange.model))
+            self._verdict_requests[request_id] = verdict_request
         else:
             self._channel.tell("sent", request_id, packed_sending(exchange))
 
     def _is_up_to_date(self, model: str | None) -> bool:
-        """Return True if the verdict on a model's request that ended last is known here."""
+        """Return True if the verdict on the model's request that ended last is known here."""
         if self._short is None:
             return False
         if (ended := self._ended.pop(model or "", None)) is not None:
@@ -196,27 +199,29 @@ class RemoteObserver:
         return self._verdicts.is_up_to_date(model)
 
     async def _concluded(self, name: str, exchange: Exchange, timeout_s: float) -> Any:
-        if not self._knows(exchange):
+        if not self._is_live(exchange):
             return None
         self._prompts.take(exchange.request_id)
-        self._tell_steps(exchange)
-        found = await self._answer(self._channel.ask(name, *self._whole(exchange)), timeout_s)
-        if found is None:
+        self._report_steps(exchange)
+        answer = await self._answer(
+            self._channel.ask(name, *self._unreported_fields(exchange)), timeout_s
+        )
+        if answer is None:
             self.failures[name.replace("_", " ")] += 1
-        return found
+        return answer
 
-    async def _answer(self, asked: asyncio.Future[Any], timeout_s: float) -> Any:
-        """Wait for an answer; not again for one who let the last question wait."""
+    async def _answer(self, answer: asyncio.Future[Any], timeout_s: float) -> Any:
+        """Wait for an answer; not at all while the channel is silent (`Channel.is_silent`)."""
         return await self._channel.wait_for_answer(
-            asked, 0.0 if self._channel.is_silent else timeout_s
+            answer, 0.0 if self._channel.is_silent else timeout_s
         )
 
-    async def _wait(self, asked: asyncio.Future[Any], timeout_s: float) -> None:
-        """Wait for an answer that is of use later, too."""
-        await asyncio.wait((asked,), timeout=0.0 if self._channel.is_silent else timeout_s)
+    async def _wait(self, answer: asyncio.Future[Any], timeout_s: float) -> None:
+        """Wait for an answer without cancelling it at the time-out: it is of use later, too."""
+        await asyncio.wait((answer,), timeout=0.0 if self._channel.is_silent else timeout_s)
 
     def _judge_short(self, exchange: Exchange) -> tuple[Case, Diagnosis] | None:
-        """Judge a request that was short, and keep its verdict; None where it has to be asked."""
+        """Judge a short request and keep its verdict; None if the observing process has to."""
         try:
             judged = self._short.judge(exchange) if self._short else None
         except Exception:  # noqa: BLE001 - then the observing process judges it
@@ -227,83 +232,87 @@ class RemoteObserver:
         return judged
 
     def _note_fingerprint(self, exchange: Exchange, fingerprint: PromptFingerprint) -> None:
-        self._tell_steps(exchange)
+        self._report_steps(exchange)
         self._channel.tell("fingerprinted", exchange.request_id, fingerprint)
 
-    def _note_asked(self, model: str | None, asked: asyncio.Future[EndedVerdict | None]) -> None:
-        if not asked.cancelled():
-            self._note_verdict(model, asked.result())
+    def _note_previous_verdict(
+        self, model: str | None, verdict_request: asyncio.Future[EndedVerdict | None]
+    ) -> None:
+        if not verdict_request.cancelled():
+            self._note_verdict(model, verdict_request.result())
 
     def _note_verdict(self, model: str | None, verdict: EndedVerdict | None) -> None:
         if verdict is not None:
             self._verdicts.note(model, verdict)
 
-    def _whole(self, exchange: Exchange) -> tuple[str, Packed | None, Packed]:
-        """Return all that was not told of an exchange yet."""
+    def _unreported_fields(self, exchange: Exchange) -> tuple[str, Packed | None, Packed]:
+        """Return all fields of an exchange that have not been reported yet."""
         exchange.loop_lag_s = self._loop_lag(exchange.accepted_at_s)
         request_id = exchange.request_id
-        at_sending = None if self._told.get(request_id) else packed_sending(exchange)
+        at_sending = None if self._reported.get(request_id) else packed_sending(exchange)
         return request_id, at_sending, packed_end(exchange)
 
-    def _knows(self, exchange: Exchange) -> bool:
+    def _is_live(self, exchange: Exchange) -> bool:
         return exchange.request_id in self._live
 
 
 class RemoteEngines:
-    """A `EngineDirectory`. Where one engine answers nobody is asked; else the observing process is.
+    """The `EngineDirectory` of one worker.
 
-    Where it does not answer in time, what it chose last stands, or the one engine that there was.
+    If there is a single engine and it answers, it is known here; otherwise the observing process is
+    asked. If that does not answer in time, its last choice is used, or the engine that was the only
+    one before.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.known = RemoteDirectory()  # until it is told
-        self._was_only: RemoteEngine | None = None
+        self.directory = RemoteDirectory()  # until it is told
+        self._last_only_engine: RemoteEngine | None = None
         self._chosen: BoundedMap[tuple[str | None, str], RemoteEngine] = BoundedMap(KEEP_CHOSEN)
 
-    def know(self, directory: RemoteDirectory) -> None:
-        """Take note of which engines there are."""
-        self.known = directory
+    def update_directory(self, directory: RemoteDirectory) -> None:
+        """Store which engines there are."""
+        self.directory = directory
         if directory.several or directory.only is not None:
-            self._was_only = directory.only
+            self._last_only_engine = directory.only
 
     @property
     def several(self) -> bool:
-        """Return True if there are several engines to choose from."""
-        return self.known.several
+        """Whether there are several engines to choose from."""
+        return self.directory.several
 
     @property
     def searched_at(self) -> str:
-        """Where engines were looked for, for messages."""
-        return self.known.searched_at
+        """The addresses where engines were searched, for error messages."""
+        return self.directory.searched_at
 
     async def choose(
         self, model: str | None, path: str, keys: Mapping[str, str]
     ) -> RemoteEngine | None:
-        """Return the engine for a request, None where there is none."""
-        if self.known.only is not None:
-            return self.known.only
-        before = self._chosen.get((model, path), self._was_only)
-        if before is not None and self._channel.is_silent:
-            return before
-        asked = self._channel.ask("choose", model, path, dict(keys))
-        chosen: RemoteEngine | None = await self._channel.wait_for_answer(asked, CHOOSE_S)
+        """Return the engine for a request; None if there is none."""
+        if self.directory.only is not None:
+            return self.directory.only
+        last_chosen = self._chosen.get((model, path), self._last_only_engine)
+        if last_chosen is not None and self._channel.is_silent:
+            return last_chosen
+        answer = self._channel.ask("choose", model, path, dict(keys))
+        chosen: RemoteEngine | None = await self._channel.wait_for_answer(answer, CHOOSE_S)
         if chosen is None:
-            return before if self._channel.is_silent or self._channel.is_full else None
+            return last_chosen if self._channel.is_silent or self._channel.is_full else None
         self._chosen[model, path] = chosen
         return chosen
 
     async def merged_list(
         self, method: str, path: str, keys: Mapping[str, str]
     ) -> Mapping[str, Any] | None:
-        """Return the list of models of several engines; None where the request is for one."""
+        """Return the merged model list of several engines; None if one engine gets the request."""
         if not self.several or method != "GET" or path not in MODEL_LISTS:
             return None
-        asked = self._channel.ask("merged_list", method, path, dict(keys))
-        merged: Mapping[str, Any] | None = await self._channel.wait_for_answer(asked, LIST_S)
+        answer = self._channel.ask("merged_list", method, path, dict(keys))
+        merged: Mapping[str, Any] | None = await self._channel.wait_for_answer(answer, LIST_S)
         return merged
 
     def lose(self, name: str) -> None:
-        """Take note that an engine refused a request: the next one asks again."""
-        self.known = replace(self.known, only=None)
+        """Note that an engine refused a connection: the next request asks for an engine again."""
+        self.directory = replace(self.directory, only=None)
         self._channel.tell("lose", name)

@@ -1,4 +1,4 @@
-"""The observing process's side of one worker: shows copies of its exchanges to the observer."""
+"""The observing process's session with one worker, with copies of its exchanges."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,16 +21,17 @@ from slowtok.proxy.workers.wire import (
     RemoteDirectory,
     RemoteEngine,
     RemoteMeter,
+    as_remote_engine,
     begun,
-    place_of,
     update,
 )
 
 
 class WorkerSession:
-    """Answers one worker. The copies live as long as their exchanges do, or the worker.
+    """Handles the messages of one worker; a copy lives as long as its exchange, or the worker.
 
-    The `only` worker judges short requests itself: it knows of each one that ended before.
+    An `only` worker judges short requests itself, because it knows of all requests that ended
+    before.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class WorkerSession:
         self._engines = engines
         self._log_event = log_event
         self._copies: dict[str, Exchange] = {}
-        self._told: RemoteDirectory | None = None
-        self._told_setups = 0
+        self._reported_directory: RemoteDirectory | None = None
+        self._reported_setups = 0
         self._is_only = only
         self.heartbeats = 0
         self.requests = 0
@@ -56,11 +57,11 @@ class WorkerSession:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are on their way through this worker."""
+        """How many requests of this worker are in flight."""
         return len(self._copies)
 
     def handlers(self) -> Handlers:
-        """Return what is called for each message of the worker, by its name."""
+        """Return the handlers of the worker's messages by name."""
         return {
             "begin": self._begin,
             "sent": self._sent,
@@ -79,7 +80,7 @@ class WorkerSession:
         }
 
     def abandon(self) -> int:
-        """The worker is gone: end what it was at. Returns how many requests that were."""
+        """End all exchanges of a worker that is gone; return how many there were."""
         lost = list(self._copies.values())
         for exchange in lost:
             exchange.end("proxy-stopped", time.monotonic())
@@ -90,26 +91,30 @@ class WorkerSession:
         return len(lost)
 
     def changes(self) -> RemoteDirectory | None:
-        """Return what the worker shall know of the engines; None where it was told already."""
-        every = self._engines.all
-        is_only = len(every) == 1 and every[0].identity is not None and every[0].looked.is_set()
-        known = RemoteDirectory(
+        """Return the engine directory for the worker; None if it has not changed since."""
+        all_engines = self._engines.all
+        is_only = (
+            len(all_engines) == 1
+            and all_engines[0].identity is not None
+            and all_engines[0].looked.is_set()
+        )
+        directory = RemoteDirectory(
             several=self._engines.several,
             searched_at=self._engines.searched_at,
-            only=place_of(every[0]) if is_only else None,
+            only=as_remote_engine(all_engines[0]) if is_only else None,
         )
-        if known == self._told:
+        if directory == self._reported_directory:
             return None
-        self._told = known
-        return known
+        self._reported_directory = directory
+        return directory
 
     def changed_setups(self) -> Mapping[SetupKey, Case]:
-        """Return what short requests are held against, as far as the worker was not told yet."""
+        """Return the facts for judging short requests that changed since the last call."""
         setups = self._observer.setups
         if not self._is_only:
             return {}
-        before, self._told_setups = self._told_setups, setups.number
-        return setups.since(before) if before < setups.number else {}
+        last_reported, self._reported_setups = self._reported_setups, setups.number
+        return setups.since(last_reported) if last_reported < setups.number else {}
 
     def _begin(self, values: Packed) -> None:
         exchange = begun(values)
@@ -124,7 +129,7 @@ class WorkerSession:
         return exchange
 
     def _sent_stream(self, request_id: str, values: Packed) -> EndedVerdict | None:
-        """Take note, and return what the head of the stream will say of the request before."""
+        """Note that a stream was sent; return the previous verdict, for its head."""
         return self._observer.last_verdict(self._sent(request_id, values).model)
 
     def _fingerprinted(self, request_id: str, fingerprint: PromptFingerprint) -> None:
@@ -136,8 +141,8 @@ class WorkerSession:
         exchange.last_byte_at_s = at_s
         self._observer.arrived(exchange)
 
-    # Those that wait update the copy at once, and return what is awaited later: the next message
-    # about the same exchange may come before that.
+    # Handlers that await update the copy before they return their coroutine: the next message about
+    # the same exchange may be handled before the coroutine runs.
 
     def _diagnose(
         self, request_id: str, at_sending: Packed | None, values: Packed
@@ -145,9 +150,9 @@ class WorkerSession:
         return self._diagnosed(self._updated(request_id, at_sending, values))
 
     async def _diagnosed(self, exchange: Exchange) -> Diagnosed:
-        """Return a reply's headers, and what the next one's will say of it."""
-        found = await self._observer.diagnosis_headers(exchange)
-        return found, self._observer.last_verdict(exchange.model)
+        """Return a reply's headers, and its verdict for the head of the next reply."""
+        fields = await self._observer.diagnosis_headers(exchange)
+        return fields, self._observer.last_verdict(exchange.model)
 
     def _record_so_far(
         self, request_id: str, at_sending: Packed | None, values: Packed
@@ -158,7 +163,7 @@ class WorkerSession:
         self._close(self._updated(request_id, at_sending, values))
 
     def _end_diagnosed(self, request_id: str) -> None:
-        """End a whole reply of which all was told when it was diagnosed."""
+        """End a whole reply of which nothing changed since its diagnosis."""
         self._close(self._copies[request_id])
 
     def _close(self, exchange: Exchange) -> None:
@@ -166,7 +171,7 @@ class WorkerSession:
         self._observer.end(exchange)
 
     def _updated(self, request_id: str, at_sending: Packed | None, values: Packed) -> Exchange:
-        """Return the copy of an exchange, brought up to date."""
+        """Update the copy of an exchange and return it."""
         exchange = self._copies[request_id]
         if at_sending is not None:  # it was never sent
             update(exchange, AT_SENDING, at_sending)
@@ -199,10 +204,10 @@ class WorkerSession:
         self, model: str | None, path: str, keys: Mapping[str, str]
     ) -> RemoteEngine | None:
         engine = await self._engines.choose(model, path, keys)
-        return None if engine is None else place_of(engine)
+        return None if engine is None else as_remote_engine(engine)
 
     def _lose(self, name: str) -> None:
-        self._told = None  # the worker has forgotten it
+        self._reported_directory = None  # the worker has forgotten it
         self._engines.lose(name)
 
     def _event(self, event: str, facts: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Judges short requests in the worker that relayed them: their replies wait for no other process.
+"""Judges short requests in the worker that relayed them, so that their replies need not wait.
 
-A request of less than half a second cannot have lost what counts as slow
-(`slowtok.detectors.diagnosis.short_request`). What it is held against the observing process told
-of the last request of its setup; the record is still made there.
+A request of less than half a second cannot have lost enough time to count as slow
+(`slowtok.detectors.diagnosis.short_request`). It is judged against the facts of the last request of
+the same setup, which the observing process sent. The record is still made there.
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ from slowtok.proxy.stream.phases import split
 
 
 class ShortRequests:
-    """The judge of short requests, for as many setups as it was told of."""
+    """Judges short requests of the setups whose facts are known."""
 
     def __init__(self) -> None:
         self._setups: BoundedMap[SetupKey, Case] = BoundedMap(MAX_SETUPS)
 
     def learn(self, setups: Mapping[SetupKey, Case]) -> None:
-        """Take note of what requests of these setups are held against."""
+        """Store the facts that requests of these setups are judged against."""
         for key, facts in setups.items():
             self._setups[key] = facts
 
     def judge(self, exchange: Exchange) -> tuple[Case, Diagnosis] | None:
-        """Return the case of a request, as far as it matters, and its verdict.
+        """Return the reduced case of a short request, and its verdict.
 
-        None where it was not short, where nothing is known of its setup yet, and where more than
-        the reply is needed to tell what its time went into.
+        None if it was not short, if the facts of its setup are not known yet, or if its reply alone
+        does not tell what its time was spent on.
         """
         until_s = exchange.delivered_at_s or exchange.ended_at_s or exchange.accepted_at_s
         if until_s - exchange.accepted_at_s >= MIN_WAIT_S or not _tells_all(exchange):
@@ -55,9 +55,9 @@ class ShortRequests:
 
 
 def _tells_all(exchange: Exchange) -> bool:
-    """Return True if a reply has its own timings and counts, and its engine had the model."""
+    """Return True if the reply has its own timings and counts, and the model was loaded before."""
     reply = exchange.meter.reply if exchange.meter else None
-    if reply is None or reply.choices_seen != 1 or exchange.slept:
+    if reply is None or reply.choices_seen != 1 or exchange.was_unloaded:
         return False
     engine, tokens = reply.engine(), reply.tokens()
     if engine is None or engine.prefill_s is None or engine.decode_s is None:

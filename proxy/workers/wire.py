@@ -1,4 +1,4 @@
-"""Messages between the processes as plain values: an exchange, its progress, an engine."""
+"""The messages between the processes as plain values: an exchange, its progress, an engine."""
 
 import signal
 import sys
@@ -23,13 +23,14 @@ STOP_SIGNALS = (
 """The signals that ask for an orderly end. A closed terminal does, too, except under nohup."""
 
 PASSED_ON = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
-"""What the first worker sends to its child for each of `STOP_SIGNALS` that it gets: those may come
-to the child as well, from a terminal or a service manager, and would count twice."""
+"""The signal that the first worker sends to its child for each of `STOP_SIGNALS` that it gets.
+Those themselves may reach the child, too (from a terminal), and would count twice.
+"""
 
 HEARTBEAT_S = 0.25
-"""Between two words of a worker on how far its requests are. Heuristic."""
+"""Interval of a worker's reports on the progress of its requests. Heuristic."""
 
-# Fields of an exchange by when the relay writes them: each is told when it may have changed.
+# Fields of an exchange by the step at which the relay sets them: each group is sent at its step.
 AT_BEGIN = ("request_id", "method", "path", "started_unix_s", "accepted_at_s", "annotate")
 AT_SENDING = (
     "model",
@@ -42,7 +43,7 @@ AT_SENDING = (
     "engine_name",
     "asked_for_usage",
     "assembling",
-    "slept",
+    "was_unloaded",
     "sent_at_s",
     "proxy_s",
 )
@@ -54,7 +55,7 @@ AT_END = (
     "status",
     "ended",
     "headers_at_s",
-    "seen_at_s",
+    "last_chunk_at_s",
     "last_byte_at_s",
     "delivered_at_s",
     "ended_at_s",
@@ -75,12 +76,12 @@ KEPT_APART = (
     "held_bytes",
     "awaits_load",
 )
-"""Found again by the path, made in the observing process, or counted by each worker."""
+"""Fields that are not sent: derived from the path, set by the observer, or counted per worker."""
 
 Packed = tuple[Any, ...]
 
 Diagnosed = tuple[dict[str, str], EndedVerdict | None]
-"""A whole reply's headers, and what those of the next one say of it."""
+"""A whole reply's headers, and its verdict for the head of the next reply."""
 
 packed_begin = attrgetter(*AT_BEGIN)
 packed_sending = attrgetter(*AT_SENDING)
@@ -88,7 +89,7 @@ packed_end = attrgetter(*AT_END)
 
 
 class Progress(NamedTuple):
-    """How far one request is; `recent_tps` as `Meter` has it."""
+    """The progress of one request; `recent_tps` as in `Meter`."""
 
     request_id: str
     status: int | None
@@ -101,7 +102,7 @@ class Progress(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """What a worker tells every `HEARTBEAT_S`: its requests, and how it fares itself."""
+    """A worker's report every `HEARTBEAT_S`: progress of its requests, and its own state."""
 
     progress: list[Progress]
     failures: Mapping[str, int]
@@ -112,7 +113,7 @@ class Heartbeat(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteEngine:
-    """An engine as a worker knows it."""
+    """An engine, as much as a worker knows about it."""
 
     name: str
     url: str
@@ -122,7 +123,7 @@ class RemoteEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteDirectory:
-    """What a worker knows of the engines by itself. `only`: the one there is, while it answers."""
+    """A worker's copy of the engine directory; `only` is a single engine, while it answers."""
 
     several: bool = False
     searched_at: str = ""
@@ -131,44 +132,44 @@ class RemoteDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """All that a new worker is told; the observing process serves its own pages at `pages_path`."""
+    """The first message to a new worker; the observing process serves own pages at `pages_path`."""
 
     settings: RelaySettings
     pages_path: str
 
 
 class RemoteMeter(Meter):
-    """A reply's meter that another process feeds: it is told what that one has counted."""
+    """The meter of a reply that another process counts; it holds what was reported last."""
 
     def __init__(self, api: Api) -> None:
         super().__init__(api, "")
         self._recent_tps: float | None = None
 
     def note(self, progress: Progress) -> None:
-        """Take note of how far the reply is."""
+        """Store the reported progress."""
         self.first_at_s, self.last_at_s = progress.first_at_s, progress.last_at_s
         self.token_events = progress.token_events
         self._recent_tps = progress.recent_tps
 
     def recent_tps(self, now_s: float) -> float | None:
-        """Return the rate as it was told last, at most `HEARTBEAT_S` ago."""
+        """Return the rate in the last report, which is at most `HEARTBEAT_S` old."""
         return self._recent_tps
 
 
 def begun(values: Packed) -> Exchange:
     """Return the copy of an exchange that has begun."""
-    given = dict(zip(AT_BEGIN, values, strict=True))
-    return Exchange(**given, api=find_api(given["method"], given["path"]))
+    fields = dict(zip(AT_BEGIN, values, strict=True))
+    return Exchange(**fields, api=find_api(fields["method"], fields["path"]))
 
 
 def update(copy: Exchange, names: Iterable[str], values: Packed) -> None:
-    """Bring these fields of a copy up to date."""
+    """Set these fields of a copy."""
     for name, value in zip(names, values, strict=True):
         setattr(copy, name, value)
 
 
 def progress_of(exchange: Exchange, now_s: float) -> Progress:
-    """Return how far an exchange is."""
+    """Return the progress of an exchange."""
     meter = exchange.meter
     return Progress(
         exchange.request_id,
@@ -182,8 +183,8 @@ def progress_of(exchange: Exchange, now_s: float) -> Progress:
     )
 
 
-def place_of(engine: EngineRef) -> RemoteEngine:
-    """Return what a worker is told of an engine."""
+def as_remote_engine(engine: EngineRef) -> RemoteEngine:
+    """Return an engine as it is sent to a worker."""
     return RemoteEngine(
         name=engine.name, url=engine.url, kind=engine.kind, sleeping=engine.sleeping
     )

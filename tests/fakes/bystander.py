@@ -76,7 +76,7 @@ def census(proxy: Served) -> tuple[int, ...]:
         proxy.proxy.observer.in_flight,
         len(proxy.proxy.observer._awaiting_sample),
         len(proxy.proxy.relay._tasks),
-        proxy.proxy.relay.held.now_bytes,
+        proxy.proxy.relay.memory_budget.now_bytes,
         len(in_use(proxy.proxy.session)),
         len(proxy.server.connections),
     )

@@ -23,9 +23,9 @@ class _Parsed(EngineConnection):
 
     parsed_bytes = 0
 
-    def take(self, data: bytes) -> None:
+    def process_bytes(self, data: bytes) -> None:
         self.parsed_bytes += len(data)
-        super().take(data)
+        super().process_bytes(data)
 
 
 class _Wire(asyncio.Transport):

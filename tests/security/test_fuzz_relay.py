@@ -235,5 +235,5 @@ async def one_world(seed: int, tmp_path: Path, *, is_hostile: bool) -> None:
 async def assert_clear(proxy: Served) -> None:
     await until(lambda: proxy.proxy.observer.in_flight == 0)
     assert proxy.proxy.observer.failures == {}
-    await until(lambda: proxy.proxy.relay.held.now_bytes == 0)
+    await until(lambda: proxy.proxy.relay.memory_budget.now_bytes == 0)
     assert await proxy.own("/slowtok/health") == {"status": "ok"}

@@ -31,7 +31,7 @@ async def proxy(recorder: Recorder, tmp_path: Path) -> AsyncIterator[Served]:
         yield served
         for client in served.clients:
             client.close()
-        held = served.proxy.relay.held
+        held = served.proxy.relay.memory_budget
         await until(lambda: held.now_bytes == 0)
         assert 0 < held.most_bytes <= LIMIT_BYTES
 
@@ -58,7 +58,7 @@ async def finish(client: Client) -> None:
 
 
 async def held(proxy: Served, size_bytes: int) -> None:
-    await until(lambda: proxy.proxy.relay.held.now_bytes == size_bytes)
+    await until(lambda: proxy.proxy.relay.memory_budget.now_bytes == size_bytes)
 
 
 async def test_bodies_beyond_pass_unread(proxy: Served) -> None:
@@ -100,7 +100,7 @@ async def test_bodies_beyond_that_have_to_be_read_are_refused_and_the_others_ser
         await works_anew(proxy)
     assert (await proxy.own("/slowtok/status"))["overhead"]["held"] == {
         "now_bytes": 2 * PART_BYTES,
-        "most_bytes": proxy.proxy.relay.held.most_bytes,
+        "most_bytes": proxy.proxy.relay.memory_budget.most_bytes,
     }
 
     for client in inside:
@@ -158,7 +158,7 @@ async def test_what_passes_piece_by_piece_is_held_no_longer(
     lines = (f"POST {CHAT} HTTP/1.1", "Host: localhost", JSON, f"Content-Length: {len(LARGE)}")
     await client.send("\r\n".join([*lines, "", ""]).encode() + LARGE[: 2 * LIMIT_BYTES])
     arrived = await recorder.engine.next()
-    await until(lambda: proxy.proxy.relay.held.most_bytes)
+    await until(lambda: proxy.proxy.relay.memory_budget.most_bytes)
     await held(proxy, 0)
     await client.send(LARGE[2 * LIMIT_BYTES :])
     assert await arrived.body() == LARGE
@@ -204,7 +204,7 @@ async def test_a_whole_reply_is_held_until_its_client_took_it(
         await slow.chat(stream=False)
         assert (await slow.head()).status == 200
         assert proxy.proxy.relay.in_flight == 0
-        assert proxy.proxy.relay.held.now_bytes == len(LARGE)
+        assert proxy.proxy.relay.memory_budget.now_bytes == len(LARGE)
 
         taken = b""
         while len(taken) < len(LARGE):
@@ -214,7 +214,7 @@ async def test_a_whole_reply_is_held_until_its_client_took_it(
 
         await slow.chat(stream=False)
         assert (await slow.head()).status == 200
-        assert proxy.proxy.relay.held.now_bytes == len(LARGE)
+        assert proxy.proxy.relay.memory_budget.now_bytes == len(LARGE)
         slow.reset()
         await held(proxy, 0)
 
@@ -245,7 +245,7 @@ async def ask(proxy: Served, engine: Upstream, *, stream: bool = False) -> tuple
     await client.chat(stream=stream, user="a" * PART_BYTES)
     arrived = await engine.next()
     await arrived.body()
-    assert proxy.proxy.relay.held.now_bytes > PART_BYTES
+    assert proxy.proxy.relay.memory_budget.now_bytes > PART_BYTES
     return client, arrived
 
 
@@ -329,7 +329,7 @@ async def test_all_is_given_back_where_the_engine_refuses(tmp_path: Path) -> Non
             await client.chat(stream=False, user="a" * PART_BYTES)
             assert (await client.reply())[0].status == 502
         await held(proxy, 0)
-        assert proxy.proxy.relay.held.most_bytes > PART_BYTES
+        assert proxy.proxy.relay.memory_budget.most_bytes > PART_BYTES
 
 
 async def test_a_reply_put_together_beyond_is_refused(recorder: Recorder, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ async def test_slow_readers_share_the_memory_that_there_is(
 ) -> None:
     limit_bytes = 4_000_000
     async with serving(tmp_path, recorder.url, max_held_bytes=limit_bytes) as proxy:
-        held = proxy.proxy.relay.held
+        held = proxy.proxy.relay.memory_budget
         recorder.engine.reply = None
         slow = [await proxy.connect(receive_buffer_bytes=4096) for _ in range(4)]
         for client in slow:

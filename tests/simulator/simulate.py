@@ -56,7 +56,7 @@ def simulate(scenario: Scenario) -> Case:
         phases=split(
             line,
             early_head=world.engine.kind == "llama-server",
-            slept=world.waits.slept,
+            was_unloaded=world.waits.slept,
             alone=world.waits.in_flight == 0 and not world.others.neighbours.at(0.0),
             counted=_counted(counted),
         ),

@@ -1,1 +1,1 @@
-"""One module for each API's way to say tokens, usage and timings."""
+"""One module per API: how its replies report tokens, usage and timings."""

@@ -1,7 +1,7 @@
-"""Anthropic's `/v1/messages`, as llama-server, vLLM and Ollama serve it; none of them adds timings.
+"""Anthropic's `/v1/messages`, as llama-server, vLLM and Ollama serve it; none adds timings.
 
-`input_tokens` leaves the cached ones out. What a stream's first event counts is believed only at
-its end: Ollama puts a quarter of the prompt's characters there, and the count into its last.
+`input_tokens` excludes cached tokens. The counts in a stream's first event are used only if its end
+has none: Ollama first sends a quarter of the prompt's characters, and the real count at the end.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _CALLS = ("tool_use", "server_tool_use")
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what one event (or one whole body) says; True when it carried a token."""
+    """Parse one event (or one whole body) into `reply`; True if it carried a token."""
     kind = event.get("type")
     if kind == "message":
         _read_message(event, reply)
@@ -48,8 +48,8 @@ def _read_message(message: Mapping[str, Any], reply: Reply) -> None:
         reply.usage_at_start = usage
 
 
-def _read_end(said: Mapping[str, Any], usage: Any, reply: Reply) -> None:
-    reason = text_of(said.get("stop_reason"), MAX_REASON_CHARS)
+def _read_end(fields: Mapping[str, Any], usage: Any, reply: Reply) -> None:
+    reason = text_of(fields.get("stop_reason"), MAX_REASON_CHARS)
     reply.finish = _FINISH.get(reason, reason) if reason else reply.finish
     if not isinstance(usage, dict):
         return

@@ -10,7 +10,7 @@ _FINISH = {"eos": "stop", "word": "stop", "limit": "length"}  # `stop_type` in O
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what one event (or one whole body) says; True when it carried a token."""
+    """Parse one event (or one whole body) into `reply`; True if it carried a token."""
     if event.get("error"):
         reply.failed = True
     reply.model = reply.model or text_of(event.get("model"))
@@ -25,22 +25,25 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
 
 
 def read_timings(event: Mapping[str, Any], reply: Reply) -> None:
-    """Note the event's `timings`; Ollama's have no `cache_n`, and `prompt_n` counts the cached."""
+    """Parse the event's `timings`.
+
+    Ollama's have no `cache_n`, and their `prompt_n` includes cached tokens.
+    """
     timings = event.get("timings")
     if not isinstance(timings, dict) or "prompt_progress" in event:
         return  # those of a progress report are of a prefill half done
-    told = timings.get
-    prompt_ms, predicted_ms = number_of(told("prompt_ms")), number_of(told("predicted_ms"))
-    prompt_n, predicted_n = count_of(told("prompt_n")), count_of(told("predicted_n"))
+    get = timings.get
+    prompt_ms, predicted_ms = number_of(get("prompt_ms")), number_of(get("predicted_ms"))
+    prompt_n, predicted_n = count_of(get("prompt_n")), count_of(get("predicted_n"))
     if prompt_ms is None or predicted_ms is None or prompt_n is None or predicted_n is None:
         return
-    cached = count_of(told("cache_n"))
+    cached = count_of(get("cache_n"))
     reply.timings[reply.last_choice] = ChoiceTimings(
         prompt_tokens=prompt_n + (cached or 0),
         cached_tokens=cached,
         completion_tokens=predicted_n,
         prefill_s=prompt_ms / _MS,
         decode_s=predicted_ms / _MS,
-        drafted=count_of(told("draft_n")),
-        accepted=count_of(told("draft_n_accepted")),
+        drafted=count_of(get("draft_n")),
+        accepted=count_of(get("draft_n_accepted")),
     )

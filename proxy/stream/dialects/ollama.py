@@ -1,9 +1,9 @@
 """Ollama's native `/api/chat`, `/api/generate` and `/api/embed`; its durations are nanoseconds.
 
-`load_duration` is the time until the scheduler gave the request a runner: the load, and waits for
-another model's load or for its end. With the model there it was 30 to 60 ms in 0.17 and 1 ms in
-0.34 (recorded), so it is a load only where it is long. A request that waits for one of
-OLLAMA_NUM_PARALLEL places has its runner: that wait is in `total_duration` alone.
+`load_duration` lasts until the scheduler assigned a runner: a model load, and waiting for another
+model's load or end. With the model loaded it was 30 to 60 ms in 0.17 and 1 ms in 0.34 (recorded),
+so it is a load only if it is long. A request that waits for one of OLLAMA_NUM_PARALLEL places has
+its runner already: that queue time is only in `total_duration`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _NS = 1e9
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what one line (or one whole body) says; True when it carried a token."""
+    """Parse one line (or one whole body) into `reply`; True if it carried a token."""
     if event.get("error"):
         reply.failed = True
     reply.model = reply.model or text_of(event.get("model"))
@@ -31,7 +31,7 @@ def read(event: Mapping[str, Any], reply: Reply) -> bool:
 
 
 def read_embedding(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what a body of `/api/embed` says: after the load, all of its time is prefill."""
+    """Parse a body of `/api/embed`: after the load, all of its time is prefill."""
     if event.get("error"):
         reply.failed = True
         return False

@@ -23,7 +23,7 @@ _TEXT_FIELDS = (  # llama-server and vLLM disagree on the name of reasoning
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what one event (or one whole body) says; True when it carried a token."""
+    """Parse one event (or one whole body) into `reply`; True if it carried a token."""
     if event.get("error"):
         reply.failed = True
     reply.model = reply.model or text_of(event.get("model"))
@@ -43,14 +43,14 @@ def _read_choice(choice: Mapping[str, Any], reply: Reply) -> bool:
     reply.finish = text_of(choice.get("finish_reason"), MAX_REASON_CHARS) or reply.finish
     if choice.get("text"):
         return True
-    said = choice.get("delta")
-    if not said:
-        said = choice.get("message") or {}
-        if said:
-            thought = said.get("reasoning_content") or said.get("reasoning")
-            reply.note_thoughts(thought, said.get("content"))
+    message = choice.get("delta")
+    if not message:
+        message = choice.get("message") or {}
+        if message:
+            thought = message.get("reasoning_content") or message.get("reasoning")
+            reply.note_thoughts(thought, message.get("content"))
     for name in _TEXT_FIELDS:
-        if said.get(name):
+        if message.get(name):
             reply.is_thinking = name in _REASONING_FIELDS
             return True
     return False

@@ -1,6 +1,6 @@
-"""Embeddings and reranking: a prompt is read and nothing is generated, so all is prefill.
+"""Embeddings and reranking: a prompt is read and nothing is generated, so it is prefill only.
 
-OpenAI's shape, Cohere's and llama-server's own, which tells no counts.
+Three formats: OpenAI's, Cohere's, and llama-server's own, which has no counts.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from slowtok.proxy.stream.reply import Reply, count_of, text_of
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what a body says; it carries no token."""
+    """Parse a body into `reply`; it carries no token."""
     if event.get("error"):
         reply.failed = True
         return False

@@ -1,7 +1,7 @@
 """OpenAI's Responses API: typed events, and a response object that grows until its end.
 
-vLLM says that a response was created before its prefill, llama-server with the first token. So
-only a delta is a token, or the name of a function that is to be called.
+vLLM announces a response before its prefill, llama-server with the first token. So only a delta
+counts as a token, or the name of a function to be called.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _FINISH = {"completed": "stop", "max_output_tokens": "length"}  # in the words o
 
 
 def read(event: Mapping[str, Any], reply: Reply) -> bool:
-    """Note what one event (or one whole body) says; True when it carried a token."""
+    """Parse one event (or one whole body) into `reply`; True if it carried a token."""
     kind = event.get("type")
     if event.get("error") or kind == "error":
         reply.failed = True

@@ -1,4 +1,4 @@
-"""Fields that vLLM adds with `--enable-per-request-metrics`, whatever the API."""
+"""Timings that vLLM adds to any API with `--enable-per-request-metrics`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _MS = 1000.0
 
 
 def read_metrics(event: Mapping[str, Any], reply: Reply) -> None:
-    """Note the event's `metrics`; its time to first token leaves the queue out."""
+    """Parse the event's `metrics`; their time to first token excludes the queue."""
     metrics = event.get("metrics")
     if not isinstance(metrics, dict):
         return

@@ -211,7 +211,7 @@ async def test_a_request_too_large_to_be_read_is_refused_and_reaches_no_engine(
 
     assert (head.status, (llama.count, vllm.count)) == (413, before)
     assert "max_body_bytes" in json.loads(body)["error"]["message"]
-    assert both.proxy.relay.held.now_bytes == 0
+    assert both.proxy.relay.memory_budget.now_bytes == 0
 
 
 async def test_a_request_for_a_model_of_an_engine_that_went_away_names_it(

@@ -116,7 +116,7 @@ def test_whose_prompt_was_read_longest() -> None:
 def test_prompts_read_together() -> None:
     met = [Occupancy(9.0, 12.0, 20.0, "other")]
     looks = [Look(11.0, 2, reading=2, unstarted=0), Look(13.0, 2, reading=1, unstarted=0)]
-    at_engine = while_read(WAIT, met, looks, slots=4, mine=1)
+    at_engine = while_read(WAIT, met, looks, slots=4, own_slots=1)
 
     assert at_engine == Concurrency(
         reading_s=2.0, reading_id="other", others_mean=1.0, others_reading_ratio=0.5
@@ -124,7 +124,10 @@ def test_prompts_read_together() -> None:
 
 
 def test_one_without_a_slot_may_only_wait_while_another_is_read() -> None:
-    assert while_read(WAIT, [Occupancy(9.0, 12.0, 20.0, "x")], [], slots=1, mine=1) == Concurrency()
+    assert (
+        while_read(WAIT, [Occupancy(9.0, 12.0, 20.0, "x")], [], slots=1, own_slots=1)
+        == Concurrency()
+    )
 
 
 def test_nobody() -> None:

@@ -10,7 +10,7 @@ from fakes.cases import healthy, with_envelope, with_phases, with_timeline, with
 from fakes.loads import holding, request
 from slowtok.detectors.case.case import Case, EngineTimings, Timeline
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.proxy.observe.corrections import with_seen_load, without_loading_lines
+from slowtok.proxy.observe.corrections import with_inferred_load, without_loading_lines
 
 TAKING = (
     holding(0.0, 0.0, 9.0),  # of the process that is not the engine's any more
@@ -56,7 +56,7 @@ QUIET = [
 
 @pytest.mark.parametrize("case", QUIET)
 def test_nothing_is_taken_for_a_load(case: Case) -> None:
-    assert with_seen_load(case) is case.phases
+    assert with_inferred_load(case) is case.phases
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_memory_that_was_taken_during_the_wait_is_a_load(
     prefill_tps: float | None, load_s: float
 ) -> None:
     case = with_tokens(waiting(TAKING), prompt=500, cached=None)
-    found = with_seen_load(with_envelope(case, expected_prefill_tps=prefill_tps))
+    found = with_inferred_load(with_envelope(case, expected_prefill_tps=prefill_tps))
 
     assert found.load_s == pytest.approx(load_s)
     assert (found.prefill_s, found.prefill_from_at_s) == (None, None)
@@ -80,7 +80,7 @@ def test_memory_that_was_taken_during_the_wait_is_a_load(
 def test_an_engine_that_starts_anew_for_the_load_is_another_process() -> None:
     anew = [holding(0.0, 9.0, pid=7), *(holding(s, 2.0 * s) for s in (1.0, 2.0, 3.0))]
 
-    found = with_seen_load(with_envelope(waiting(anew), expected_prefill_tps=None))
+    found = with_inferred_load(with_envelope(waiting(anew), expected_prefill_tps=None))
 
     assert found.load_s == pytest.approx(3.0)
 
@@ -91,14 +91,14 @@ def test_the_first_look_may_find_a_part_of_the_model_there() -> None:
     case = waiting(looks)
     case = replace(case, model=replace(case.model, file_bytes=8 * 2**30))
 
-    found = with_seen_load(with_envelope(case, expected_prefill_tps=None))
+    found = with_inferred_load(with_envelope(case, expected_prefill_tps=None))
 
     assert found.load_s == pytest.approx(2.9)
 
 
 def test_of_a_whole_reply_it_is_known_only_until_when_memory_was_taken() -> None:
     case = waiting(TAKING, source="estimate", prefill_s=None)
-    found = with_seen_load(with_timeline(case, first_token_at_s=None))
+    found = with_inferred_load(with_timeline(case, first_token_at_s=None))
 
     assert found.load_s == pytest.approx(3.0)
 

@@ -50,7 +50,7 @@ def exchange(
 
 
 def count(*others: Exchange, phases: Phases = MINE, sent_at_s: float | None = 10.0) -> Neighbours:
-    met = OccupancyLog().beside(exchange(sent_at_s), others, NOW_S)
+    met = OccupancyLog().overlapping(exchange(sent_at_s), others, NOW_S)
     return count_neighbours(in_flight_at(sent_at_s, met), phases, met)
 
 
@@ -152,7 +152,7 @@ ONE_LOOK = looks((25.0, 4))
 
 
 def test_slots_show_neighbours_that_went_past_the_proxy() -> None:
-    found = with_looks(Neighbours(decode_mean=0.2, decode_max=1), MINE, BUSY, slots=4, mine=1)
+    found = with_looks(Neighbours(decode_mean=0.2, decode_max=1), MINE, BUSY, slots=4, own_slots=1)
 
     assert found.decode_mean == pytest.approx(1.0)
     assert found.decode_max == 2
@@ -162,7 +162,7 @@ def test_slots_show_neighbours_that_went_past_the_proxy() -> None:
 def test_slots_show_that_a_neighbour_only_waited() -> None:
     alone = looks((21.0, 1), (25.0, 1))
 
-    found = with_looks(Neighbours(decode_mean=1.0, decode_max=1), MINE, alone, slots=1, mine=1)
+    found = with_looks(Neighbours(decode_mean=1.0, decode_max=1), MINE, alone, slots=1, own_slots=1)
 
     assert (found.decode_mean, found.decode_max) == (0.0, 0)
 
@@ -170,7 +170,7 @@ def test_slots_show_that_a_neighbour_only_waited() -> None:
 def test_the_slots_of_my_own_choices_are_no_neighbours() -> None:
     both = looks((21.0, 2), (25.0, 2))
 
-    assert with_looks(Neighbours(), MINE, both, slots=2, mine=2).decode_mean == 0.0
+    assert with_looks(Neighbours(), MINE, both, slots=2, own_slots=2).decode_mean == 0.0
 
 
 @pytest.mark.parametrize(("slots", "mean"), [(None, 2.5), (4, 2.5), (2, 1.0), (1, 0.0)])
@@ -179,7 +179,7 @@ def test_without_enough_looks_the_guess_is_cut_to_the_other_slots(
 ) -> None:
     guessed = Neighbours(decode_mean=2.5, decode_max=3)
 
-    assert with_looks(guessed, MINE, ONE_LOOK, slots=slots, mine=1).decode_mean == mean
+    assert with_looks(guessed, MINE, ONE_LOOK, slots=slots, own_slots=1).decode_mean == mean
 
 
 def test_there_from_its_sending_until_its_end() -> None:
@@ -205,7 +205,7 @@ def test_those_that_ended_after_a_request_came_were_there_with_it() -> None:
     for other in (before, beside, elsewhere, mine):
         stays.note(other, NOW_S)
 
-    assert stays.beside(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 11.0, "2")]
+    assert stays.overlapping(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 11.0, "2")]
 
 
 def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
@@ -214,10 +214,10 @@ def test_one_that_a_slow_client_held_up_hides_nobody() -> None:
     stays.note(ended(1, 2.0, 60.0), 60.0)
     stays.note(ended(2, 1.0, 9.0), 61.0)  # read to its end long after its last byte had come
 
-    assert stays.beside(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 60.0, "1")]
+    assert stays.overlapping(mine, (), NOW_S) == [Occupancy(2.0, 2.0, 60.0, "1")]
 
 
 def test_a_request_is_no_neighbour_of_its_own() -> None:
     mine = exchange(10.0, first_at_s=11.0)
 
-    assert OccupancyLog().beside(mine, (mine,), NOW_S) == []
+    assert OccupancyLog().overlapping(mine, (mine,), NOW_S) == []

@@ -141,9 +141,9 @@ async def answer(
     await arrived.send(chunked_head(f"Content-Type: {played.content_type}", CLOSE, *fields))
     head = await client.head()
     for event in played.events:
-        before = exchange.seen_at_s
+        before = exchange.last_chunk_at_s
         await arrived.send(chunk(event))
-        await until(lambda before=before: exchange.seen_at_s != before)  # type: ignore[misc]
+        await until(lambda before=before: exchange.last_chunk_at_s != before)  # type: ignore[misc]
     await arrived.send(LAST_CHUNK)
     arrived.close()
     while await client.chunk():

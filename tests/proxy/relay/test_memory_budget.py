@@ -36,7 +36,7 @@ def test_no_more_is_taken_than_there_is_room_for(
 ) -> None:
     held, one = MemoryBudget(limit_bytes), exchange()
 
-    assert [held.take(one, size) for size in sizes] == taken
+    assert [held.reserve(one, size) for size in sizes] == taken
     assert held.now_bytes == one.held_bytes == now_bytes
     assert held.summary() == {"now_bytes": now_bytes, "most_bytes": now_bytes}
 
@@ -47,11 +47,11 @@ def test_no_more_is_taken_than_there_is_room_for(
 )
 def test_an_exchange_gives_back_its_own_and_no_more(given: list[int | None], left: int) -> None:
     held, one, other = MemoryBudget(10), exchange(), exchange()
-    assert held.take(one, 6)
-    assert held.take(other, 3)
+    assert held.reserve(one, 6)
+    assert held.reserve(other, 3)
 
     for size_bytes in given:
-        held.give_back(one, size_bytes)
+        held.release(one, size_bytes)
 
     assert (one.held_bytes, other.held_bytes, held.now_bytes) == (left, 3, left + 3)
     assert held.most_bytes == 9
@@ -60,25 +60,25 @@ def test_an_exchange_gives_back_its_own_and_no_more(given: list[int | None], lef
 def test_slow_readers_leave_half_of_the_room_to_others() -> None:
     held, reader, other = MemoryBudget(10), exchange(), exchange()
 
-    assert held.take_for_reader(reader, 5)
-    assert not held.take_for_reader(reader, 1)
-    assert held.take(other, 5)
+    assert held.reserve_for_reader(reader, 5)
+    assert not held.reserve_for_reader(reader, 1)
+    assert held.reserve(other, 5)
 
 
 def test_what_was_given_back_is_room_again() -> None:
     held, one, other = MemoryBudget(10), exchange(), exchange()
-    assert held.take(one, 8)
-    assert not held.take(other, 3)
+    assert held.reserve(one, 8)
+    assert not held.reserve(other, 3)
 
-    held.give_back(one)
+    held.release(one)
 
-    assert held.take(other, 3)
+    assert held.reserve(other, 3)
     assert held.summary() == {"now_bytes": 3, "most_bytes": 8}
 
 
 def test_who_is_refused_makes_room_at_once_and_is_told_the_setting() -> None:
     held, one = MemoryBudget(10), exchange()
-    assert held.take(one, 8)
+    assert held.reserve(one, 8)
 
     error = held.release_and_refuse(one, "this request")
 
@@ -103,5 +103,5 @@ async def test_each_process_has_its_share_and_holds_nothing_that_is_more(
     watch: Any = SimpleNamespace(failures=Counter())
     relay = make_relay(relay_settings(load(given, {})), ANY, ANY, watch)
 
-    assert relay.held.limit_bytes == limit_bytes
+    assert relay.memory_budget.limit_bytes == limit_bytes
     assert (relay._max_body_bytes, relay._max_reply_bytes) == (max_body_bytes, max_reply_bytes)

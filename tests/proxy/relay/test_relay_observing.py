@@ -313,7 +313,7 @@ async def test_request_over_the_limit_passes_unread(
 async def test_request_that_there_is_no_room_for_passes_unread(
     proxy: Served, engine: Upstream, client: Client
 ) -> None:
-    proxy.proxy.relay.held.limit_bytes = 1_500_000
+    proxy.proxy.relay.memory_budget.limit_bytes = 1_500_000
     told_apart = b" ".join(b"%d" % number for number in range(300_000))
     body = b'{"stream":true,"model":"small","prompt":"' + told_apart + b'"}'
     engine.reply = STREAM
@@ -324,7 +324,7 @@ async def test_request_that_there_is_no_room_for_passes_unread(
     assert await (await engine.next()).body() == body
     assert received == TEXT + LAST
     assert "model" not in await proxy.record(head.get("slowtok-id"))
-    assert proxy.proxy.relay.held.now_bytes == 0
+    assert proxy.proxy.relay.memory_budget.now_bytes == 0
 
 
 async def test_whole_reply_over_the_limit_passes_without_a_verdict(

@@ -156,12 +156,12 @@ async def test_a_stream_that_is_too_long_to_be_put_together_is_an_error(
 async def test_a_stream_that_there_is_no_room_for_is_refused_with_the_setting(
     proxy: Served, engine: Upstream, client: Client
 ) -> None:
-    proxy.proxy.relay.held.limit_bytes = 1000
+    proxy.proxy.relay.memory_budget.limit_bytes = 1000
     head, said = await answered(engine, client, TEXT * 20, FINISH, DONE)
 
     assert (head.status, said["error"]["code"]) == (503, "overloaded")
     assert "max_held_bytes" in json.dumps(said)
-    assert proxy.proxy.relay.held.now_bytes == 0
+    assert proxy.proxy.relay.memory_budget.now_bytes == 0
 
 
 async def test_a_connection_that_breaks_is_an_error(engine: Upstream, client: Client) -> None:

@@ -40,7 +40,7 @@ def assemble(*pieces: bytes) -> dict[str, Any] | None:
     assembler = Assembler(Chunks)
     for piece in pieces:
         assembler.feed(piece)
-    whole = assembler.whole()
+    whole = assembler.reply()
     return None if whole is None else orjson.loads(whole)
 
 
@@ -280,7 +280,7 @@ def test_an_error_is_told() -> None:
     error = {"message": "out of memory", "code": 500}
     assembler.feed(sse(chunk(delta(content="a")), {"error": error}) + b"data: [DONE]\n\n")
 
-    assert assembler.whole() is None
+    assert assembler.reply() is None
     assert assembler.error == {"error": error}
 
 

@@ -57,7 +57,7 @@ def assemble(make_parts: Callable[[], Parts], *pieces: bytes) -> Any:
     assembler = Assembler(make_parts)
     for piece in pieces:
         assembler.feed(piece)
-    whole = assembler.whole()
+    whole = assembler.reply()
     return None if whole is None else orjson.loads(whole)
 
 
@@ -254,7 +254,7 @@ def test_an_error_is_told(
     assembler = Assembler(make_parts)
     assembler.feed(sse(START, said))
 
-    assert assembler.whole() is None
+    assert assembler.reply() is None
     assert assembler.error == error
 
 

@@ -212,8 +212,8 @@ def check(phases: Phases, expected: dict[str, Any]) -> None:
 
 
 def test_a_wait_for_a_model_that_slept_is_a_load() -> None:
-    phases = split(stream(engine=BUSY), early_head=True, slept=True)
-    known = split(stream(engine=replace(BUSY, load_s=0.2)), slept=True)
+    phases = split(stream(engine=BUSY), early_head=True, was_unloaded=True)
+    known = split(stream(engine=replace(BUSY, load_s=0.2)), was_unloaded=True)
 
     assert (phases.queue_s, phases.load_s) == (None, 0.5)
     assert known.queue_s == pytest.approx(0.3)
@@ -369,7 +369,9 @@ def test_nothing_is_negative_and_the_sum_is_at_most_the_total(
         timings = replace(timings, queue_s=None, load_s=None)
     timeline = stream(**changes, stream=streamed, tokens=tokens, engine=timings)
 
-    assert_sound(split(timeline, choices=choices, early_head=early_head, slept=slept), timeline)
+    assert_sound(
+        split(timeline, choices=choices, early_head=early_head, was_unloaded=slept), timeline
+    )
 
 
 @pytest.mark.parametrize(
@@ -410,6 +412,13 @@ def test_a_wait_that_only_gauges_tell_of(prefill_tps: float | None, queue_s: flo
     assert found.queue_s == pytest.approx(queue_s)
     assert found.queue_estimated
     assert (found.prefill_s, found.prefill_from_at_s) == (None, None)
+
+
+def test_an_engine_may_claim_more_time_than_passed() -> None:
+    """Its timings are taken as reported: the sum of the phases may exceed the total."""
+    phases = split(stream(engine=engine(prefill_s=20.0, decode_s=40.0)))
+
+    assert (phases.prefill_s, phases.decode_s, phases.total_s) == (20.0, 40.0, 7.5)
 
 
 def test_a_wait_without_a_first_token_is_not_split() -> None:

@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -33,6 +33,16 @@ async def test_reply_that_is_not_read_holds_the_engine_back() -> None:
 
     assert len(line.content.read_nowait()) > 2 * READ_BUFFER_BYTES
     assert not line.is_paused
+
+
+@pytest.mark.parametrize("body", [chunk(b"abc"), chunk(b"a" * SLICE_BYTES)])
+async def test_event_loop_may_deliver_bytearrays(body: bytes) -> None:
+    line = EngineLine()
+    await line.begin(cast("bytes", bytearray(chunked_head())))
+    line.receive(cast("bytes", bytearray(body)))
+    line.receive(cast("bytes", bytearray(LAST_CHUNK)))
+    assert chunk(await line.content.read()) == body
+    assert line.ended() == "complete"
 
 
 async def test_many_bytes_take_turns() -> None:
@@ -117,19 +127,21 @@ async def test_who_rested_too_long_is_closed_when_nobody_comes(
     await asyncio.gather(*asking)
     old, young = kept(session)
     connector: Any = session.connector
-    assert connector._closing_old is not None
+    assert connector._expiry_timer is not None
 
-    old.rested_at_s -= KEEPALIVE_S
-    young.rested_at_s -= KEEPALIVE_S / 2
-    connector._close_old()
+    old.idle_since_s -= KEEPALIVE_S
+    young.idle_since_s -= KEEPALIVE_S / 2
+    connector._close_expired()
     assert kept(session) == [young]
     assert not old.connected
-    assert connector._closing_old.when() == pytest.approx(young.rested_at_s + KEEPALIVE_S, abs=0.01)
+    assert connector._expiry_timer.when() == pytest.approx(
+        young.idle_since_s + KEEPALIVE_S, abs=0.01
+    )
 
-    young.rested_at_s -= KEEPALIVE_S
-    connector._close_old()
+    young.idle_since_s -= KEEPALIVE_S
+    connector._close_expired()
     assert kept(session) == []
-    assert connector._closing_old is None
+    assert connector._expiry_timer is None
     assert in_use(session) == []
 
 
@@ -139,7 +151,7 @@ async def test_who_rested_too_long_is_not_used(
     engine.reply = reply(b"{}", JSON)
     await ask(session, engine)
     [old] = kept(session)
-    old.rested_at_s -= KEEPALIVE_S + 1.0
+    old.idle_since_s -= KEEPALIVE_S + 1.0
 
     await ask(session, engine)
 
@@ -189,7 +201,7 @@ async def test_session_that_is_closed_keeps_nothing(engine: Upstream) -> None:
         await ask(session, engine)
         [connection] = kept(session)
         connector: Any = session.connector
-        looking = connector._closing_old
+        looking = connector._expiry_timer
         await connector.close()
         connection.release()  # as at the end of a reply that was being read until then
 

@@ -194,7 +194,7 @@ async def test_word_said_before_the_request_is_no_answer(session: aiohttp.Client
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     connector: Any = session.connector
     address = connector.address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    connection = await connector.reach(address, session.timeout)
+    connection = await connector.get_connection(address, session.timeout)
     await until(lambda: connection.should_close)
 
     with pytest.raises(BadReply):
@@ -346,7 +346,8 @@ async def test_engine_behind_tls(
     assert counts(session) == (0, 0)
 
     monkeypatch.setenv("SSL_CERT_FILE", str(shown))
-    monkeypatch.setattr(connector, "_tls", connector._tls.__wrapped__)  # not the one that is kept
+    uncached = connector._tls_context.__wrapped__
+    monkeypatch.setattr(connector, "_tls_context", uncached)
     for _ in range(2):
         assert await read(await send(session, url, "POST", "/x", headers, b"{}")) == b"{}"
     assert counts(session) == (0, 1)

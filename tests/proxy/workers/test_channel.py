@@ -165,7 +165,7 @@ async def test_who_is_far_ahead_waits_until_the_other_side_has_caught_up(
     pair.near.tell("hear", b"x" * 2**24)  # more than the sockets hold
     pair.near.flush()
 
-    waiting = asyncio.ensure_future(pair.near.caught_up(LONG_S))
+    waiting = asyncio.ensure_future(pair.near.wait_until_caught_up(LONG_S))
     done, _ = await asyncio.wait((waiting,), timeout=0.05)
     assert not done
     _reading_of(pair.far).resume_reading()
@@ -186,5 +186,5 @@ async def test_nobody_waits_longer_than_that_for_the_other_side(
     pair.near.flush()
 
     async with asyncio.timeout(LONG_S):
-        await pair.near.caught_up(0.01)
+        await pair.near.wait_until_caught_up(0.01)
     _reading_of(pair.far).resume_reading()

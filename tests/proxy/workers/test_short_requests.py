@@ -82,7 +82,7 @@ def test_setup_that_is_not_known_is_not_judged() -> None:
         exchange(took_s=MIN_WAIT_S),
         exchange(timed=None),
         exchange(timed=replace(TIMED, cached_tokens=None)),
-        exchange(slept=True),
+        exchange(was_unloaded=True),
     ],
     ids=["longer", "without timings", "without a count of cached tokens", "with a load"],
 )
