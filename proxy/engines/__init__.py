@@ -1,1 +1,1 @@
-"""The inference servers: which there are, what each one is, and which one a request goes to."""
+"""The inference engines: which ones exist, what each one is, and which one a request goes to."""

@@ -1,4 +1,4 @@
-"""One inference server, as it was last seen."""
+"""One inference engine, as it was last probed."""
 
 import asyncio
 import math
@@ -30,12 +30,12 @@ milliseconds for a model that is there (ollama/ollama#12443). Heuristic: the fig
 Runs = tuple[int, float | None, tuple[int, ...]]
 """What runs behind a port: pid and start of the process, and the pids below it."""
 
-_Told = tuple[Identity | None, Kind, Probe, ProcessFacts | None, bool | None, str | None]
+_Sources = tuple[Identity | None, Kind, Probe, ProcessFacts | None, bool | None, str | None]
 """What its facts are made of: who it is or was, what it tells, its process, the model asked for."""
 
 
 def runs_of(process: ProcessFacts | None) -> Runs | None:
-    """Return what runs behind a port, None where that is not seen."""
+    """Return what runs behind a port; None if that is not known."""
     if process is None or process.pid is None:
         return None
     children = tuple(sorted(child.pid for child in process.children))
@@ -44,24 +44,23 @@ def runs_of(process: ProcessFacts | None) -> Runs | None:
 
 @lru_cache(maxsize=64)
 def only_named(model: str | None) -> ModelFacts:
-    """Return the facts of a model of which only the name is known."""
+    """Return facts of a model of which only the name is known."""
     return ModelFacts(name=model)
 
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """One inference server. `identity` is None until it answered, and while it does not.
+    """One inference engine. `identity` is None until it has answered, and while it does not.
 
-    `local` says whether its address is this machine's: `is_here` whether the engine is.
-    `last_kind` is which engine it was when it last answered, `lost_unix_s` when it was seen to stop
-    answering; None while it answers, and until it did. `asked_model` is the model that the last
-    request was for, `used` has those of all requests, each once, the last one first. `loading` is
-    how it loads the weights of `models`. `listed` are its last lists of models as it sent them, by
-    path. `wanted` asks for a whole look now. `scraper` is None until it is needed. `looked_at` is
-    what ran when it was last looked at, `is_looked_at` says that it is being looked at now, and the
-    end of each look is shown by `look_over`. `is_late`: a request waited in vain for a look, and
-    none has found the engine since. `fingerprints` has the last one in its replies, by the
-    model that was asked for.
+    `local` says whether its address is this machine's, `is_here` whether the engine itself is here.
+    `last_kind` is its kind when it last answered; `lost_unix_s` is when it stopped answering, None
+    while it answers and before it first did. `asked_model` is the model of the last request, `used`
+    has those of all requests, the last one first. `loading` is how it loads the weights of
+    `models`. `listed` are its last model lists, by path. `wanted` requests a complete probe now.
+    `scraper` is None until it is needed. `looked_at` is what ran at the last probe, `is_looked_at`
+    says that a probe is in progress, and `look_over` signals the end of each. `is_late`: a request
+    waited in vain for a probe, and none has found the engine since. `fingerprints` has the last
+    system fingerprint in its replies, by requested model.
     """
 
     name: str
@@ -89,11 +88,11 @@ class Engine:
     looked_at: Runs | None = None
     fingerprints: dict[str | None, str] = field(default_factory=dict)
     port: int = field(init=False)
-    _told: tuple[_Told, Mapping[str, Any]] | None = None
-    _facts: tuple[tuple[_Told, float | None, Mapping[str, Any]], ServerFacts] | None = None
+    _reported: tuple[_Sources, Mapping[str, Any]] | None = None
+    _facts: tuple[tuple[_Sources, float | None, Mapping[str, Any]], ServerFacts] | None = None
 
     def __post_init__(self) -> None:
-        """Read the port from the URL, once."""
+        """Parse the port from the URL, once."""
         self.port = URL(self.url).port or 80
 
     def facts(
@@ -101,28 +100,26 @@ class Engine:
     ) -> ServerFacts:
         """Return what the engine and its process report, with `facts_at_request` added.
 
-        The same object until something else is told: much that rests on it is then the same, too.
+        The same object is returned until something changes, because cached work depends on its
+        identity.
         """
         sources = (self.identity, self.last_kind, self.probe, process, self.local, model)
         uptime_s, last = self._uptime_s(), self._facts
         key = (sources, uptime_s, facts_at_request)
         if last is None or last[0] != key:
-            facts = {**self._as_told(sources), **facts_at_request, "uptime_s": uptime_s}
+            facts = {**self._reported_fields(sources), **facts_at_request, "uptime_s": uptime_s}
             self._facts = last = (key, ServerFacts(**facts))
         return last[1]
 
     def _uptime_s(self) -> float | None:
-        """Return the seconds since it was found, or found again; one that has begun counts."""
+        """Return the full seconds since it was found, or found again, rounded up."""
         if self.found_at_s is None or self.identity is None:
             return None
         return float(math.ceil(time.monotonic() - self.found_at_s))
 
-    def _as_told(self, sources: _Told) -> Mapping[str, Any]:
-        """Return the fields of `ServerFacts` that it and its process tell.
-
-        They are put together anew only when something else is told.
-        """
-        if self._told is None or self._told[0] != sources:
+    def _reported_fields(self, sources: _Sources) -> Mapping[str, Any]:
+        """Return the fields of `ServerFacts` from engine and process, cached until they change."""
+        if self._reported is None or self._reported[0] != sources:
             identity, last_kind, probe, process, local, model = sources
             facts = server_facts(
                 identity or Identity(kind=last_kind),
@@ -133,25 +130,28 @@ class Engine:
                 local=local,
                 model=model,
             )
-            self._told = (sources, {name: getattr(facts, name) for name in ServerFacts.__slots__})
-        return self._told[1]
+            self._reported = (
+                sources,
+                {name: getattr(facts, name) for name in ServerFacts.__slots__},
+            )
+        return self._reported[1]
 
     def is_here(self, process: ProcessFacts | None) -> bool | None:
         """Return whether it runs on this machine; `process` is who listens at its port."""
         return is_here(self.local, process, self.last_kind)
 
     def note_runs(self, process: ProcessFacts | None) -> None:
-        """Request a look where something else runs than at the last one.
+        """Request a probe if something else runs than at the last one.
 
-        Another child of Ollama is a model loaded anew, another process the engine started again,
-        perhaps as another build. What is not seen now has not changed.
+        Another child of Ollama means that a model was reloaded, another process that the engine was
+        restarted, perhaps as another build. What cannot be seen now has not changed.
         """
         runs = runs_of(process)
         if runs is not None and self.looked.is_set() and runs != self.looked_at:
             self.wanted.set()
 
     def note_reply(self, load_s: float | None, fingerprint: str | None) -> None:
-        """Request a look where a reply says that something else was loaded, or runs there.
+        """Request a probe if a reply shows that a model was loaded, or that the build changed.
 
         `load_s` is how long the engine loaded its model for it.
         """
@@ -167,9 +167,9 @@ class Engine:
             self.wanted.set()  # the same model, perhaps with another context, placed otherwise
 
     def is_another(self, before: Identity, ran: Runs | None) -> bool:
-        """Return True if it was started anew since a look that gave the other two.
+        """Return True if the engine was restarted since a probe that found `before` and `ran`.
 
-        By its process where it was seen both times, else by its version.
+        Judged by its process if that was visible both times, else by its version.
         """
         runs = self.looked_at
         if ran is not None and runs is not None:
@@ -177,13 +177,13 @@ class Engine:
         return self.identity is not None and self.identity.version != before.version
 
     def note_look_over(self) -> None:
-        """End a look: who waits for it goes on."""
+        """Signal the end of a probe."""
         self.is_looked_at = False
         self.look_over.set()
         self.look_over.clear()
 
     async def wait_for_look(self, timeout_s: float) -> bool:
-        """Wait until a look that is wanted or under way is over; False when it is late."""
+        """Wait until a wanted or running probe is over; False if that takes too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.wanted.is_set() or self.is_looked_at:
@@ -194,7 +194,7 @@ class Engine:
 
     @property
     def kind(self) -> str:
-        """Which engine it is, "unknown" until it said so."""
+        """The kind of engine; "unknown" until it was identified."""
         return self.identity.kind if self.identity else "unknown"
 
     def lookup(self, model: str | None) -> ModelFacts | None:
@@ -205,21 +205,21 @@ class Engine:
         return next((facts for facts in found if facts), None)
 
     def serving(self, model: str | None) -> ModelFacts:
-        """Return what is known of the model that a request means, or of the only one there is."""
+        """Return the facts of the requested model, or of the only one there is."""
         if not self.models:
             return only_named(model)
         only = next(iter(self.models.values())) if len(self.models) == 1 else None
         return self.lookup(model) or only or only_named(model)
 
     def serves(self, model: str | None) -> bool:
-        """Return True if it lists a model by that name."""
+        """Return True if the engine lists a model by that name."""
         if model is None:
             return False
         names = set(self._names())
         return self.lookup(model) is not None or any(name in names for name in meant_by(model))
 
     def note_list(self, path: str, listed: dict[str, Any]) -> None:
-        """Keep a list of its models; what is new in it is to be looked at."""
+        """Store a model list; new models in it are to be probed."""
         before = {*self._names(), *self.models}
         self.listed[path] = listed
         if set(self._names()) - before:
@@ -233,21 +233,21 @@ class Engine:
                 yield from (name for name in names if isinstance(name, str))
 
     def port_of(self, model: str | None) -> int:
-        """Return the port of the engine that runs `model`: one behind its own, where it tells."""
+        """Return the port that runs `model`: that of an engine behind this one, if reported."""
         loaded = loaded_model(self.probe, model)
         behind = None if loaded is None or loaded.url is None else URL(loaded.url).port
         return behind or self.port
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Its own port, then those of the engines behind it."""
+        """The engine's own port, then those of the engines behind it."""
         behind = (self.port_of(each.name) for each in self.probe.loaded or ())
         return tuple(dict.fromkeys((self.port, *behind)))
 
     def awaits_load(self, model: str | None) -> bool | None:
         """Return True if a request for `model` has to wait for its load; None if not known.
 
-        llama-server lists what it has loaded where it is a router. Ollama reports the load itself.
+        A llama-server that is a router lists its loaded models. Ollama reports loads itself.
         """
         is_silent = self.kind in {"llama-swap", "llama-server"}
         if not is_silent or self.probe.loaded is None or not self.serves(model):
@@ -259,19 +259,19 @@ class Engine:
         return loaded is None or bool(loaded.sleeping)
 
     def note_asked(self, model: str | None) -> None:
-        """Note that a request for `model` is about to be sent to it."""
+        """Note that a request for `model` is about to be sent."""
         self.asked_model = model
         others = (each for each in self.used if each != model)
         self.used = (model, *others)[:MOST_USED]
 
     @property
     def sleeping(self) -> bool | None:
-        """Return True if it has unloaded its model; None where it does not tell."""
+        """Whether it has unloaded its model; None if it does not report that."""
         return self.probe.sleeping
 
     @property
     def version(self) -> str | None:
-        """The version that it told."""
+        """The reported version."""
         return self.probe.version or (self.identity.version if self.identity else None)
 
     @property
@@ -286,9 +286,10 @@ def facts_at(
     model: str | None,
     facts_at_request: Mapping[str, Any],
 ) -> tuple[ServerFacts, ModelFacts]:
-    """Return what is known of an engine and of the model that it serves; little of none.
+    """Return the facts about an engine and the model that it serves, for a request.
 
-    `facts_at_request` are further fields of the former, as they were at a request.
+    `facts_at_request` are further fields of the former, as of the request. Without an engine,
+    little is known.
     """
     if engine is None:
         return ServerFacts(**facts_at_request), only_named(model)

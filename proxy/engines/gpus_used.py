@@ -1,8 +1,8 @@
-"""Finds the GPUs that a server uses. Pure: samples, facts and its environment in, indices out.
+"""Determines the GPUs that a server uses, from samples, GPU facts and its environment. Pure.
 
-Strategy: what counts is where its process tree holds memory, by the driver's word. Where the driver
-does not say, the variables that hide GPUs from a process may. Numbers in them are CUDA's, which
-are not NVML's: CUDA puts the fastest GPU first unless it is told to go by PCI address.
+Strategy: a GPU is used if the server's process tree holds memory on it, as reported by the driver.
+If the driver does not say, the variables that hide GPUs from a process may. Their numbers are
+CUDA's, not NVML's: CUDA puts the fastest GPU first unless it is told to order by PCI address.
 
 Sources: CUDA Programming Guide, "CUDA Environment Variables"; ROCm, "GPU isolation techniques".
 """
@@ -30,12 +30,11 @@ UUIDS = ("GPU-", "MIG-")
 def gpus_used(
     samples: Iterable[GpuSample], device: DeviceFacts, server_environment: Mapping[str, str]
 ) -> tuple[int, ...] | None:
-    """Return the GPUs that the server's process tree uses, from the newest list of each GPU.
+    """Return the GPUs that the server's process tree uses, from the newest samples (oldest first).
 
-    Empty where it is sure that it uses none. None where it cannot be told: no GPU is seen, or the
-    driver does not say whose processes are there and the environment does not say either. Before
-    the model is loaded it uses none; the samples of a whole request have it at their end.
-    `samples` are oldest first.
+    Empty if it certainly uses none. None if that is not known: no GPU is visible, or neither the
+    driver nor the environment shows it. Before its model is loaded a server uses none; the samples
+    of a whole request show it at their end.
     """
     if not device.gpus:
         return None
@@ -52,7 +51,7 @@ def gpus_used(
 
 
 def seen_from(samples: Iterable[GpuSample], pids: Collection[int]) -> tuple[GpuSample, ...]:
-    """Return the samples as the server with these pids sees them: other servers are others."""
+    """Return the samples with only the processes in `pids` marked as the server's."""
     return tuple([s if s.processes is None else _seen_from(s, pids) for s in samples])
 
 
@@ -69,7 +68,7 @@ def _is_foreign(process: GpuProcess, pids: Collection[int]) -> bool:
 
 
 def _independent(gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
-    """Return the GPUs without those of which slices are there: programs use the slices (MIG)."""
+    """Return the GPUs without those that are split into slices: programs use the slices (MIG)."""
     sliced = {gpu.partition_of for gpu in gpus}
     return tuple(gpu for gpu in gpus if gpu.uuid is None or gpu.uuid not in sliced)
 
@@ -86,7 +85,7 @@ def _uses(sample: GpuSample | None, device: DeviceFacts) -> bool | None:
 
 
 def _server_bytes(sample: GpuSample | None) -> int | None:
-    """Return what is known of the server's memory; None where nothing is."""
+    """Return the server's known memory; None if none is known."""
     processes = () if sample is None else sample.processes or ()
     known = [p.memory_bytes for p in processes if p.is_server and p.memory_bytes is not None]
     return sum(known) if known else None
@@ -99,7 +98,7 @@ def _without_contexts(held: Mapping[int, int | None]) -> tuple[int, ...]:
 
 
 def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
-    """Return of each GPU whether the environment names it; None where it does not say."""
+    """Return for each GPU whether the environment allows it; None if that does not say."""
     allowed = _given(gpus, environment)
     for vendor, variables in VARIABLES.items():
         own = [gpu for gpu in gpus if (gpu.vendor or "nvidia") == vendor]
@@ -115,7 +114,7 @@ def _allowed(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[i
 
 
 def _given(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int, bool | None]:
-    """Return of each GPU whether the server's container was given it; numbers are nvidia-smi's.
+    """Return for each GPU whether the server's container was given it; numbers are nvidia-smi's.
 
     Source: NVIDIA Container Toolkit, "Specialized Configurations with Docker". "all" says nothing.
     """
@@ -128,7 +127,7 @@ def _given(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> dict[int
 def _in_order_of_numbers(
     gpus: Sequence[GpuFacts], environment: Mapping[str, str]
 ) -> Sequence[GpuFacts]:
-    """Return the GPUs as numbers count them; none where that cannot be told."""
+    """Return the GPUs in the order of their numbers; empty if that is not known."""
     if len(gpus) == 1:
         return gpus
     by_address = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
@@ -143,9 +142,9 @@ def _in_order_of_numbers(
 def _named(
     text: str, gpus: Sequence[GpuFacts], numbered: Sequence[GpuFacts]
 ) -> frozenset[int] | None:
-    """Return the GPUs that such a list names; None where one of them cannot be told.
+    """Return the GPUs in such a list; None if one of them is not known.
 
-    What is neither a number nor a UUID ends the list: that is how all GPUs are hidden.
+    Anything but a number or a UUID ends the list: that is how all GPUs are hidden.
     """
     named: set[int] = set()
     for word in (word.strip() for word in text.split(",")):

@@ -1,4 +1,4 @@
-"""One whole look at an engine: which it is, what it says of itself, what its model files say."""
+"""A complete probe of an engine: its kind, what it reports, and what its model files contain."""
 
 import asyncio
 import os
@@ -40,14 +40,14 @@ async def look(
     *,
     is_asked: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Ask an engine what it is and note it; `process` is the one that listens, where it is seen.
+    """Probe an engine and store the result; `process` listens at its port, if that is visible.
 
-    While requests are at it (`is_asked`) it may answer late, or only in part: what it said before
-    stands then. One that is gone ends its requests. An engine that was there is asked twice before
-    it counts as gone: a look ends without an answer, too, where this machine slept meanwhile.
+    While requests are in flight (`is_asked`) it may answer late, or only in part; then its earlier
+    reports remain valid. A lost engine ends its requests. An engine that was there is asked twice
+    before it counts as lost, because a probe also fails if this machine was suspended meanwhile.
 
     Raises:
-        Exception: whatever a reply of no known shape leads to.
+        Exception: a reply of unknown form may raise anything.
     """
     engine.local = await is_local(engine.url)
     found = await identify(session, engine.url)
@@ -69,7 +69,7 @@ async def look(
 
 
 async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: Path) -> None:
-    """Read the geometry of the models that the engine has, once for each file or folder."""
+    """Read the geometry of the engine's models, once per file or folder."""
     names = engine.probe.models
     before, engine.loading = engine.loading, await _loading(engine, process)
     for name in names:
@@ -84,9 +84,9 @@ async def _read_models(engine: Engine, process: ProcessFacts | None, cache_dir: 
 
 
 async def _loading(engine: Engine, process: ProcessFacts | None) -> Loading:
-    """Return how the engine loads weights, by its own word, else by its command line.
+    """Return how the engine loads weights: as reported, else by its command line.
 
-    A process that is not seen now was started as it was when it was seen.
+    A process that is not visible now was started as it was when it was visible.
     """
     if engine.kind not in SERVES_FOLDERS:
         return AS_IN_THE_FILES
@@ -99,7 +99,7 @@ async def _loading(engine: Engine, process: ProcessFacts | None) -> Loading:
 
 
 async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str | None:
-    """Return where the model's weights are: a GGUF file, or a folder as vLLM takes them."""
+    """Return the path of the model's weights: a GGUF file, or a folder as vLLM uses them."""
     if engine.identity is None:
         return None
     several = len(engine.probe.models) > 1
@@ -114,14 +114,14 @@ async def _path(engine: Engine, name: str, process: ProcessFacts | None) -> str 
 
 
 def _find_folder(root: str, process: ProcessFacts | None) -> Path | None:
-    """Return the model's folder; SGLang names the two options that matter here as vLLM does."""
+    """Return the model's folder; SGLang's two relevant options are named as vLLM's."""
     told = {} if process is None else process.environment
     download_dir, revision = vllm.weights_asked(() if process is None else process.cmdline)
     return find_folder(root, {**os.environ, **told}, download_dir=download_dir, revision=revision)
 
 
 async def _read_model(engine: Engine, name: str, path: str | None, cache_dir: Path) -> ModelFacts:
-    """Return what the model's files on this machine say, else what the engine says of it."""
+    """Return the model's facts from its files on this machine, else as the engine reports them."""
     if path:
         facts = await read_model_facts(Path(path), cache_dir, loading=engine.loading)
         if facts is not None:

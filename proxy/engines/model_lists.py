@@ -1,4 +1,4 @@
-"""The models that engines list: asked for again when one is not known, and merged for clients."""
+"""The model lists of engines: refreshed when a model is not known, and merged for clients."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ Fields = Mapping[str, str]
 
 
 class ModelLists:
-    """Asks engines for their lists and keeps the last ones in the engines."""
+    """Requests the engines' model lists, and stores the last ones in the engines."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -27,10 +27,10 @@ class ModelLists:
         self._asked_at_s = float("-inf")
 
     async def merged(self, engines: Sequence[Engine], path: str, keys: Fields) -> Json | None:
-        """Return what all engines list at `path`; None where none of them lists anything.
+        """Return the merged list of all engines at `path`; None if none of them has one.
 
-        An engine that does not answer counts with its last list. `keys` are the client's; they
-        are shown only to engines that want one.
+        An engine that does not answer counts with its last list. `keys` are the client's
+        authentication fields, which are sent only to engines that require them.
         """
         lists = await asyncio.gather(*(self._ask(engine, path, keys) for engine in engines))
         found = [each for each in lists if each]
@@ -39,9 +39,9 @@ class ModelLists:
     async def look_for(
         self, engines: Sequence[Engine], model: str, keys: Fields, *, every_s: float, wait_s: float
     ) -> None:
-        """Ask the engines that answer for their lists again, until one of them lists `model`.
+        """Refresh the lists of the engines that answer, until one of them lists `model`.
 
-        They are asked at most once in `every_s`; a request waits for it at most `wait_s`.
+        At most once in `every_s`; a request waits at most `wait_s`.
         """
         now_s = time.monotonic()
         if now_s - self._asked_at_s >= every_s:
@@ -57,7 +57,7 @@ class ModelLists:
             await asyncio.wait(late, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """End what is still being asked."""
+        """Cancel the requests in flight."""
         for task in self._asking:
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
@@ -75,13 +75,13 @@ class ModelLists:
 
 
 def read_list(reply: ProbeReply | None) -> Json | None:
-    """Return the object that a reply holds; None where it is no list of models."""
+    """Return the object in a reply; None if it is no model list."""
     body = None if reply is None else reply.json
     return body if isinstance(body, dict) and _entries(body) else None
 
 
 def merge(lists: Sequence[Json]) -> Json:
-    """Join the lists of equal names, each entry as it is; the first of equal entries stands."""
+    """Merge lists by their key, with entries unchanged; the first of equal entries is kept."""
     merged: Json = {}
     seen: dict[str, set[str]] = {}
     for each in lists:

@@ -1,8 +1,8 @@
-"""The inference servers: which there are, what each one is, and which one a request goes to.
+"""The registry of engines: discovers and probes them, and chooses one for each request.
 
-Each engine is looked at out of band, never on a request's way; what it said last stands until it
-is asked again. Engines that were named are kept whether they answer or not; without any, the
-usual ports of this machine are tried until something answers.
+Engines are probed out of band, never on the path of a request; the last report counts until the
+next probe. Configured engines are kept whether they answer or not; without any, the usual ports of
+this machine are tried until an engine answers.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ ToldSlots = Callable[[str, str | None, SlotsLook], None]
 
 
 class Engines:
-    """All engines; `choose` picks one for a request, `facts` says what is known of it."""
+    """All engines; `choose` picks one for a request, `facts` returns what is known about it."""
 
     def __init__(
         self,
@@ -76,26 +76,26 @@ class Engines:
 
     @property
     def present(self) -> list[Engine]:
-        """The engines that requests may go to: those given, and those found while they answer."""
+        """The engines that requests may go to: configured ones, and discovered ones that answer."""
         return [e for e in self.all if e.given or e.identity is not None]
 
     @property
     def several(self) -> bool:
-        """Return True if there are several engines to choose from."""
+        """Whether there are several engines to choose from."""
         return len(self.all) > 1 and len(self.present) > 1
 
     @property
     def searched_at(self) -> str:
-        """Return where engines were looked for, for messages."""
+        """Return the addresses where engines were searched, for error messages."""
         if self.all:
             return ", ".join(engine.url for engine in self.all)
         ports = (port for port in USUAL_PORTS if port != self._own_port)
         return "ports " + ", ".join(str(port) for port in ports)
 
     def start(self, is_asked: Callable[[str], bool], told_slots: ToldSlots | None = None) -> None:
-        """Begin to look at the engines. `is_asked` says whether requests are at one, by name.
+        """Start to probe the engines. `is_asked` says whether requests are at one, by name.
 
-        `told_slots` is given what an engine's slots are at, and of which model if of one of them.
+        `told_slots` is called with each look at an engine's slots, and the model if it has several.
         """
         self._is_asked = is_asked
         self._told_slots = told_slots or self._told_slots
@@ -107,7 +107,7 @@ class Engines:
             self._keep(asyncio.create_task(self._discover()))
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop probing."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,7 +115,7 @@ class Engines:
         await asyncio.gather(*(engine.scraper.stop() for engine in self.all if engine.scraper))
 
     async def first_look(self, timeout_s: float) -> None:
-        """Wait until the first look is over, for the greeting."""
+        """Wait until the first probe is over, for the greeting."""
         looks = [asyncio.ensure_future(engine.looked.wait()) for engine in self.all]
         if not looks:
             looks = [asyncio.ensure_future(self._discovered.wait())]
@@ -126,14 +126,14 @@ class Engines:
     async def choose(
         self, model: str | None, path: str = "", keys: Mapping[str, str] | None = None
     ) -> Engine | None:
-        """Return the engine for a request, None where there is none.
+        """Return the engine for a request; None if there is none.
 
-        Of those that know `path` it is the one that lists `model`, else the first that answers.
-        Where several might have a model that none lists, they are asked again, at most every
-        `RETRY_S`; `keys` are the client's, for those that want one. An engine that was not seen
-        yet, or not any more, is looked at first, so that it is not asked for what it does not
-        need. Each costs such a request at most `FIRST_LOOK_S`; an engine that took all of it is
-        not waited for again before it was found out of band.
+        Of the engines that know `path`, it is the one that lists `model`, else the first that
+        answers. If several might have a model that none lists, their lists are refreshed, at most
+        every `RETRY_S`; `keys` are the client's authentication fields, for engines that require
+        them. An engine that was not found yet, or not any more, is probed first, so that it is sent
+        only what it needs. Each probe delays such a request by at most `FIRST_LOOK_S`; an engine
+        that took all of that is not waited for again until a probe out of band has found it.
         """
         if len(self.all) == 1:
             await self._await_first_look(self.all[0])
@@ -153,7 +153,7 @@ class Engines:
         return engine
 
     async def _back_again(self, path: str, model: str | None) -> Engine | None:
-        """Return an engine that was away and lists `model`, where it answers now."""
+        """Return an engine that was lost and lists `model`, if it answers now."""
         engine = routing.pick(routing.fitting(self.all, path), model)
         if engine is None:
             return None
@@ -163,9 +163,10 @@ class Engines:
     async def merged_list(
         self, method: str, path: str, keys: Mapping[str, str]
     ) -> dict[str, Any] | None:
-        """Return the list of models that several engines have together.
+        """Return the merged model list of several engines.
 
-        None where this is no such list, where one engine alone can answer, and where none does.
+        None if the request is not for a model list, if one engine alone can answer, or if none
+        does.
         """
         if method != "GET" or path not in routing.MODEL_LISTS or not self.several:
             return None
@@ -188,7 +189,7 @@ class Engines:
         engine.looked.set()
 
     def lose(self, name: str) -> None:
-        """Take note that an engine refused a request: it is looked at before the next one."""
+        """Note that an engine refused a connection: it is probed before the next request."""
         lost = self.find(name)
         if lost is not None and lost.identity is not None:
             lost.identity = None
@@ -204,16 +205,16 @@ class Engines:
     def facts(
         self, name: str | None, model: str | None, **seen: Any
     ) -> tuple[ServerFacts, ModelFacts]:
-        """Return what is known of an engine and of the model that it serves.
+        """Return the facts about an engine and the model that it serves.
 
-        `seen` are further fields of the former, as they were at a request.
+        `seen` are further fields of the former, as of the request.
         """
         engine = self.find(name)
         process = None if engine is None else self.process_of(engine, model)
         return facts_at(engine, process, model, seen)
 
     def note_sent(self, name: str | None, model: str | None = None) -> None:
-        """Scrape an engine's counters: a request for `model` is about to be sent to it."""
+        """Scrape an engine's counters, because a request for `model` is about to be sent."""
         engine = self.find(name)
         if engine is None:
             return
@@ -229,7 +230,7 @@ class Engines:
         return None if engine is None else engine.awaits_load(model)
 
     def process_of(self, engine: Engine, model: str | None) -> ProcessFacts | None:
-        """Return the process that runs `model`: one behind the engine's port, where it is seen."""
+        """Return the process that runs `model`: one behind the engine's port, if visible."""
         if engine.local is False:
             return None
         behind = self._sampler.process(engine.port_of(model))
@@ -239,10 +240,11 @@ class Engines:
     def note_arrived(
         self, name: str | None, load_s: float | None = None, fingerprint: str | None = None
     ) -> None:
-        """Scrape an engine's counters: the last byte of a request has come.
+        """Scrape an engine's counters, because the last byte of a reply has arrived.
 
-        `load_s` is how long the engine says that it loaded its model for the request,
-        `fingerprint` what it put into the reply: another one is another build, or another set-up.
+        `load_s` is how long the engine reports to have loaded its model for the request.
+        `fingerprint` is the system fingerprint in the reply: a new one means another build or
+        configuration.
         """
         engine = self.find(name)
         if engine is None:
@@ -253,12 +255,12 @@ class Engines:
         engine.note_reply(load_s, fingerprint)
 
     async def wait_for_look(self, name: str | None, timeout_s: float) -> bool:
-        """Wait until a look that is wanted or under way is over; False when it is late."""
+        """Wait until a wanted or running probe is over; False if that takes too long."""
         engine = self.find(name)
         return engine is None or await engine.wait_for_look(timeout_s)
 
     async def wait_for_scrapes(self, name: str | None, timeout_s: float) -> bool:
-        """Wait until the scrapes begun so far are there; False when they are late."""
+        """Wait until the scrapes begun so far are answered; False if that takes too long."""
         engine = self.find(name)
         if engine is None or engine.scraper is None:
             return True
@@ -272,7 +274,7 @@ class Engines:
         self._watch_ports()
 
     def _watch_ports(self) -> None:
-        """Have the sampler follow who listens for engines whose address may be this machine's."""
+        """Have the sampler watch the listeners of engines whose address may be this machine's."""
         self._sampler.watch([port for e in self.all if e.local is not False for port in e.ports])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
@@ -280,7 +282,7 @@ class Engines:
         task.add_done_callback(self._tasks.discard)
 
     async def _discover(self) -> None:
-        """Try the usual ports until engines answer; those that do are kept and watched."""
+        """Try the usual ports until engines answer; those are kept and watched."""
         while True:
             known = {engine.url for engine in self.all}
             ports = {p: f"http://127.0.0.1:{p}" for p in USUAL_PORTS if p != self._own_port}
@@ -310,14 +312,14 @@ class Engines:
                 await self._rest(engine, REFRESH_S)
 
     async def _rest(self, engine: Engine, rest_s: float) -> bool:
-        """Wait until it is time for the next look, or somebody wants one: then it is True."""
+        """Wait for the next probe; return True if somebody requested it before its time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(rest_s):  # wait_for may swallow the end (Python 3.11)
                 await engine.wanted.wait()
         return engine.wanted.is_set()
 
     def _may_sleep(self, engine: Engine) -> bool:
-        """Return True if an engine was told to put its model away when idle, or was seen to."""
+        """Return True if an engine may unload its model when idle, or was seen to."""
         if engine.kind != "llama-server":
             return False
         process = self._process(engine)
@@ -325,7 +327,7 @@ class Engines:
         return bool(engine.probe.sleeping or (asked and (asked.sleep_idle_s or 0) > 0))
 
     async def _watch_sleep(self, engine: Engine) -> None:
-        """Ask only whether the model sleeps, until it is time for a whole look again."""
+        """Check only whether the model sleeps, until a complete probe is due."""
         for _ in range(int(REFRESH_S / SLEEP_POLL_S)):
             if await self._rest(engine, SLEEP_POLL_S):
                 return
@@ -335,9 +337,10 @@ class Engines:
             engine.probe = replace(engine.probe, sleeping=sleeping)
 
     async def _watch_asked(self) -> None:
-        """Count slots and counters while a request is at an engine, and never else.
+        """Read slots and counters while a request is at an engine, and only then.
 
-        What runs behind an engine's port asks nobody, and is compared all the time.
+        What runs behind an engine's port is read without asking the engine, and compared all the
+        time.
         """
         while True:
             await asyncio.sleep(POLL_S)
@@ -363,7 +366,7 @@ class Engines:
             self._told_slots(engine.name, model if several else None, seen)
 
     async def _look(self, engine: Engine) -> None:
-        """Ask an engine what it is; a look that breaks leaves what was known."""
+        """Probe an engine; a probe that raises leaves what was known."""
         before, ran = engine.identity, engine.looked_at
         engine.wanted.clear()
         engine.is_looked_at = True

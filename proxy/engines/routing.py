@@ -1,4 +1,4 @@
-"""Chooses the engine for a request by its path and its model, where there are several. Pure."""
+"""Routing: chooses the engine for a request by its path and its model. Pure."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,27 +27,27 @@ OWN_PATHS: Mapping[str, str] = {
 
 
 def fitting(engines: Sequence["Engine"], path: str) -> "list[Engine]":
-    """Return the engines that know a path; all of them where none is known to."""
+    """Return the engines that know a path; all of them if none is known to."""
     prefixes = [prefix for prefix in OWN_PATHS if path.startswith(prefix)]
     kind = OWN_PATHS[max(prefixes, key=len)] if prefixes else None
     return [engine for engine in engines if engine.last_kind == kind] or list(engines)
 
 
 def pick(engines: Sequence["Engine"], model: str | None) -> "Engine | None":
-    """Return the engine that lists `model`, rather one that answers; None where none lists it."""
+    """Return the engine that lists `model`, preferably one that answers; None if none lists it."""
     listing = [engine for engine in engines if engine.serves(model)]
     return first(listing) if listing else None
 
 
 def first(engines: Sequence["Engine"]) -> "Engine":
-    """Return the first engine that answers, or the first one at all."""
+    """Return the first engine that answers, else the first one."""
     return next((engine for engine in engines if engine.identity is not None), engines[0])
 
 
 def model_named(
     path: str, query: Mapping[str, str], body: bytes | AsyncIterator[bytes] | None
 ) -> str | None:
-    """Return the model that a request names which is not a generation, or None."""
+    """Return the model named in a request that is not a generation, or None."""
     if path.startswith(ONE_MODEL):
         return unquote(path.removeprefix(ONE_MODEL)) or None
     if named := query.get("model"):  # so a router of llama-servers is asked about one of them

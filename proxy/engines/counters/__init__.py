@@ -1,1 +1,1 @@
-"""Engines' own counters, gauges and slots, read while requests run."""
+"""Engines' own counters, gauges and slots, read while requests are in flight."""

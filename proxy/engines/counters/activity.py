@@ -1,4 +1,4 @@
-"""The gain of an engine's counters around a request. Pure: the scrapes come from elsewhere."""
+"""The gain of an engine's counters around a request. Pure: the scrapes are passed in."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -17,7 +17,7 @@ KEEP = 1200  # four a second at most, for five minutes; one a second for twenty
 
 
 class Scrape(NamedTuple):
-    """What an engine had counted at some moment between the two times, on the monotonic clock."""
+    """An engine's counters, read at some moment between the two times (monotonic clock)."""
 
     asked_at_s: float
     answered_at_s: float
@@ -31,11 +31,11 @@ class ActivityLog:
         self._scrapes: deque[Scrape] = deque(maxlen=KEEP)
 
     def note(self, scrape: Scrape) -> None:
-        """Keep one scrape; they come in the order in which they were asked."""
+        """Store one scrape; they arrive in the order in which they were requested."""
         self._scrapes.append(scrape)
 
     def window(self, from_s: float, to_s: float) -> list[Scrape]:
-        """Return the scrapes asked in a window, with the last one before it, oldest first."""
+        """Return the scrapes requested in a window, and the last one before it, oldest first."""
         first = bisect_right(
             self._scrapes, from_s + BEGIN_SLACK_S, key=lambda scrape: scrape.asked_at_s
         )
@@ -45,11 +45,11 @@ class ActivityLog:
     def between(
         self, begin_s: float, end_s: float, first_token_s: float | None = None
     ) -> EngineActivity | None:
-        """Return what was gained from `begin_s` to `end_s`; None where no scrapes enclose them.
+        """Return the gain from `begin_s` to `end_s`; None if no scrapes enclose them.
 
-        It runs from the last scrape asked by `begin_s` to the first asked from `end_s` on. The
-        former must have been answered before the first token (where that is not known, before the
-        end): an answer that came later may hold some of this request's own counts.
+        It runs from the last scrape requested by `begin_s` to the first requested from `end_s` on.
+        The former must have been answered before the first token (if that is not known, before the
+        end): a later answer may include some of this request's own counts.
         """
         by_s = end_s if first_token_s is None else first_token_s
         last = bisect_left(self._scrapes, end_s, key=lambda scrape: scrape.asked_at_s)
@@ -63,9 +63,9 @@ class ActivityLog:
 
 
 def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineActivity | None:
-    """Return what the last of the scrapes has more than the first; None over a restart.
+    """Return the gain from the first to the last scrape; None if the engine restarted between them.
 
-    `begin_s` is when the request that they are about was sent.
+    `begin_s` is when the request was sent.
     """
     first, last = scrapes[0].counters, scrapes[-1].counters
     gains = gain(first, last)
@@ -91,10 +91,11 @@ def activity(scrapes: Sequence[Scrape], begin_s: float | None = None) -> EngineA
 def _alone(
     gains: dict[str, float | None], last: Counters, running_max: float | None, *, was_busy: bool
 ) -> bool | None:
-    """Return True if one request alone was there; `was_busy` says that others were before it.
+    """Return True if a single request was at the engine, False if not, None if not known.
 
-    Whoever was there has finished or is still there: one that finished and an engine that is empty
-    at the end are proof. An engine that is not may have been given the next request meanwhile.
+    `was_busy`: others were there before it. Every request has either finished or is still there. So
+    one finished request, and an engine that is empty at the end, prove that it was alone. An engine
+    that is not empty may have been given the next request meanwhile.
     """
     requests = gains["finished"] if gains["requests"] is None else gains["requests"]
     if (requests or 0) > 1:
@@ -108,7 +109,7 @@ def _alone(
 
 
 def _was_busy_before(first: Scrape, begin_s: float | None) -> bool:
-    """Return True if the engine was busy just before the request came."""
+    """Return True if the engine was busy just before the request was sent."""
     if begin_s is None or first.answered_at_s > begin_s + BUSY_SLACK_S:
         return False
     return bool(first.counters.running or first.counters.waiting)

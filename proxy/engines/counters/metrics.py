@@ -1,10 +1,10 @@
-"""Reads an engine's `/metrics` page into one value, and the gain between two. Pure.
+"""Parses an engine's `/metrics` page, and computes the gain between two. Pure.
 
-Strategy: only the lines that are wanted go through the parser. The page of a vLLM is 58 KiB for one
-engine, nearly all of it histogram buckets: 7 to 13 ms as a whole, 0.3 to 0.5 ms so.
+Strategy: only the wanted lines go through the parser. The page of a vLLM is 58 KiB for one engine,
+nearly all of it histogram buckets: 7 to 13 ms as a whole, 0.3 to 0.5 ms so.
 
-Counts are summed over engines (data parallel) and labels; a page is about one model, whatever
-names it is served by. Where a page has a fact under an old and a new name, the new one counts.
+Counts are summed over engines (data parallel) and labels; a page is about one model, whatever names
+it is served by. If a page has a metric under an old and a new name, the new one counts.
 """
 
 import math
@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """One page. None is what it does not show; gauges are readings, the rest counts from start.
+    """The values of one page, None if absent; gauges are readings, all others count from the start.
 
-    `finished` are answers: a request for n of them counts n times in it and once in `requests`.
-    `prompt_tokens` include the cached ones. `*_s` sum over the finished answers, but llama-server
-    adds to `prefill_s` with each batch.
+    `finished` counts answers: a request for n of them counts n times in it and once in `requests`.
+    `prompt_tokens` include cached ones. `*_s` are sums over finished answers, but llama-server adds
+    to `prefill_s` with each batch.
     """
 
     running: float | None = None
@@ -86,10 +86,10 @@ _COUNT_FIELDS = tuple(field.name for field in fields(Counters) if field.name in 
 
 
 def read_counters(page: bytes) -> Counters | None:
-    """Return what a page counts; None where it has nothing that is looked for here.
+    """Return the counters of a page; None if it has none of them.
 
     Raises:
-        ValueError: a line that is wanted is not Prometheus text.
+        ValueError: a wanted line is not in Prometheus format.
     """
     values: dict[str, list[float]] = {}
     for name, _, value in _samples(page, _WANTED):
@@ -117,7 +117,7 @@ def cache_config(page: bytes) -> list[dict[str, str]]:
 
 
 def gain(before: Counters, after: Counters) -> dict[str, float | None] | None:
-    """Return what each count gained; None where the engine was started anew between the two."""
+    """Return the gain of each count; None if the engine restarted between the two."""
     gains: dict[str, float | None] = {}
     if before.started_unix_s != after.started_unix_s:
         return None
@@ -134,7 +134,7 @@ def _one(field: str, values: list[float] | None) -> float | None:
 
 
 def _samples(page: bytes, wanted: Iterable[str]) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """Yield name, labels and value of the wanted lines; what is no number is left out."""
+    """Yield name, labels and value of the wanted lines that have a number."""
     names = {name.encode() for name in wanted}
     lines = [line for line in page.splitlines() if _name(line) in names]
     text = b"\n".join(lines).decode() + "\n"

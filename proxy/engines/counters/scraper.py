@@ -1,8 +1,8 @@
-"""Asks one engine's `/metrics`: when a request begins, when one ends, now and then between.
+"""Scrapes one engine's `/metrics` when a request begins or ends, and at intervals between.
 
-No engine wakes a sleeping model for it. llama-server starts two averages anew
-with each scrape, whoever asks: it is asked at the edges of requests alone. One that answers without
-counters, or not at all, is left alone until it is found again.
+No engine wakes a sleeping model for it. llama-server restarts two averages with each scrape,
+whoever makes it, so it is scraped only at the begin and end of requests. An engine that has no
+counters, or does not answer, is left alone until it is found again.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ NO_METRICS = frozenset({400, 401, 403, 404, 405, 501})
 
 
 class Scraper:
-    """Scrapes one engine into its log, never twice at a time. `failures` counts what broke."""
+    """Scrapes one engine into its log, one scrape at a time. `failures` counts exceptions."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, log: ActivityLog) -> None:
         self.failures = 0
@@ -50,15 +50,15 @@ class Scraper:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """A request is about to be sent."""
+        """Scrape, because a request is about to be sent."""
         self.want(FRESH_S)
 
     def poll(self) -> None:
-        """A request is there."""
+        """Scrape, because a request is in flight."""
         self.want(POLL_S)
 
     def want(self, age_s: float = 0.0) -> None:
-        """Scrape now, or as soon as may be; not where the last scrape is younger than `age_s`."""
+        """Scrape as soon as possible, unless the last scrape is younger than `age_s`."""
         if self.refused:
             return
         if age_s and self._asked_at_s and time.monotonic() - self._asked_at_s[-1] < age_s:
@@ -69,7 +69,7 @@ class Scraper:
             self._task = asyncio.create_task(self._scrape_all(asked_at_s))
 
     async def wait_for_answers(self, timeout_s: float) -> bool:
-        """Wait until what was wanted by now has been asked and answered; False when it is late."""
+        """Wait until all scrapes wanted so far have been answered; False if that takes too long."""
         wanted = self._wanted
         if self._served >= wanted:
             return True
@@ -82,19 +82,19 @@ class Scraper:
         return True
 
     async def stop(self) -> None:
-        """End what is in flight."""
+        """Cancel the scrape in flight."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _ask(self) -> float:
-        """Note that a scrape is asked now, for all who wanted one by now; return the time."""
+        """Note that a scrape begins, for all who wanted one by now; return the time."""
         self._asked_at_s.append(time.monotonic())
         self._serving = self._wanted
         return self._asked_at_s[-1]
 
     async def _scrape_all(self, asked_at_s: float | None) -> None:
-        """Scrape until nothing more is wanted; the first one may have been asked already."""
+        """Scrape until nothing more is wanted; the first scrape may have been noted already."""
         while self._served < self._wanted:
             if asked_at_s is None:
                 await asyncio.sleep(self._wait_s())

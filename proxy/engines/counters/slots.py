@@ -1,7 +1,7 @@
-"""Reads a llama-server's slots, which also show requests that pass slowtok by.
+"""Reads a llama-server's slots, which also show requests that bypass slowtok.
 
-`/slots` wakes a sleeping model and keeps one awake, so it is asked only while a request of ours is
-at the engine anyway. How far a slot is has been told since b9276; the prompt's length is not told.
+`/slots` wakes a sleeping model and keeps one awake, so it is requested only while a request of ours
+is at the engine anyway. The progress of a slot is reported since b9276; the prompt's length is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ KEEP = 1200  # of ten minutes
 
 
 class BusySlots(NamedTuple):
-    """How many of the slots worked at `at_s`, and the tasks of those by how far they were.
+    """The slots that were busy at `at_s`, and the task numbers in them by progress.
 
-    A task is `unstarted` until something of its prompt was computed: until its first batch is done.
-    None where the slots do not tell how far they are.
+    A task is `unstarted` until its first batch is computed. The sets are None if the slots do not
+    report their progress.
     """
 
     at_s: float
@@ -32,10 +32,10 @@ class BusySlots(NamedTuple):
 
 
 class WorkingSlot(NamedTuple):
-    """A slot at its task, which has a number of its own.
+    """A slot with its task, which has a unique number.
 
-    `read_tokens` of its prompt are done, those from the cache among them; they grow with each batch
-    (`-b`, 2,048 tokens by default). `remaining_tokens` is None where nothing limits the answer.
+    `read_tokens` of its prompt are done, including cached ones; they grow with each batch (`-b`,
+    2,048 tokens by default). `remaining_tokens` is None if the answer has no limit.
     """
 
     task: int
@@ -46,7 +46,7 @@ class WorkingSlot(NamedTuple):
 
 
 class SlotsLook(NamedTuple):
-    """One look at all slots; `working` is None where they do not tell how far they are."""
+    """The state of all slots at one moment; `working` is None if they report no progress."""
 
     slots: int
     busy: int
@@ -54,7 +54,7 @@ class SlotsLook(NamedTuple):
 
 
 class SlotLog:
-    """The looks of the last minutes at one engine's slots."""
+    """The looks at one engine's slots of the last minutes."""
 
     def __init__(self) -> None:
         self._looks: Ring[BusySlots] = Ring(most=KEEP)
@@ -76,12 +76,12 @@ class SlotLog:
 
 
 async def look_at_slots(session: aiohttp.ClientSession, url: str) -> SlotsLook | None:
-    """Ask a llama-server what its slots are at; None where it does not tell."""
+    """Request a llama-server's slots; None if it does not report them."""
     return read_slots(await get(session, url, ""))
 
 
 def read_slots(reply: ProbeReply | None) -> SlotsLook | None:
-    """Read a reply of `/slots`; None where it is no such reply."""
+    """Parse a reply of `/slots`; None if it is not one."""
     body = None if reply is None or reply.status != 200 else reply.json
     if not isinstance(body, list):
         return None

@@ -1,1 +1,1 @@
-"""One module for each engine: how it tells what it is and what it does."""
+"""One module per engine: how it reports what it is and what it does."""

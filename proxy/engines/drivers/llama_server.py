@@ -1,9 +1,9 @@
-"""llama.cpp's server: what it answers about itself, alone or as a router, and its options.
+"""llama.cpp's server, alone or as a router: what it reports about itself, and its options.
 
-Nothing here asks `/slots`: that wakes a sleeping model, and any task put in the queue keeps one
-from falling asleep. A router loads the model that `?model=` names, also for a GET, unless
-`autoload=false` stands beside it; then it answers with an error (tools/server/server-models.cpp).
-Options come from its command line, its environment and its own defaults.
+Nothing here requests `/slots`: that wakes a sleeping model, and any queued task keeps one awake. A
+router loads the model that `?model=` names, also for a GET, unless `autoload=false` is set; then it
+answers with an error (tools/server/server-models.cpp). Options come from its command line, its
+environment and its defaults.
 """
 
 import asyncio
@@ -124,13 +124,13 @@ async def probe(session: aiohttp.ClientSession, base_url: str) -> Probe:
 
 
 async def is_sleeping(session: aiohttp.ClientSession, base_url: str) -> bool | None:
-    """Ask whether the model is put away: answered without waking it; None where it is not told."""
+    """Return whether the model is unloaded, without waking it; None if that is not reported."""
     sleeping = _object(await get(session, base_url, "/props")).get("is_sleeping")
     return sleeping if isinstance(sleeping, bool) else None
 
 
 def router_query(model: str) -> str:
-    """Return the query by which a router answers for a model that it has loaded, and only then."""
+    """Return the query for which a router answers only if the model is loaded."""
     return urlencode({"model": model, "autoload": "false"})
 
 
@@ -234,7 +234,7 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 def habits_of(template: object) -> tuple[str, ...] | None:
-    """Return what a template does to earlier turns; None where there is no text of one."""
+    """Return what a chat template does to earlier turns; None without a template."""
     if not isinstance(template, str) or not template:
         return None
     return tuple([habit for habit, pattern in HABITS.items() if pattern.search(template)])
