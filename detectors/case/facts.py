@@ -226,8 +226,8 @@ def how_to_enable(fact: str, case: Case | None = None) -> str:
 
 
 def _reasons(case: Case, field: str) -> Iterable[str]:
-    mine = case.server.gpu_indices
-    gpus = [gpu for gpu in case.device.gpus or () if not mine or gpu.index in mine]
+    server_gpus = case.server.gpu_indices
+    gpus = [gpu for gpu in case.device.gpus or () if not server_gpus or gpu.index in server_gpus]
     for gpu in gpus:
         if field in gpu.absent:
             why = why_absent(field, gpu.absent[field])
