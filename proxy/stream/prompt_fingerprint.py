@@ -172,7 +172,7 @@ def fingerprint_prompt(payload: Mapping[str, Any]) -> PromptFingerprint | None:
     texts: list[str] = []
     begin = 0
     for message in messages_of(payload):
-        spans.append(_span(message, begin))
+        spans.append(_span(message, min(begin, MAX_PRINTED_CHARS)))
         texts.append(message.text)
         begin += len(message.text)
     whole = "".join(texts)[:MAX_PRINTED_CHARS]

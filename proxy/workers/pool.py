@@ -81,7 +81,7 @@ class WorkerPool:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Bytes that the memory budgets of all workers count."""
+        """Bytes that the memory budgets of all workers count; `most_bytes` adds up their peaks."""
         held: Counter[str] = Counter(now_bytes=0, most_bytes=0)
         for worker in self._workers:
             held.update(worker.held)

@@ -292,6 +292,18 @@ def test_a_long_prompt_is_compared_as_far_as_it_is_printed() -> None:
     assert found.shared_ratio > 0.99
 
 
+def test_messages_beyond_what_is_printed_have_no_size_and_are_not_compared() -> None:
+    beyond = chat("rules", words(300_000), "answer", "question")
+    parts = parts_of(printed(beyond))
+    same = against(beyond, chat("rules", words(300_000), "answer", "another"))
+
+    assert parts.chars == MAX_PRINTED_CHARS
+    assert parts.last_user_chars == 0 < parts.system_chars
+    assert parts.messages == 4
+    assert same.common_prefix_chars == MAX_PRINTED_CHARS
+    assert same.difference_message is None
+
+
 def test_a_long_line_without_a_sentence_in_it() -> None:
     same = against({"prompt": "x" * MAX_PRINTED_CHARS}, {"prompt": "x" * MAX_PRINTED_CHARS})
 
