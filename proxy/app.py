@@ -68,6 +68,7 @@ class Proxy:
         self.version = own_version()  # now: a newer one may be installed while this one runs
         self.log_event = log_event
         self.lag = LoopLag()
+        self._relays_here = first_pid is None
         self.sampler = Sampler(
             own_pid=first_pid, on_failure=lambda why: log_event("sampling-down", why=why)
         )
@@ -115,7 +116,7 @@ class Proxy:
             sampler=self.sampler,
             baselines=self.baselines,
             past=EngineHistory(self.learned, self.baselines),
-            loop_lag=self.lag.most_since,
+            loop_lag=self.lag.most_since if self._relays_here else lambda _since_s: None,
             store=self.records,
             runs=self.runs,
             sinks=self.sinks,

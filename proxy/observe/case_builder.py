@@ -56,6 +56,9 @@ MIN_SAMPLE_WINDOW_S = 1.0
 Sampled = tuple[tuple[HostSample, ...], tuple[GpuSample, ...], tuple[int, ...] | None]
 """Samples of the host, samples of the GPUs, and the indices of the GPUs that the server uses."""
 
+Past = tuple[Envelope, Baseline, History]
+"""The expectation, refined by the baseline; the baseline; and the history."""
+
 UNSEEN: Sampled = ((), (), None)
 """No samples, for an engine on another machine: this machine's samples do not concern it."""
 
@@ -155,34 +158,21 @@ class CaseBuilder:
             history=NO_HISTORY,
         )
         case = replace(case, phases=with_inferred_load(case))
-        return self._with_past(case, choices, bounds if case.phases.load_s is None else None)
+        past = self._past_of(case, exchange.judged_against)
+        return _with_past(case, past, choices, bounds if case.phases.load_s is None else None)
 
-    def _with_past(self, case: Case, choices: int, queue: tuple[float, float] | None) -> Case:
-        """Return the case with history and baseline, and with the expectation refined by them."""
-        envelope, baseline, history = self._past_of(case)
-        phases = case.phases
-        prefill_tps = history.best_prefill_tps or envelope.expected_prefill_tps
-        if phases.source == "estimate":
-            phases = estimate(
-                phases,
-                case.timeline,
-                choices=choices,
-                prefill_tps=prefill_tps,
-                decode_tps=baseline.decode_tps or envelope.expected_tps,
-            )
-        elif queue is not None:
-            phases = with_queue(phases, case.timeline, *queue, prefill_tps=prefill_tps)
-        if baseline is NO_BASELINE and history is NO_HISTORY and phases is case.phases:
-            return case
-        return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
-
-    def _past_of(self, case: Case) -> tuple[Envelope, Baseline, History]:
+    def _past_of(self, case: Case, judged_against: tuple[Envelope, Baseline] | None) -> Past:
         """Return history and baseline, and the expectation refined by them.
 
-        If reading them fails, the case is made without them.
+        `judged_against` is what a worker has judged the request against for its header; the record
+        then says the same. If reading the past fails, the case is made without it.
         """
         try:
             history = self._past.of(case, self._idle(case))
+            if judged_against is not None:
+                envelope, baseline = judged_against
+                as_configured = case.envelope.as_configured
+                return replace(envelope, as_configured=as_configured), baseline, history
             # the baseline is kept as a share of what is expected by first principles
             baseline = self._baselines.find(replace(case, history=history))
             envelope = case.envelope if baseline is NO_BASELINE else refined(case, baseline)
@@ -215,6 +205,26 @@ class CaseBuilder:
         if gpu and process is not None and process.pid is not None:
             gpu = seen_from(gpu, {process.pid, *(child.pid for child in process.children)})
         return host, gpu, gpus_used(gpu, device, process.environment if process else {})
+
+
+def _with_past(case: Case, past: Past, choices: int, queue: tuple[float, float] | None) -> Case:
+    """Return the case with its past, and with the phases that follow from it."""
+    envelope, baseline, history = past
+    phases = case.phases
+    prefill_tps = history.best_prefill_tps or envelope.expected_prefill_tps
+    if phases.source == "estimate":
+        phases = estimate(
+            phases,
+            case.timeline,
+            choices=choices,
+            prefill_tps=prefill_tps,
+            decode_tps=baseline.decode_tps or envelope.expected_tps,
+        )
+    elif queue is not None:
+        phases = with_queue(phases, case.timeline, *queue, prefill_tps=prefill_tps)
+    if baseline is NO_BASELINE and history is NO_HISTORY and phases is case.phases:
+        return case
+    return replace(case, phases=phases, envelope=envelope, baseline=baseline, history=history)
 
 
 def _looks(exchange: Exchange, engine: Engine, phases: Phases) -> Sequence[Look]:

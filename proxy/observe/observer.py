@@ -357,10 +357,12 @@ class Observer:
             self._remember_prompt(served_by, exchange.prompt, case)
         self._prompt_estimates.learn(served_by, exchange, case)
         self._verdicts.judged(exchange, diagnosis)
-        self._baselines.learn(case, diagnosis)
+        has_taught = self._baselines.learn(case, diagnosis)
         self._past.note(case, diagnosis)
         if exchange.engine_name is not None:
-            self.setups.note(exchange.engine_name, case)
+            self.setups.note(
+                exchange.engine_name, case, self._baselines.find, has_taught=has_taught
+            )
 
     def _remember_prompt(self, served_by: str, prompt: PromptFingerprint, case: Case) -> None:
         """Store the fingerprint of a prompt that was read, and an attempt that was cut short."""

@@ -6,10 +6,18 @@ then judge the next short request of that setup alone.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from slowtok.detectors.case.case import Case, History, Phases, Timeline, Tokens
+from slowtok.detectors.case.case import (
+    Baseline,
+    Case,
+    Envelope,
+    History,
+    Phases,
+    Timeline,
+    Tokens,
+)
 from slowtok.detectors.expectation.envelope import context_of
 from slowtok.proxy.history.keys import octave_of
 from slowtok.proxy.runtime.bounded_map import BoundedMap
@@ -33,13 +41,22 @@ class SetupLog:
     """Keeps the facts of the newest setups; each change gets the next number."""
 
     def __init__(self) -> None:
-        self._facts: BoundedMap[SetupKey, tuple[int, Case]] = BoundedMap(MAX_SETUPS)
+        self._facts: BoundedMap[SetupKey, tuple[int, Case | None]] = BoundedMap(MAX_SETUPS)
         self._refreshed_at_s: BoundedMap[SetupKey, float] = BoundedMap(MAX_SETUPS)
         self.number = 0  # of the last change
 
-    def note(self, engine_name: str, case: Case) -> None:
+    def note(
+        self,
+        engine_name: str,
+        case: Case,
+        baseline: Callable[[Case], Baseline],
+        *,
+        has_taught: bool = False,
+    ) -> None:
         """Store the facts of a finished request, if they have changed.
 
+        `baseline` gives the setup's baseline with this request in it; where it has taught
+        something, it is asked for at once.
         Not for engines whose replies alone do not suffice: an engine behind llama-swap may have had
         to load its model, and Ollama's reports need corrections from samples.
         """
@@ -47,16 +64,30 @@ class SetupLog:
         if server.through is not None or server.kind == "ollama":
             return
         key = setup_key(engine_name, timeline.model, timeline.tokens)
-        if now_s - self._refreshed_at_s.get(key, -REFRESH_S) < REFRESH_S:
+        is_fresh = now_s - self._refreshed_at_s.get(key, -REFRESH_S) < REFRESH_S
+        if is_fresh and not has_taught:
             return
         self._refreshed_at_s[key] = now_s
-        facts, known = _facts_of(case), self._facts.get(key)
-        if known is None or known[1] != facts:
-            self.number += 1
-            self._facts[key] = (self.number, facts)
+        facts = _facts_of(replace(case, baseline=baseline(case)))
+        _, known = self._facts.get(key, (0, None))
+        if known is not None and known.model != facts.model:
+            self.forget(engine_name)
+        if known != facts:
+            self._store(key, facts)
 
-    def since(self, number: int) -> Mapping[SetupKey, Case]:
-        """Return the facts that changed after the change with that number."""
+    def forget(self, engine_name: str) -> None:
+        """Drop the facts of an engine that is another one now, or has another model."""
+        for key, (_, facts) in list(self._facts.items()):
+            if key[0] == engine_name and facts is not None:
+                self._store(key, None)
+                self._refreshed_at_s.pop(key, None)
+
+    def _store(self, key: SetupKey, facts: Case | None) -> None:
+        self.number += 1
+        self._facts[key] = (self.number, facts)
+
+    def since(self, number: int) -> Mapping[SetupKey, Case | None]:
+        """Return the facts that changed after the change with that number; None: dropped."""
         return {key: facts for key, (last, facts) in self._facts.items() if last > number}
 
 
@@ -70,6 +101,7 @@ def _facts_of(case: Case) -> Case:
         model=case.model,
         device=case.device,
         baseline=case.baseline,
+        envelope=Envelope(roofline_tps=case.envelope.roofline_tps),
         history=History(
             other_version=history.other_version,
             other_version_decode_tps=history.other_version_decode_tps,

@@ -29,9 +29,9 @@ class PreviousVerdicts:
         self.note(exchange.model, (exchange.ended_at_s or 0.0, header))
 
     def note(self, model: str | None, verdict: EndedVerdict) -> None:
-        """Store a verdict, unless it is known or an older one."""
+        """Store a verdict, unless it is an older one; the last word on a request stands."""
         known = self._last.get(model or "")
-        if known is None or known[0] < verdict[0]:
+        if known is None or known[0] <= verdict[0]:
             self._last[model or ""] = verdict
 
     def last(self, model: str | None) -> EndedVerdict | None:

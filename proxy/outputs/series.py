@@ -233,7 +233,7 @@ class SeriesStore:
         self._kept: OrderedDict[str, bytes] = OrderedDict()  # empty while it is not written
         self._unwritten: OrderedDict[str, Case] = OrderedDict()
         self._bytes = self._readings = 0
-        self._written_at_s = 0.0
+        self._may_write, self._counted_at_s = float(MAX_UNWRITTEN), time.monotonic()
 
     def __call__(self, case: Case, diagnosis: Diagnosis | None, record: dict[str, Any]) -> None:
         """Store the series of a diagnosed request."""
@@ -247,7 +247,7 @@ class SeriesStore:
         self._readings += _readings(case)
         while len(self._kept) > self._keep:
             self._drop(next(iter(self._kept)))
-        while len(self._unwritten) > MAX_UNWRITTEN or self._readings > MAX_UNWRITTEN_READINGS:
+        while self._is_overfull() and len(self._unwritten) > 1:
             self._make_room(next(iter(self._unwritten)))
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
@@ -261,12 +261,24 @@ class SeriesStore:
 
     def _make_room(self, request_id: str) -> None:
         """Serialise one pending series, or drop it if there are too many."""
-        now_s = time.monotonic()
-        if now_s - self._written_at_s < 1 / MAX_WRITTEN_PER_S:
-            self._drop(request_id)
-        else:
-            self._written_at_s = now_s
+        if self._may_write_one():
             self._write(request_id)
+        else:
+            self._drop(request_id)
+
+    def _is_overfull(self) -> bool:
+        return len(self._unwritten) > MAX_UNWRITTEN or self._readings > MAX_UNWRITTEN_READINGS
+
+    def _may_write_one(self) -> bool:
+        """Take one write from the allowance: `MAX_WRITTEN_PER_S`, saved for all that may wait."""
+        now_s = time.monotonic()
+        earned = (now_s - self._counted_at_s) * MAX_WRITTEN_PER_S
+        self._may_write = min(self._may_write + earned, MAX_UNWRITTEN)
+        self._counted_at_s = now_s
+        if self._may_write < 1.0:
+            return False
+        self._may_write -= 1.0
+        return True
 
     def _write(self, request_id: str) -> None:
         case = self._unwritten.pop(request_id)

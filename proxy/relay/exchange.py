@@ -5,7 +5,15 @@ The relay records the times, the meter the tokens. Before the end, only the live
 
 from dataclasses import dataclass, replace
 
-from slowtok.detectors.case.case import PromptParts, PromptPrefix, Repeat, Timeline, Tokens
+from slowtok.detectors.case.case import (
+    Baseline,
+    Envelope,
+    PromptParts,
+    PromptPrefix,
+    Repeat,
+    Timeline,
+    Tokens,
+)
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.proxy.engines.counters.slots import WorkingSlot
 from slowtok.proxy.http.run_clues import Clues
@@ -100,6 +108,7 @@ class Exchange:
     proxy_s: float = 0.0
     loop_lag_s: float | None = None  # of the worker that relayed it; else the proxy's own is asked
     observer_errors: int = 0
+    judged_against: tuple[Envelope, Baseline] | None = None  # by the worker, in its header
 
     # What the observer finds out meanwhile.
     awaits_load: bool | None = None  # another program has to load the model first

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,7 +109,7 @@ class Worker:
             session = await opened.enter_async_context(
                 make_session(settings.connect_timeout_s, settings.max_head_bytes)
             )
-            pages = Pages(start.pages_path, self._channel.flush)
+            pages = Pages(start.pages_path, self._observer.sync)
             opened.push_async_callback(pages.close)
             # why not, the observing process has told
             use_fast_path = await fast_path_works(lambda *_, **__: None)
@@ -181,7 +181,7 @@ class Worker:
     def _update_directory(self, directory: RemoteDirectory) -> None:
         self._engines.update_directory(directory)
 
-    def _learn_setups(self, setups: Mapping[SetupKey, Case]) -> None:
+    def _learn_setups(self, setups: Mapping[SetupKey, Case | None]) -> None:
         self._observer.learn(setups)
 
     def _stop_taking_in(self) -> int:
@@ -258,11 +258,12 @@ def main() -> None:
 class Pages:
     """Forwards requests for the proxy's own pages to the observing process's socket at `path`.
 
-    `tell_all` flushes pending messages first, so that a page shows everything up to now.
+    `sync` waits first until that process has handled all messages, so that a page shows everything
+    up to now.
     """
 
-    def __init__(self, path: str, tell_all: Callable[[], None]) -> None:
-        self._tell_all = tell_all
+    def __init__(self, path: str, sync: Callable[[], Awaitable[None]]) -> None:
+        self._sync = sync
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -286,7 +287,7 @@ class Pages:
         """Forward a request to the observing process, which checks host, origin and key again."""
         target = URL("http://localhost" + request.rel_url.raw_path_qs, encoded=True)
         fields = headers.to_own_page(request.headers)
-        self._tell_all()
+        await self._sync()
         try:
             reply = await self._session.request(
                 request.method, target, headers=fields, allow_redirects=False

@@ -5,10 +5,11 @@ with its length in front. Sending never blocks; whoever makes a request sets its
 """
 
 import asyncio
-import contextlib
 import inspect
 import itertools
 import pickle  # between two processes of one program, over a socket that is theirs alone
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
@@ -17,7 +18,19 @@ MAX_UNREAD_BYTES = 32 * 1024 * 1024
 
 FAR_BEHIND_BYTES = 24 * 1024 * 1024
 """With so much unread, replies wait for the other end (`wait_until_caught_up`). A short request
-takes 1.5 KiB: some thousands of them may arrive faster than they can be observed. Heuristic."""
+with a short prompt takes 1.5 KiB, one with hundreds of messages 50 KiB: some thousands of them may
+arrive faster than they can be observed. Heuristic."""
+
+CAUGHT_UP_BYTES = FAR_BEHIND_BYTES - 1024 * 1024
+"""With so much unread, replies wait no longer. Heuristic."""
+
+TURN_S = 0.005
+"""Most time that one turn of the event loop spends on messages, so that whatever else the loop
+carries goes on beside a burst of them. Heuristic."""
+
+READ_AHEAD_BYTES = 64 * 1024
+"""With so much read and not handled yet, no more is read: it waits at the other end, which counts
+it. Heuristic."""
 
 GATHER_S = 0.005
 """One-way messages are collected for so long and sent together, because waking the other process
@@ -42,7 +55,9 @@ class Channel(asyncio.Protocol):
     def __init__(self, handlers: Handlers, failed: Callable[[str], None]) -> None:
         self._handlers = handlers
         self._failed = failed
-        self._unread = bytearray()
+        self._unread = bytearray()  # received, and not unpacked yet
+        self._unhandled: deque[Message] = deque()
+        self._handling: asyncio.Handle | None = None
         self._unsent: list[Message] = []
         self._flushing: asyncio.Handle | None = None
         self._numbers = itertools.count()
@@ -52,6 +67,8 @@ class Channel(asyncio.Protocol):
         self.is_silent = False  # an answer did not come in time, and nothing came since
         self._has_caught_up = asyncio.Event()
         self._has_caught_up.set()
+        self._written_bytes = 0
+        self._stuck_at_bytes = -1  # how much had been taken when a wait for more was given up
         self.ended = asyncio.get_running_loop().create_future()
 
     @property
@@ -61,6 +78,11 @@ class Channel(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return True
         return transport.get_write_buffer_size() > MAX_UNREAD_BYTES
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether a request would probably be answered in time."""
+        return not (self.is_silent or self.is_full)
 
     def tell(self, name: str, *arguments: Any) -> None:
         """Send a one-way message within `GATHER_S`; dropped if the other end is gone."""
@@ -92,11 +114,17 @@ class Channel(asyncio.Protocol):
         return None
 
     async def wait_until_caught_up(self, timeout_s: float) -> None:
-        """Wait while the other end is far behind, `timeout_s` at most."""
-        if not self._has_caught_up.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._has_caught_up.wait()
+        """Wait while the other end is far behind, `timeout_s` at most.
+
+        Not for one that seems stopped: it has taken nothing since such a wait was given up.
+        """
+        if self._has_caught_up.is_set() or self._taken_bytes() == self._stuck_at_bytes:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._has_caught_up.wait()
+        except TimeoutError:
+            self._stuck_at_bytes = self._taken_bytes()
 
     def close(self) -> None:
         """Send the pending messages, then close."""
@@ -107,7 +135,7 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the transport."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(FAR_BEHIND_BYTES)
+        self._transport.set_write_buffer_limits(FAR_BEHIND_BYTES, CAUGHT_UP_BYTES)
 
     def pause_writing(self) -> None:
         """Note that the other end is far behind."""
@@ -118,7 +146,9 @@ class Channel(asyncio.Protocol):
         self._has_caught_up.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Answer all pending requests with None: the other end is gone."""
+        """Handle what is still here, and answer all pending requests with None."""
+        while self._unhandled or self._unpack():
+            self._dispatch(*self._unhandled.popleft())
         self._has_caught_up.set()
         for answer in list(self._pending_answers.values()):
             if not answer.done():
@@ -129,19 +159,45 @@ class Channel(asyncio.Protocol):
             self.ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Handle the messages that are complete."""
+        """Handle the messages that are complete, in this turn of the loop or the next ones."""
         self.is_silent = False
         self._unread += data
-        begin = 0
-        while len(self._unread) - begin >= _LENGTH_BYTES:
-            body = begin + _LENGTH_BYTES
-            end = body + int.from_bytes(self._unread[begin:body], "big")
-            if len(self._unread) < end:
+        if self._handling is None:
+            self._handle_some()
+
+    def _handle_some(self) -> None:
+        """Handle messages for `TURN_S`, and go on in the next turn if there are more."""
+        self._handling = None
+        until_s = time.monotonic() + TURN_S
+        while self._unhandled or self._unpack():
+            self._dispatch(*self._unhandled.popleft())
+            if time.monotonic() >= until_s:
+                self._handling = asyncio.get_running_loop().call_soon(self._handle_some)
                 break
-            for message in pickle.loads(self._unread[body:end]):  # noqa: S301 - see above
-                self._dispatch(*message)
-            begin = end
-        del self._unread[:begin]
+        self._limit_reading()
+
+    def _unpack(self) -> bool:
+        """Take the next list of messages apart; return False if none is complete."""
+        end = _LENGTH_BYTES + int.from_bytes(self._unread[:_LENGTH_BYTES], "big")
+        if len(self._unread) < end:
+            return False
+        self._unhandled.extend(pickle.loads(self._unread[_LENGTH_BYTES:end]))  # noqa: S301 - above
+        del self._unread[:end]
+        return True
+
+    def _limit_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._handling is not None and len(self._unread) > READ_AHEAD_BYTES:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _taken_bytes(self) -> int:
+        """Return how much the other end, or the kernel, has taken of what was written."""
+        unsent = self._transport.get_write_buffer_size() if self._transport else 0
+        return self._written_bytes - unsent
 
     def _send(self, message: Message, *, at_once: bool = True) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -167,6 +223,7 @@ class Channel(asyncio.Protocol):
             return
         body = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         self._transport.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+        self._written_bytes += _LENGTH_BYTES + len(body)
 
     def _dispatch(self, number: int | None, name: str | None, payload: Any) -> None:
         if name is None:
@@ -193,7 +250,7 @@ class Channel(asyncio.Protocol):
         answer = None
         try:
             answer = await result
-        except Exception:  # noqa: BLE001 - as in _do
+        except Exception:  # noqa: BLE001 - as in _call_handler
             self._failed(name)
         if number is not None:
             self._send((number, None, answer))

@@ -43,6 +43,8 @@ HEAD_S = 0.05  # head of the only stream in flight, for a verdict requested when
 WHOLE_S = 0.5  # a whole reply, for its diagnosis
 RECORD_S = 0.5  # the end of a stream, for its record
 
+SYNC_S = 0.5  # that a page may wait until the observing process knows of all that has happened
+
 CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine
 KEEP_CHOSEN = 64
 LIST_S = 30.0  # a merged model list: as long as the engines' own lists may take
@@ -68,7 +70,7 @@ class RemoteObserver:
         self.failures: Counter[str] = Counter()
         self._prompts = PendingPrompts(self.failures)
 
-    def learn(self, setups: Mapping[SetupKey, Case]) -> None:
+    def learn(self, setups: Mapping[SetupKey, Case | None]) -> None:
         """Store the facts that short requests of these setups are judged against."""
         self._short = self._short or ShortRequests()
         self._short.learn(setups)
@@ -117,11 +119,14 @@ class RemoteObserver:
         """Return the slowtok headers of a complete reply.
 
         A short request is judged in this process, and waits only while the observing process is far
-        behind.
+        behind. It is asked instead where only it knows the previous verdict, unless it is silent.
         """
-        if self._is_up_to_date(exchange.model):
-            previous = self._verdicts.header(exchange.model)
+        is_up_to_date = self._is_up_to_date(exchange.model)
+        if is_up_to_date or not self._channel.is_responsive:
+            previous = self._verdicts.header(exchange.model) if is_up_to_date else {}
             if (judged := self._judge_short(exchange)) is not None:
+                case, _ = judged
+                exchange.judged_against = case.envelope, case.baseline
                 await self._channel.wait_until_caught_up(WHOLE_S)
                 return headers.diagnosis_headers(*judged) | previous
         answer: Diagnosed | None = await self._concluded("diagnose", exchange, WHOLE_S)
@@ -143,7 +148,7 @@ class RemoteObserver:
         self._verdict_requests.pop(exchange.request_id, None)
         if exchange.api is not None:
             self._verdicts.ended(exchange)
-            if exchange.stream:
+            if exchange.stream and self._short:
                 self._ended[exchange.model or ""] = exchange
         if not self._live.pop(exchange.request_id, None):
             return
@@ -156,6 +161,11 @@ class RemoteObserver:
         else:
             tell("end", *self._unreported_fields(exchange))
         self._reported.pop(exchange.request_id, None)
+
+    async def sync(self) -> None:
+        """Wait until the observing process knows of everything up to now, `SYNC_S` at most."""
+        self._report_all()
+        await self._answer(self._channel.ask("sync"), SYNC_S)
 
     def progress(self) -> list[Progress]:
         """Return the progress of each request whose reply has begun."""
@@ -260,21 +270,17 @@ class RemoteEngines:
     """The `EngineDirectory` of one worker.
 
     If there is a single engine and it answers, it is known here; otherwise the observing process is
-    asked. If that does not answer in time, its last choice is used, or the engine that was the only
-    one before.
+    asked. If that does not answer in time, its last choice is used, or the first engine.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.directory = RemoteDirectory()  # until it is told
-        self._last_only_engine: RemoteEngine | None = None
         self._chosen: BoundedMap[tuple[str | None, str], RemoteEngine] = BoundedMap(KEEP_CHOSEN)
 
     def update_directory(self, directory: RemoteDirectory) -> None:
         """Store which engines there are."""
         self.directory = directory
-        if directory.several or directory.only is not None:
-            self._last_only_engine = directory.only
 
     @property
     def several(self) -> bool:
@@ -292,7 +298,7 @@ class RemoteEngines:
         """Return the engine for a request; None if there is none."""
         if self.directory.only is not None:
             return self.directory.only
-        last_chosen = self._chosen.get((model, path), self._last_only_engine)
+        last_chosen = self._chosen.get((model, path), self.directory.first)
         if last_chosen is not None and self._channel.is_silent:
             return last_chosen
         answer = self._channel.ask("choose", model, path, dict(keys))

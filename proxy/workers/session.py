@@ -6,6 +6,7 @@ from typing import Any
 
 from slowtok.detectors.case.case import Case
 from slowtok.proxy.engines.registry import Engines
+from slowtok.proxy.engines.routing import first
 from slowtok.proxy.observe.observer import Observer
 from slowtok.proxy.observe.setups import SetupKey
 from slowtok.proxy.outputs.previous_verdicts import EndedVerdict
@@ -49,6 +50,7 @@ class WorkerSession:
         self._reported_directory: RemoteDirectory | None = None
         self._reported_setups = 0
         self._is_only = only
+        self._found_at_s: dict[str, float | None] = {}
         self.heartbeats = 0
         self.requests = 0
         self.refused = 0
@@ -77,6 +79,7 @@ class WorkerSession:
             "merged_list": self._engines.merged_list,
             "lose": self._lose,
             "event": self._event,
+            "sync": lambda: True,
         }
 
     def abandon(self) -> int:
@@ -98,21 +101,28 @@ class WorkerSession:
             and all_engines[0].identity is not None
             and all_engines[0].looked.is_set()
         )
+        candidates = self._engines.present or all_engines
         directory = RemoteDirectory(
             several=self._engines.several,
             searched_at=self._engines.searched_at,
             only=as_remote_engine(all_engines[0]) if is_only else None,
+            first=as_remote_engine(first(candidates)) if candidates else None,
         )
         if directory == self._reported_directory:
             return None
         self._reported_directory = directory
         return directory
 
-    def changed_setups(self) -> Mapping[SetupKey, Case]:
+    def changed_setups(self) -> Mapping[SetupKey, Case | None]:
         """Return the facts for judging short requests that changed since the last call."""
-        setups = self._observer.setups
         if not self._is_only:
             return {}
+        setups = self._observer.setups
+        for engine in self._engines.all:
+            found_at_s = engine.found_at_s if engine.identity is not None else None
+            if self._found_at_s.get(engine.name) != found_at_s:
+                self._found_at_s[engine.name] = found_at_s
+                setups.forget(engine.name)
         last_reported, self._reported_setups = self._reported_setups, setups.number
         return setups.since(last_reported) if last_reported < setups.number else {}
 

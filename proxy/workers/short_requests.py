@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.case import Baseline, Case, Envelope
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.diagnosis.short_request import judge_short
 from slowtok.detectors.expectation.envelope import expectation, refined
@@ -25,10 +25,13 @@ class ShortRequests:
     def __init__(self) -> None:
         self._setups: BoundedMap[SetupKey, Case] = BoundedMap(MAX_SETUPS)
 
-    def learn(self, setups: Mapping[SetupKey, Case]) -> None:
-        """Store the facts that requests of these setups are judged against."""
+    def learn(self, setups: Mapping[SetupKey, Case | None]) -> None:
+        """Store the facts that requests of these setups are judged against; None: drop them."""
         for key, facts in setups.items():
-            self._setups[key] = facts
+            if facts is None:
+                self._setups.pop(key, None)
+            else:
+                self._setups[key] = facts
 
     def judge(self, exchange: Exchange) -> tuple[Case, Diagnosis] | None:
         """Return the reduced case of a short request, and its verdict.
@@ -47,11 +50,26 @@ class ShortRequests:
             return None
         tokens = timeline.tokens
         envelope = expectation(facts.server, facts.model, facts.device, tokens, facts.neighbours)
-        case = replace(facts, timeline=timeline, phases=split(timeline), envelope=envelope)
-        if (learned := refined(case, case.baseline)) is not envelope:
+        baseline, phases = _at(envelope, facts), split(timeline)
+        case = replace(
+            facts, timeline=timeline, phases=phases, envelope=envelope, baseline=baseline
+        )
+        if (learned := refined(case, baseline)) is not envelope:
             case = replace(case, envelope=learned)
         diagnosis = judge_short(case)
         return None if diagnosis is None else (case, diagnosis)
+
+
+def _at(envelope: Envelope, facts: Case) -> Baseline:
+    """Return the baseline of a setup's facts as it would be at the context of this request."""
+    baseline, there, here = facts.baseline, facts.envelope.roofline_tps, envelope.roofline_tps
+    if not there or not here or baseline.decode_tps is None or baseline.decode_p10_tps is None:
+        return baseline
+    return replace(
+        baseline,
+        decode_tps=baseline.decode_tps * here / there,
+        decode_p10_tps=baseline.decode_p10_tps * here / there,
+    )
 
 
 def _tells_all(exchange: Exchange) -> bool:

@@ -63,6 +63,7 @@ AT_END = (
     "proxy_s",
     "loop_lag_s",
     "observer_errors",
+    "judged_against",
 )
 KEPT_APART = (
     "api",
@@ -123,11 +124,15 @@ class RemoteEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteDirectory:
-    """A worker's copy of the engine directory; `only` is a single engine, while it answers."""
+    """A worker's copy of the engine directory.
+
+    `only` is a single engine, while it answers; `first` gets what no engine is known to serve.
+    """
 
     several: bool = False
     searched_at: str = ""
     only: RemoteEngine | None = None
+    first: RemoteEngine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -38,6 +39,13 @@ class Pair:
         self.heard.append(said)
         self._hears.set()
 
+    def _work(self, number: int) -> None:
+        """Take longer than one turn of the loop may."""
+        until_s = time.monotonic() + 2 * channel.TURN_S
+        while time.monotonic() < until_s:
+            pass
+        self.heard.append((number,))
+
     async def hears(self) -> None:
         """Wait until something was told."""
         async with asyncio.timeout(LONG_S):
@@ -50,6 +58,7 @@ class Pair:
             "later": said_later,
             "never": late,
             "broken": broken,
+            "slow": self._work,
         }
         loop = asyncio.get_running_loop()
         near, far = socket.socketpair()
@@ -188,3 +197,58 @@ async def test_nobody_waits_longer_than_that_for_the_other_side(
     async with asyncio.timeout(LONG_S):
         await pair.near.wait_until_caught_up(0.01)
     _reading_of(pair.far).resume_reading()
+
+
+async def test_who_gave_up_waits_again_only_when_the_other_side_has_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "FAR_BEHIND_BYTES", 1024)
+    monkeypatch.setattr(channel, "CAUGHT_UP_BYTES", 512)
+    pair.near.close()
+    await pair.connect()
+    _reading_of(pair.far).pause_reading()
+    pair.near.tell("hear", b"x" * 2**24)
+    pair.near.flush()
+    await pair.near.wait_until_caught_up(0.01)
+
+    async with asyncio.timeout(LONG_S):
+        await pair.near.wait_until_caught_up(10 * LONG_S)  # it is stopped: at once
+    _reading_of(pair.far).resume_reading()
+    await pair.hears()
+
+
+async def test_many_messages_leave_room_for_others_in_each_turn_of_the_loop(pair: Pair) -> None:
+    for number in range(5):
+        pair.near.tell("slow", number)
+    pair.near.flush()
+    turns: list[int] = []
+    while len(pair.heard) < 5:
+        turns.append(len(pair.heard))
+        await asyncio.sleep(0)
+
+    assert {1, 2, 3, 4} <= set(turns)
+    assert [said[0] for said in pair.heard] == list(range(5))
+
+
+async def test_no_more_is_read_than_can_be_handled(pair: Pair) -> None:
+    for number in range(20):
+        pair.near.tell("slow", number)
+        pair.near.tell("hear", b"x" * channel.READ_AHEAD_BYTES)
+        pair.near.flush()
+    was_paused = False
+    async with asyncio.timeout(LONG_S):
+        while len(pair.heard) < 40:
+            was_paused = was_paused or not _reading_of(pair.far).is_reading()
+            await asyncio.sleep(0)
+
+    assert was_paused
+    assert _reading_of(pair.far).is_reading()
+
+
+async def test_what_is_still_here_is_handled_when_the_other_end_is_gone(pair: Pair) -> None:
+    for number in range(10):
+        pair.near.tell("slow", number)
+    pair.near.close()
+    await pair.far.ended
+
+    assert [said[0] for said in pair.heard] == list(range(10))

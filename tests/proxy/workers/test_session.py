@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.proxy import Served
+from slowtok.detectors.case.case import Baseline, Envelope, Range
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter
@@ -139,6 +140,35 @@ async def test_setups_are_told_once_each_time_that_they_change(
     (key,) = session.changed_setups()
     assert key[:2] == (exchange.engine_name, "small")
     assert session.changed_setups() == {}
+
+
+async def test_setups_of_an_engine_that_is_another_one_are_dropped(proxy: Served) -> None:
+    session, tell = session_of(proxy)
+    session.changed_setups()
+    exchange = begun(proxy, stream=False)
+    tell["begin"](packed_begin(exchange))
+    tell["end"](*ended(exchange))
+    await proxy.record("a")
+    proxy.proxy.observer.publish_all()
+    (key,) = session.changed_setups()
+
+    engine = proxy.proxy.engines.all[0]
+    assert engine.found_at_s is not None
+    engine.found_at_s += 1.0
+    assert session.changed_setups() == {key: None}
+
+
+async def test_record_is_judged_against_what_the_header_was_judged_against(proxy: Served) -> None:
+    _, tell = session_of(proxy)
+    exchange = begun(proxy, stream=False)
+    band = Envelope(decode=Range(low=12.0, high=34.0), basis="test")
+    exchange.judged_against = band, Baseline(count=3, decode_tps=20.0, decode_p10_tps=18.0)
+    tell["begin"](packed_begin(exchange))
+    tell["end"](*ended(exchange))
+
+    record = await proxy.record("a")
+    expected = record["expected"]
+    assert (expected["decode_low_tps"], expected["decode_high_tps"]) == (12.0, 34.0)
 
 
 async def test_worker_that_lost_an_engine_is_told_of_it_again(proxy: Served) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.cases import healthy
 from slowtok.detectors.analysis.phase_loss import MIN_WAIT_S
-from slowtok.detectors.case.case import Case
+from slowtok.detectors.case.case import Baseline, Case, Envelope
 from slowtok.proxy.observe.setups import setup_key
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
@@ -96,3 +96,28 @@ def test_several_answers_are_not_judged() -> None:
     several.meter.reply.choices_seen = 2
 
     assert judge().judge(several) is None
+
+
+def test_baseline_is_taken_to_the_context_of_the_request() -> None:
+    facts = replace(
+        healthy(),
+        baseline=Baseline(count=9, decode_tps=100.0, decode_p10_tps=90.0),
+        envelope=Envelope(roofline_tps=150.0),
+    )
+    judged = judge(facts).judge(exchange())
+
+    assert judged is not None
+    case, _ = judged
+    assert case.envelope.roofline_tps is not None
+    here = case.envelope.roofline_tps / 150.0
+    assert here != 1.0
+    assert case.baseline.decode_tps == pytest.approx(100.0 * here)
+    assert case.baseline.decode_p10_tps == pytest.approx(90.0 * here)
+
+
+def test_facts_that_were_dropped_judge_nothing() -> None:
+    known = judge()
+    timeline = exchange().timeline()
+    known.learn({setup_key(ENGINE, timeline.model, timeline.tokens): None})
+
+    assert known.judge(exchange()) is None

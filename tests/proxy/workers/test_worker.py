@@ -157,7 +157,8 @@ async def test_engine_that_was_there_is_asked_while_the_observing_process_is_sil
     main, port = main_process
     monkeypatch.setattr(remote, "CHOOSE_S", 0.05)
     main.hears_nothing_of("choose")
-    await main.channel.ask("directory", RemoteDirectory())  # it was lost
+    place = RemoteEngine(name="engine", url=engine.url, kind="llama-server", sleeping=None)
+    await main.channel.ask("directory", RemoteDirectory(first=place))  # it was lost
     client = await connect(port)
     await client.chat(stream=False)
     await (await engine.next()).answer(reply(WHOLE, JSON))
