@@ -160,7 +160,7 @@ def _no_reply(base_url: str, words: str) -> UpstreamError:
         status=502,
         ended="upstream-error",
         failed=f"{base_url} sent no valid HTTP reply ({words})",
-        check="is this address an inference server?",
+        check="check that this is the address of an inference server",
     )
 
 

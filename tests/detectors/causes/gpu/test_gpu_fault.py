@@ -65,7 +65,7 @@ FIRING = [
     pytest.param(firing(), 4.0, "the answer stopped there and {lost} were lost", id="a stall"),
     pytest.param(firing(), 4.0, "(sudo nvidia-smi -r -i 0)", id="what to do"),
     pytest.param(
-        counted(firing(), "ecc_errors"), 4.0, "1 uncorrectable memory errors", id="memory"
+        counted(firing(), "ecc_errors"), 4.0, "1 uncorrectable memory error)", id="memory"
     ),
     # 23.4 s of decode; the rate falls at 2.5 s to a quarter
     pytest.param(
