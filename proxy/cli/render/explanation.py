@@ -109,7 +109,7 @@ def _where(record: Record) -> str:
     upstream = record.get("upstream", {})
     kind, url = upstream.get("kind", "unknown"), upstream.get("url")
     if url is None:
-        return ", at no engine" if kind == "unknown" else f" on {kind}"
+        return ", no engine" if kind == "unknown" else f" on {kind}"
     return f" on {'an engine' if kind == 'unknown' else kind} at {url}"
 
 

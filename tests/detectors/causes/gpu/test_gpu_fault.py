@@ -87,7 +87,7 @@ TOLD = [
     pytest.param(
         with_readings(gpu_case(), xid=250, xids=lambda t: int(t > 3)), "NVIDIA's catalogue", id="?"
     ),
-    pytest.param(counted(gpu_case(), "remapped_rows"), "1 bad memory rows", id="remapped"),
+    pytest.param(counted(gpu_case(), "remapped_rows"), "1 bad memory row was", id="remapped"),
     pytest.param(lost(), "the driver lost the GPU", id="lost"),
     pytest.param(slow_throughout(at_s=9.0), "92", id="slow before it already"),
     pytest.param(slowed(at_s=15.0, token=300), "92", id="slower long before it"),
