@@ -55,9 +55,14 @@ def _upstream(value: str) -> str:
     found = _UPSTREAM.fullmatch(value)
     parts = urlsplit(found[2]) if found else None
     if parts is None or not parts.hostname or not _has_valid_port(parts.netloc):
-        raise ValueError("expected URL or NAME=URL, like http://127.0.0.1:8080")
+        raise ValueError(
+            "expected http://HOST:PORT or NAME=http://HOST:PORT, like http://127.0.0.1:8080"
+        )
     if parts.username is not None:  # it would stand in every record
-        raise ValueError("a URL must not hold a user's name; let the client send Authorization")
+        raise ValueError(
+            "a URL must not hold a user name or a password (USER:PASSWORD@); let the client send "
+            "Authorization"
+        )
     return value
 
 
@@ -87,28 +92,37 @@ def _listen(value: str) -> str:
 def _origin(value: str) -> str:
     """Check what has to be the same as a browser's `Origin`, which ends with its host or port."""
     if not _ORIGIN.fullmatch(value):
-        raise ValueError(f"{value!r} is no origin, like https://chat.example.com, and not *")
+        raise ValueError(
+            f"{value!r} is no origin; expected one like https://chat.example.com, or * for all"
+        )
     return value
 
 
 def _host_name(value: str) -> str:
     if not _HOST_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no host name alone, like box.example.com")
+        raise ValueError(
+            f"{value!r} is no host name; expected one without scheme and port, like box.example.com"
+        )
     return value
 
 
 def _receiver(value: str) -> str:
     parts = urlsplit(value)
     if value and (parts.scheme not in ("http", "https") or not parts.hostname):
-        raise ValueError("expected a URL, like http://127.0.0.1:4318")
+        raise ValueError("expected http://HOST:PORT, like http://127.0.0.1:4318")
     if value and (parts.username is not None or not _has_valid_port(parts.netloc)):
-        raise ValueError("expected a host and a port; keys go into OTEL_EXPORTER_OTLP_HEADERS")
+        raise ValueError(
+            "expected http://HOST:PORT without a user name; keys go into OTEL_EXPORTER_OTLP_HEADERS"
+        )
     return value
 
 
 def _ram_bandwidth(value: float) -> float:
     if value and not LEAST_RAM_GB_PER_S <= value <= MAX_RAM_GB_PER_S:
-        raise ValueError("expected GB/s, like 51.2; 0 has it measured")
+        raise ValueError(
+            f"expected {LEAST_RAM_GB_PER_S:g} to {MAX_RAM_GB_PER_S:,.0f} GB/s, like 51.2; with 0 "
+            "slowtok measures it"
+        )
     return value
 
 
@@ -264,7 +278,7 @@ def load(
         raise SettingsError(describe(key, values[key], sources[key], said)) from None
     settings._sources = sources
     if sources["api_key"] == "arguments" and not settings.api_key.get_secret_value():
-        raise settings.fault("api_key", "is empty: whoever gives a key wants one; leave it out")
+        raise settings.fault("api_key", "the key is empty; give one, or leave the option out")
     return settings
 
 

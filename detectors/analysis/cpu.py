@@ -80,7 +80,13 @@ def in_words(kind: str, threads: int) -> str:
         "llama-server": f"start llama-server with --threads {threads}",
         "ollama": f"set num_thread to {threads} (PARAMETER in the Modelfile, or in options)",
         "vllm": f"set VLLM_CPU_OMP_THREADS_BIND to {threads} core{plural}",
+        "lm-studio": f"set CPU threads to {threads} in the model's load settings in LM Studio",
     }.get(kind, f"give the engine {threads} CPU thread{plural}")
+
+
+def threads_option(kind: str) -> str:
+    """Return what this engine calls its number of threads."""
+    return {"ollama": "num_thread", "lm-studio": "CPU threads"}.get(kind, "--threads")
 
 
 def ask_for(case: Case) -> str:

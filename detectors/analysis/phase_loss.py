@@ -51,9 +51,14 @@ MIN_LOAD_S = 1.0  # a warm Ollama reports tens of milliseconds (ollama/ollama#12
 MIN_WAIT_S = 0.5  # a wait below this is not felt beside an answer; heuristic
 MIN_WAIT_RATIO = 0.1  # nor one that is under a tenth of the request; heuristic
 
-_TOO_FAST = "faster than the memory allows: speculation, or a fact is wrong"
-_DRAFTS_UNKNOWN = "speculative decoding, and the engine does not tell what became of its drafts"
-_SEVERAL = "several answers, and how long each of them was is not known"
+_TOO_FAST = (
+    "faster than the memory allows: either the engine decodes speculatively, or slowtok has a "
+    "wrong fact about the model or the GPU"
+)
+_DRAFTS_UNKNOWN = (
+    "the engine decodes speculatively and does not tell how many of its drafts were accepted"
+)
+_SEVERAL = "there were several answers, and how long each of them was is not known"
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,7 @@ def _not_below(case: Case, rate: float) -> DecodeJudgement:
 
 def _why_no_expectation(case: Case) -> str:
     because = "; ".join(case.envelope.because)
-    return because or "no expectation for this model on this hardware"
+    return because or "there is no expectation for this model on this hardware"
 
 
 def _certain_tps(case: Case, rate: float, low: float, expected: float) -> float:
@@ -171,9 +176,9 @@ def _without_rate(case: Case) -> DecodeJudgement:
         return _cannot(_why_no_rate(case))
     rate, low_tps = case.phases.prefill_tps, _expected_prefill(case)[0]
     if rate is None or not low_tps:
-        return _cannot("nothing is generated, and there is no expectation for the prefill")
+        return _cannot("nothing was generated, and there is no expectation for the prefill")
     if rate < low_tps and not is_telling_prefill(case):
-        return _cannot("nothing is generated, and too little is known of the prefill")
+        return _cannot("nothing was generated, and too little is known of the prefill")
     return DecodeJudgement(slow=False, lost_s=0.0, reason="")
 
 
@@ -364,8 +369,9 @@ def wide_expectation(case: Case) -> str | None:
     if band.high < WIDE_RATIO * band.low:
         return None
     return (
-        f"the expectation is wide ({number(band.low)} to {number(band.high)} tokens/s), so "
-        "that a smaller loss would not show; a few requests or slowtok bench narrow it"
+        f"the expectation is wide ({number(band.low)} to {number(band.high)} tokens/s), so that a "
+        "smaller loss would not show; it gets narrower with a few more requests, or with "
+        "slowtok bench"
     )
 
 
@@ -379,8 +385,8 @@ def unexplained_wait(case: Case) -> str | None:
     if p.prefill_s is not None and (p.source != "stream" or not _is_beyond(case, p.ttft_s)):
         return None
     return (
-        f"{p.ttft_s:.1f} s before the first token may be queue, load or prefill: the engine does "
-        "not say (vLLM tells with --enable-per-request-metrics, Ollama from 0.35.1 on)"
+        f"the {p.ttft_s:.1f} s before the first token may be queue, load or prefill: the engine "
+        "does not tell (vLLM does with --enable-per-request-metrics, Ollama from 0.35.1 on)"
     )
 
 
@@ -407,14 +413,16 @@ def _why_no_rate(case: Case) -> str:
     if (cut_short := CUT_SHORT.get(timeline.ended)) is not None:
         return cut_short.reason
     if is_error(case):
-        return f"the engine answered {timeline.status}"
+        return f"the engine answered with status {timeline.status}"
     if completion is None:
-        return f"no token count: the request ended as {timeline.ended}"
+        return (
+            f"no token count: the engine reported none, and the request ended as {timeline.ended}"
+        )
     if case.phases.source == "estimate":
         return "the engine gave no timings and the reply was not streamed"
     if completion <= 1:
         return f"too short to judge: {completion} token{'s' if completion != 1 else ''}"
-    return f"no decode time: {completion} tokens came at once"
+    return f"no decode time: all {completion:,} tokens came at once"
 
 
 def _cannot(reason: str) -> DecodeJudgement:

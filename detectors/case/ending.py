@@ -30,24 +30,24 @@ class CutShort(StrEnum):
     UPSTREAM_REFUSED = (
         "upstream-refused",
         "the engine could not be reached",
-        "is the engine running, and is this its address? (slowtok --upstream URL)",
+        "check that the engine is running and that this is its address (--upstream URL sets it)",
     )
     UPSTREAM_ERROR = (
         "upstream-error",
         "the engine broke off, or reported an error",
-        "did the engine crash or restart? its own log says more",
+        "check whether the engine crashed or restarted; its own log says more",
     )
     TIMEOUT = (
         "timeout",
         "the engine did not answer in time",
-        "is the machine reachable, and does a firewall drop the connection?",
+        "check that the machine can be reached and that no firewall drops the connection",
     )
     OVERLOADED = (
         "overloaded",
-        "slowtok had no file descriptor or no memory left for it",
+        "slowtok had no file descriptor or no memory left for the request",
         (
-            "raise the limit of open files (ulimit -n), or set max_connections lower; where "
-            "memory was the limit, raise max_held_bytes"
+            "raise the limit of open files (ulimit -n), or lower max_connections; where memory was "
+            "the limit, raise max_held_bytes"
         ),
     )
     CLIENT_GONE = ("client-gone", "the client left before the end")

@@ -7,22 +7,24 @@ from slowtok.detectors.case.engine import ModelFacts
 from slowtok.detectors.case.machine import GpuFacts
 
 _SAMPLES = (
-    "the sampling process wrote no samples in that time: see overhead.sampling in /slowtok/status"
+    "the sampling process wrote no samples in that time: overhead.sampling in /slowtok/status says "
+    "how it fares"
 )
 _PROCESS = (
     "slowtok must see the server's process: run it on the same machine, as the same user, and not "
     "behind a container's port forwarding"
 )
+_LINUX = f"{_PROCESS}, which runs Linux"
 _SCHEDSTAT = f"{_PROCESS}; and the kernel needs CONFIG_SCHEDSTATS"
 _TIMINGS = (
-    "the engine's own timings: llama-server and Ollama give them, vLLM with "
-    "--enable-per-request-metrics; streamed requests are timed without, and with "
-    'split_nonstreamed = "stream" in the settings all are streamed'
+    "the engine must give its own timings: llama-server and Ollama do, vLLM does with "
+    "--enable-per-request-metrics; streamed replies are timed without them, and with the setting "
+    'split_nonstreamed = "stream" slowtok has every reply streamed'
 )
 _MODEL_FILE = "slowtok must be able to read the model file that the server has loaded"
 _GPU = (
-    "NVIDIA: the driver's libnvidia-ml must be loadable here (containers: --gpus all); AMD: on "
-    "Linux; Apple: macmon must be installed"
+    "for NVIDIA the driver's libnvidia-ml must be loadable here (containers: --gpus all), for AMD "
+    "the machine must run Linux, for Apple macmon must be installed"
 )
 PID_HOST = (
     "slowtok runs in a container with process numbers of its own, and the driver gives the host's: "
@@ -30,23 +32,27 @@ PID_HOST = (
 )
 
 _OTHERS = (
-    "llama-server shows them at /slots, vLLM in /metrics, SGLang too with --enable-metrics, in "
-    "requests of over a second; of Ollama and others only requests through slowtok are seen"
+    "in requests of over a second slowtok reads them at llama-server's /slots, in vLLM's /metrics "
+    "and, with --enable-metrics, in SGLang's; of other engines it sees only the requests that come "
+    "through slowtok"
 )
 
 HOW_TO_ENABLE: Mapping[str, str] = {
-    "CPU throttling of the server": f"{_PROCESS}; Linux only",
+    "CPU throttling of the server": _LINUX,
     "CPU time of the other processes": _SAMPLES,
     "CPU time of the server": _PROCESS,
-    "GPU memory of the server": f"{_GPU}; inside a container also --pid=host",
+    "GPU memory of the server": f"{_GPU}; a container also needs --pid=host",
     "GPU samples during decode": _GPU,
     "GPU samples during prefill": _GPU,
-    "GPU time of each process": f"{_GPU}; inside a container also --pid=host",
+    "GPU time of each process": f"{_GPU}; a container also needs --pid=host",
     "GPU utilisation": f"{_GPU}; not available on MIG slices",
     "KV bytes read per token": _MODEL_FILE,
     "PCIe link of the working GPU": f"{_GPU}; virtual machines that share a GPU do not report it",
     "PCIe traffic": f"{_GPU}; AMD and virtual machines that share a GPU do not report it",
-    "RAM bandwidth": "it is measured once, in a second without requests in which the cores rest",
+    "RAM bandwidth": (
+        "slowtok serve measures it once, in a second without requests in which the cores rest; "
+        "--ram-bandwidth gives it"
+    ),
     "arrival times of the tokens": "only streamed replies have them (stream: true)",
     "bandwidth used of the GPU's memory": (
         f"{_GPU}; the driver counts it on data-centre GPUs and some newer cards only"
@@ -67,17 +73,19 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "decode rate expected without drafts": _MODEL_FILE,
     "decode time": _TIMINGS,
     "decode time by the engine's own clock": (
-        "vLLM: start it with --enable-per-request-metrics; llama-server and Ollama's own API tell"
+        "llama-server and Ollama's own API tell it; start vLLM with --enable-per-request-metrics"
     ),
     "drafted and accepted tokens": (
-        "the engine must count them: llama-server does in its timings, vLLM in /metrics"
+        "the engine must count them: llama-server does so in its timings, vLLM in /metrics"
     ),
     "host samples during decode": _SAMPLES,
     "host samples during prefill": _SAMPLES,
     "memory of the GPU": f"{_GPU}; GPUs that use the machine's memory have none of their own",
     "length of the context": "the engine must report its token counts (usage)",
-    "major page faults of the server": f"{_PROCESS}; Linux only",
-    "number of CPU threads of the engine": "start the engine with -t N, or let slowtok see it",
+    "major page faults of the server": _LINUX,
+    "number of CPU threads of the engine": (
+        "start llama-server with --threads N, or let slowtok see the engine's process"
+    ),
     "number of cores the server may use": _PROCESS,
     "number of generated tokens": "the engine must report its token counts (usage)",
     "number of prompt tokens": "the engine must report its token counts (usage)",
@@ -85,17 +93,19 @@ HOW_TO_ENABLE: Mapping[str, str] = {
     "prefill rate expected of this GPU": _MODEL_FILE,
     "prefill time": _TIMINGS,
     "other requests at the engine": _OTHERS,
-    "preemptions counted by the engine": "vLLM counts them in /metrics: it must answer there",
-    "processes on the GPU": f"{_GPU}; inside a container also --pid=host",
+    "preemptions counted by the engine": (
+        "vLLM counts them in /metrics, which slowtok must be able to read"
+    ),
+    "processes on the GPU": f"{_GPU}; a container also needs --pid=host",
     "prompt tokens taken from the cache": (
-        "vLLM: start it with --enable-prompt-tokens-details; Ollama tells them since 0.34"
+        "start vLLM with --enable-prompt-tokens-details; Ollama tells them since 0.34"
     ),
     "size of the model file": _MODEL_FILE,
     "start of prefill": _TIMINGS,
     "time in the engine's queue": _TIMINGS,
     "time stalled on the disk (/proc/pressure)": "the kernel needs CONFIG_PSI (boot with psi=1)",
     "time the request was sent": "the request never reached the engine",
-    "time the server was throttled": f"{_PROCESS}; Linux only",
+    "time the server was throttled": _LINUX,
     "time the server's threads waited for a core": _SCHEDSTAT,
     "whether a slot of the engine was free": _OTHERS,
     "whether flash attention is on": _PROCESS,
@@ -137,7 +147,7 @@ _COUNTERS = "the driver may be too old for these counters"
 _OWN_MEMORY = "GPUs that use the machine's memory have none of their own: look at its RAM"
 _WHOLE = "slices of a GPU (MIG) do not report it"
 _ERRORS = "data-centre and workstation GPUs count them, GeForce cards do not"
-_LINK = "not told in virtual machines that share a GPU, nor by GPUs without a PCIe slot"
+_LINK = "virtual machines that share a GPU and GPUs without a PCIe slot do not report it"
 
 NAMES: Mapping[str, str] = {
     "busy_ratio": "GPU utilisation",
@@ -183,7 +193,7 @@ WHO_HAS: Mapping[str, str] = {
     "free_bytes": _OWN_MEMORY,
     "total_bytes": _OWN_MEMORY,
     "reserved_bytes": "a newer driver may tell it",
-    "processes": "not told under WSL2; inside a container it takes --pid=host",
+    "processes": "WSL2 does not report them; a container needs --pid=host for it",
     "temperature_margin_c": "Ada and newer GPUs tell it, with a driver that knows them",
     "memory_temperature_c": "GPUs with HBM tell it, GeForce cards do not",
     "dram_busy_ratio": "Hopper and newer data-centre GPUs tell it",
@@ -197,7 +207,7 @@ WHO_HAS: Mapping[str, str] = {
     "throttled_hw_thermal_ns": _COUNTERS,
     "throttled_power_brake_ns": _COUNTERS,
     "power_source": "laptops tell it",
-    "vgpu_licensed": "asked of virtual GPUs only",
+    "vgpu_licensed": "only virtual GPUs have one",
     "ecc_errors": _ERRORS,
     "remapped_rows": _ERRORS,
     "xid": "the driver reports them on Linux only",

@@ -21,9 +21,11 @@ from slowtok.proxy.cli.options import (
     Json,
     Listen,
     LogFile,
+    LogToRead,
     Model,
     NoKey,
     RamBandwidth,
+    RamBandwidthOfCases,
     Record,
     Run,
     StateDir,
@@ -87,7 +89,7 @@ def serve(
     api_key: ApiKey = None,
     allow_no_key: NoKey = False,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="How many processes relay [1].")
+        int | None, typer.Option(metavar="N", help="How many processes relay requests [1].")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -152,7 +154,7 @@ def status(listen: Listen = None, config: Config = None, json: Json = False) -> 
 @app.command()
 def tail(
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
     lines: Annotated[
@@ -183,10 +185,10 @@ def tail(
 def explain(
     request_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="A request's slowtok-id; default: the newest."),
+        typer.Argument(metavar="ID", help="A request's slowtok-id; default: the newest."),
     ] = None,
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
     json: Json = False,
@@ -201,7 +203,7 @@ def explain(
 @app.command()
 def runs(
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
     json: Json = False,
@@ -216,10 +218,10 @@ def runs(
 @app.command()
 def run(
     run_id: Annotated[
-        str, typer.Argument(metavar="[ID|last]", help="A run's ID, a part of it, or its name.")
+        str, typer.Argument(metavar="ID|last", help="A run's ID, a part of it, or its name.")
     ] = "last",
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
     json: Json = False,
@@ -234,7 +236,7 @@ def run(
 @app.command()
 def report(
     since: Annotated[
-        str, typer.Option(metavar="1d|7d|TIME", help="From when: a length, or ISO 8601.")
+        str, typer.Option(metavar="1d|7d|TIME", help="Since when: a length, or a time in ISO 8601.")
     ] = "1d",
     until: Annotated[
         str | None, typer.Option(metavar="1d|TIME", help="Until when; default: now.")
@@ -246,10 +248,10 @@ def report(
         Literal["text", "json", "html"], typer.Option("--format", help="html is one complete file.")
     ] = "text",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write to a file of your own.")
+        Path | None, typer.Option(metavar="FILE", help="Write the report into this file.")
     ] = None,
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
     json: Json = False,
@@ -311,7 +313,9 @@ def service(
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="OPTION", help="After --: options of `slowtok serve`.", show_default=False
+            metavar="OPTION",
+            help="Options of `slowtok serve`, after two dashes: -- --listen HOST:PORT.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -377,12 +381,14 @@ def bench(
 def replay(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Case files, or directories of them; - means stdin."),
+        typer.Argument(
+            metavar="FILE", help="Case files, or directories of them; - means standard input."
+        ),
     ],
     expect_again: Annotated[
-        bool, typer.Option("--expect-again", help="Also compute the expected rates anew.")
+        bool, typer.Option("--expect-again", help="Also compute the expected rates again.")
     ] = False,
-    ram_bandwidth: RamBandwidth = None,
+    ram_bandwidth: RamBandwidthOfCases = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
@@ -400,7 +406,7 @@ def replay(
 @app.command()
 def mcp(
     listen: Listen = None,
-    log: LogFile = None,
+    log: LogToRead = None,
     state_dir: StateDir = None,
     config: Config = None,
 ) -> None:

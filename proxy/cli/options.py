@@ -12,26 +12,43 @@ from slowtok.config.settings import Settings, SettingsError, describe, load
 
 Upstream = Annotated[
     list[str] | None,
-    typer.Option(metavar="[NAME=]URL", help="An inference server; may be repeated."),
+    typer.Option(metavar="[NAME=]URL", help="An engine's address; may be repeated."),
 ]
-Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect.")]
-Config = Annotated[str | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The address where slowtok listens.")
+]
+Config = Annotated[str | None, typer.Option(metavar="FILE", help="A file with settings, in TOML.")]
 LogFile = Annotated[
-    str | None, typer.Option("--log", metavar="FILE", help="The JSON log; - means standard output.")
+    str | None,
+    typer.Option(
+        "--log", metavar="FILE", help="Where the JSON log is written; - means standard output."
+    ),
+]
+LogToRead = Annotated[
+    str | None, typer.Option("--log", metavar="FILE", help="The JSON log that is read.")
 ]
 StateDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where learned baselines and the log are kept.")
 ]
 RamBandwidth = Annotated[
     str | None,
-    typer.Option(metavar="GB/S", help="RAM bandwidth; else as serve measured it here."),
+    typer.Option(
+        metavar="GB/S",
+        help="This machine's RAM bandwidth; default: what slowtok serve measured.",
+    ),
+]
+RamBandwidthOfCases = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GB/S", help="RAM bandwidth of the recorded machine; default: the recorded one."
+    ),
 ]
 Record = Annotated[
     str | None, typer.Option(metavar="DIR", help="Write each request as a case file.")
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Answer only clients with this key; prefer SLOWTOK_API_KEY."),
+    typer.Option(metavar="KEY", help="The key that clients must send; SLOWTOK_API_KEY is safer."),
 ]
 NoKey = Annotated[
     bool, typer.Option("--allow-no-key", help="Let other machines in without an API key.")
@@ -68,7 +85,7 @@ Cause = Annotated[
         callback=_known_cause,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of readable ones.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of readable text.")]
 
 
 def settings_from(

@@ -24,8 +24,8 @@ from slowtok.proxy.runtime.log_files import log_paths
 
 STANDARD_OUTPUT = "-"
 NO_LOG_HINT = (
-    "slowtok serve writes it, --log FILE names another, "
-    "--listen HOST:PORT a running slowtok whose log is meant"
+    "`slowtok serve` writes one; name another with --log FILE, or a running slowtok with "
+    "--listen HOST:PORT"
 )
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -79,8 +79,11 @@ def log_of(settings: Settings) -> Path:
     """
     path, found = log_and_whose(settings)
     if path is None:
-        whose = "it" if found is None else f"the log of the slowtok at {found.address}"
-        raise settings.fault("log", f"{whose} goes to standard output; name a file with --log")
+        whose = "the log" if found is None else f"the log of the slowtok at {found.address}"
+        raise settings.fault(
+            "log",
+            f"{whose} goes to standard output and cannot be read again; name a file with --log",
+        )
     if found is not None and path != settings.log_path:
         say_whose("log", str(path), found)
     elif found is None and settings.is_given("listen") and not _is_named(settings):
@@ -105,8 +108,8 @@ def log_to_search(settings: Settings) -> Path | None:
     path, found = log_and_whose(settings)
     if path is None:
         if found is None and running_at(settings) is None:
-            elsewhere = "the log goes to standard output; name a file with --log"
-            raise NoLog(f"no slowtok at {settings.listen}, and {elsewhere}")
+            elsewhere = "the log goes to standard output; name a log file with --log FILE"
+            raise NoLog(f"no slowtok answers at {settings.listen}, and {elsewhere}")
         return None
     if log_paths(path):
         if found is None and not _is_named(settings):
@@ -114,8 +117,8 @@ def log_to_search(settings: Settings) -> Path | None:
         return path
     if found is not None:
         return None
-    nobody = "" if names_a_log(settings) else f"no slowtok at {settings.listen} and "
-    raise NoLog(f"{nobody}no log at {path}; {NO_LOG_HINT}")
+    nobody = "" if names_a_log(settings) else f"no slowtok answers at {settings.listen}, and "
+    raise NoLog(f"{nobody}there is no log at {path}; {NO_LOG_HINT}")
 
 
 def names_a_log(settings: Settings) -> bool:
@@ -184,7 +187,10 @@ def read_page(settings: Settings, path: str) -> Any:
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise NotThere(_key_refused(settings, key)) from None
-        raise NotThere(not_slowtok(settings)) from None
+        said = _own_words(error)
+        raise NotThere(
+            not_slowtok(settings) if said is None else f"slowtok at {settings.listen}: {said}"
+        ) from None
     except (HTTPException, ValueError):
         raise NotThere(not_slowtok(settings)) from None
     except OSError as error:
@@ -193,20 +199,35 @@ def read_page(settings: Settings, path: str) -> Any:
             raise NotThere(f"{settings.listen} did not answer within {TIMEOUT_S:g} s") from None
         why = getattr(reason, "strerror", None) or type(reason).__name__
         raise NotThere(
-            f"no slowtok at {settings.listen} ({why}); `slowtok serve` starts one, "
-            "--listen HOST:PORT names another"
+            f"no slowtok answers at {settings.listen} ({why}); start one with `slowtok serve`, or "
+            "name another address with --listen HOST:PORT"
         ) from None
+
+
+def _own_words(error: urllib.error.HTTPError) -> str | None:
+    """Return what slowtok said of its error; None where it is not slowtok that answered."""
+    try:
+        told = orjson.loads(error.read())["error"]
+        return str(told["message"]) if told["type"] == "slowtok_error" else None
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return None
 
 
 def _key_refused(settings: Settings, key: str) -> str:
     if key:
-        return f"the API key that was given is not that of {settings.listen}: see SLOWTOK_API_KEY"
-    return f"{settings.listen} requires an API key: set SLOWTOK_API_KEY"
+        return (
+            f"the API key that was given is not that of {settings.listen}: set SLOWTOK_API_KEY to "
+            "its key"
+        )
+    return f"{settings.listen} requires an API key: set SLOWTOK_API_KEY to it"
 
 
 def not_slowtok(settings: Settings) -> str:
     """Return the words for somebody else at `listen`, and what to do."""
-    return f"what listens at {settings.listen} is not slowtok; --listen HOST:PORT names another"
+    return (
+        f"what listens at {settings.listen} is not slowtok; name slowtok's address with "
+        "--listen HOST:PORT"
+    )
 
 
 # Finds who listens at a port that is taken, as far as this user may see.

@@ -5,20 +5,26 @@ from collections.abc import Iterator
 from slowtok.detectors.case.case import Envelope, Range
 from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.expectation.envelope import expect
+from slowtok.detectors.expectation.memory import UNKNOWN_RAM
 from slowtok.proxy.engines.probing.server_facts import UNMAPPED_REMOTE
 from slowtok.proxy.inspection.check import Check, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
 
 START_ONE = (
-    "start one, for instance llama-server -m model.gguf, or ollama serve; for one elsewhere: "
-    "slowtok doctor --upstream http://HOST:PORT"
+    "start one, for example with llama-server -m model.gguf or with ollama serve; name one that "
+    "runs elsewhere: slowtok doctor --upstream http://HOST:PORT"
+)
+
+MEASURE_RAM = (
+    "slowtok serve measures the RAM's bandwidth once, in a second in which there are no requests "
+    "and the cores rest"
 )
 
 
 def check_engines(seen: Seen) -> Iterator[Check]:
     """Yield what is known of each engine and of what it has loaded."""
     if not seen.engines:
-        said = f"none found; looked at {seen.looked_at}"
+        said = f"no engine was found; slowtok looked at {seen.looked_at}"
         yield Check(area="engine", name="found", state="unknown", said=said, advice=START_ONE)
     for engine in seen.engines:
         yield _found(engine)
@@ -31,13 +37,14 @@ def _found(engine: EngineSeen) -> Check:
     if engine.is_slowtok:
         return Check(
             area="engine", name="found", about=about, state="note",
-            said=f"slowtok itself listens at {engine.url}",
+            said=f"what answers at {engine.url} is slowtok itself",
             advice="name the engine behind it: slowtok doctor --upstream http://HOST:PORT",
         )  # fmt: skip
     if not engine.answers:
         return Check(
             area="engine", name="found", about=about, state="unknown",
-            said=f"nothing answers at {engine.url}", advice="is it started, and is the port right?",
+            said=f"nothing answers at {engine.url}",
+            advice="start the engine, or name its address with --upstream",
         )  # fmt: skip
     where = _elsewhere(server.unmapped) if server.local is False else _process(server.pid)
     version = f" {server.version}" if server.version else ""
@@ -62,7 +69,7 @@ def _of_models(seen: Seen, engine: EngineSeen) -> Iterator[Check]:
     if not engine.serving:
         names = ", ".join(engine.models[:5]) or "none"
         more = f" and {len(engine.models) - 5} more" if len(engine.models) > 5 else ""
-        said = f"none is known to be in memory; it offers {names}{more}"
+        said = f"no model is known to be in memory; the engine offers {names}{more}"
         yield Check(area="engine", name="model", about=engine.name, state="note", said=said)
     for serving in engine.serving:
         yield _model(engine, serving)
@@ -103,11 +110,12 @@ def _expected(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
     shown = full if full.decode is not None else empty
     as_configured = shown.as_configured
     if as_configured is not None:
-        said += f"; as it is set up now {_range(as_configured)}"
+        said += f"; as it is set up now, {_range(as_configured)}"
     return Check(
         area="engine", name="expected-rate", about=engine.name, state="ok",
         said=said,
         basis="; ".join(filter(None, (shown.basis, *shown.because))),
+        advice=MEASURE_RAM if UNKNOWN_RAM in shown.because else None,
         numbers=measured(
             empty_low_tps=empty.decode.low,
             empty_high_tps=empty.decode.high,
@@ -121,16 +129,14 @@ def _expected(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
 
 
 def _no_expectation(engine: EngineSeen, serving: ServingSeen, envelope: Envelope) -> Check:
-    reason = "; ".join(envelope.because) or "no basis"
+    reason = "; ".join(envelope.because) or "there is nothing that it could be computed from"
     advice = None
     if serving.model.read_bytes is None:
         reason = serving.unreadable or reason
         advice = how_to_enable("bytes read per token")
-    elif "RAM bandwidth" in reason:
-        advice = "slowtok serve measures it once, in a second without requests or other work"
     return Check(
         area="engine", name="expected-rate", about=engine.name, state="unknown",
-        said=f"decode rate not known: {reason}", advice=advice,
+        said=f"the expected decode rate is not known: {reason}", advice=advice,
         numbers=measured(ceiling_tps=envelope.ceiling_tps),
     )  # fmt: skip
 

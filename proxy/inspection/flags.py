@@ -7,10 +7,17 @@ there is a GPU to put layers on, threads where cores compute.
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from slowtok.detectors.analysis.cpu import physical_cores, worth_threads
+from slowtok.detectors.analysis.cpu import (
+    in_words,
+    physical_cores,
+    threads_option,
+    worth_threads,
+)
 from slowtok.detectors.analysis.gpu.vram import newest_split
+from slowtok.detectors.analysis.placement.remedies import layers_option, layers_said
 from slowtok.detectors.case.engine import LLAMA_CPP_WITH_OPTIONS
 from slowtok.detectors.case.machine import HostSample
+from slowtok.detectors.causes.server.flash_attention_off import flash_attention_said
 from slowtok.detectors.expectation.footprint import footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen, computes_on_cpu
@@ -33,7 +40,7 @@ def check_flags(seen: Seen) -> Iterator[Check]:
 
 
 def _nothing(engine: EngineSeen) -> Check:
-    said = "nothing in the command line costs speed here"
+    said = "no option of the command line costs speed here"
     return Check(area="flags", name="flags", about=engine.name, state="ok", said=said)
 
 
@@ -66,15 +73,16 @@ def _gpu_layers(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found 
     gpus = seen.device.gpus or ()
     if not gpus or asked is None or asked < 0 or serving.server.local is False:
         return None
+    option = layers_option(serving.server.kind)
     if asked == 0:
-        said = "-ngl 0: no layer is on the GPU, cores read the whole model from RAM"
+        said = f"{option} is 0: no layer is on the GPU, and the cores read the whole model from RAM"
         return "gpu-layers", "warn", said, _more_layers(seen, serving)
     if layers is None or asked > layers:
         return None
     if asked == layers:
-        said = f"-ngl {asked} leaves the output layer, which counts as one more, to the CPU"
+        said = f"{option} is {asked}: the output layer, which counts as one more, is on the CPU"
         return "gpu-layers", "note", said, _more_layers(seen, serving)
-    said = f"-ngl {asked} of {layers} layers (and one for the output): the rest is read from RAM"
+    said = f"{option} is {asked}, of {layers} layers and one for the output: the rest is in RAM"
     return "gpu-layers", "warn", said, _more_layers(seen, serving)
 
 
@@ -84,30 +92,31 @@ def _more_layers(seen: Seen, serving: ServingSeen) -> str:
     usable = sum(room.usable_bytes for s in samples if (room := newest_split(s)))
     if need is not None and usable and need.fits(usable) is False:
         return (
-            f"all of it ({gib(need.least_bytes)} or more) does not fit {gib(usable)}: a smaller "
-            "quantisation or context leaves room for more layers"
+            f"the whole model ({gib(need.least_bytes)} or more) does not fit into {gib(usable)}: a "
+            "smaller quantisation or context leaves room for more layers"
         )
-    return "leave -ngl out, or give -ngl 999, so that as much as fits goes to the GPU"
+    kind, layers = serving.server.kind, serving.model.layers
+    return f"leave {layers_option(kind)} out, or {layers_said(kind, None, layers)}"
 
 
 def _expert_layers(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     count = serving.server.cpu_moe_layers
     if not count or not seen.gpus_of(serving.server):
         return None
-    said = "experts are kept in RAM (--cpu-moe, --n-cpu-moe) and read from there"
-    return "expert-layers", "note", said, "give the smallest number with which the model still fits"
+    said = f"the experts of {count} layers are kept in RAM (--cpu-moe, --n-cpu-moe)"
+    advice = "give --n-cpu-moe the smallest number with which the model still fits"
+    return "expert-layers", "note", said, advice
 
 
 def _kv_on_cpu(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if serving.server.kv_on_gpu is not False or not seen.gpus_of(serving.server):
         return None
-    said = "-nkvo keeps the KV cache in RAM: the longer the context, the slower each token"
-    return (
-        "kv-on-cpu",
-        "warn",
-        said,
-        "leave -nkvo out; if the cache does not fit, take a smaller -c",
-    )
+    said = "the KV cache is kept in RAM (-nkvo): the longer the context, the slower each token"
+    advice = "leave -nkvo out; if the cache then does not fit, take a smaller context"
+    if serving.server.kind != "llama-server":
+        said = "the KV cache is kept in RAM: the longer the context, the slower each token"
+        advice = "let the GPU hold the KV cache; if it then does not fit, take a smaller context"
+    return "kv-on-cpu", "warn", said, advice
 
 
 def _flash_attention(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
@@ -116,10 +125,14 @@ def _flash_attention(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> F
         return None
     types = [t for t in (server.kv_type_k, server.kv_type_v) if t and t.lower() not in PLAIN_KV]
     if types:
-        said = f"KV type {types[0]} without flash attention: the cache is unpacked at each step"
-        return "flash-attention", "warn", said, "-fa on, or leave it out; or a KV type of f16"
-    said = "-fa off: long contexts decode and prefill slower, and need more memory"
-    return "flash-attention", "warn", said, "leave -fa out (it is automatic), or -fa on"
+        said = (
+            f"flash attention is off and the KV cache is {types[0]}, so that it has to be unpacked "
+            "at each step"
+        )
+        advice = f"{flash_attention_said(server.kind)}, or keep the KV cache in f16"
+        return "flash-attention", "warn", said, advice
+    said = "flash attention is off: long contexts decode and prefill slower, and need more memory"
+    return "flash-attention", "warn", said, flash_attention_said(server.kind)
 
 
 def _threads(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Found | None:
@@ -132,23 +145,30 @@ def _threads(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Found | No
     ):
         return None
     if threads is None:
-        return _threads_by_default(seen, engine)
+        return _threads_by_default(seen, engine, serving.server.kind)
     if threads <= cores:
         return None
-    said = f"--threads {threads} on {cores} cores that it may use: they wait for each other"
+    kind = serving.server.kind
+    said = (
+        f"{threads} threads ({threads_option(kind)}) on {cores} cores that the engine may use: "
+        "they wait for each other"
+    )
     state: State = "warn" if hard is not None and threads > hard else "note"
-    return "threads", state, said, f"--threads {cores}, one for each core that it may use"
+    return "threads", state, said, f"{in_words(kind, cores)}, one for each core"
 
 
-def _threads_by_default(seen: Seen, engine: EngineSeen) -> Found | None:
+def _threads_by_default(seen: Seen, engine: EngineSeen, kind: str) -> Found | None:
     quota, physical = (
         _newest(engine, lambda s: s.server_quota_cores),
         physical_cores(seen.device),
     )
     if quota is None or physical is None or physical <= math.ceil(quota):
         return None
-    said = f"no --threads: llama.cpp counts {physical} cores and not the quota of {quota:.3g}"
-    return "threads", "warn", said, f"--threads {max(int(quota), 1)}, or a higher quota"
+    said = (
+        f"{threads_option(kind)} is not set: the engine starts a thread for each of {physical} "
+        f"cores, although its CPU quota is {quota:.3g} cores"
+    )
+    return "threads", "warn", said, f"{in_words(kind, max(int(quota), 1))}, or raise the quota"
 
 
 def usable_cores(seen: Seen, engine: EngineSeen) -> int | None:
@@ -179,8 +199,10 @@ def _slots(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | No
         return None
     if slots < 2 or whole < 2 * context:  # one cache for all: each request may use all of it
         return None
-    said = f"{slots} slots share {whole:,} tokens: one request can use {context:,}"
-    return "slots", "note", said, "if requests come one at a time, -np 1 gives them all of it"
+    said = f"{slots} slots share {whole:,} tokens of context: one request can use {context:,}"
+    one = {"ollama": "OLLAMA_NUM_PARALLEL=1"}.get(server.kind, "-np 1")
+    advice = f"if requests come one at a time, {one} gives the whole context to each of them"
+    return "slots", "note", said, advice
 
 
 def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
@@ -191,8 +213,11 @@ def _micro_batch(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Foun
         or serving.server.kind not in LLAMA_CPP_WITH_OPTIONS
     ):
         return None
-    said = f"-ub {size} is below the default of {DEFAULT_MICRO_BATCH}: prompts are read slower"
-    return "micro-batch", "note", said, "leave -ub out unless memory is short"
+    option = {"ollama": "num_batch"}.get(serving.server.kind, "-ub")
+    said = (
+        f"{option} is {size}, below the default of {DEFAULT_MICRO_BATCH}: prompts are read slower"
+    )
+    return "micro-batch", "note", said, f"leave {option} out unless memory is short"
 
 
 def _unified_memory(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
@@ -200,31 +225,33 @@ def _unified_memory(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Fo
     if not serving.server.unified_memory or not gpus or any(g.unified_memory for g in gpus):
         return None
     said = (
-        "GGML_CUDA_ENABLE_UNIFIED_MEMORY: what does not fit spills into RAM over the PCIe link "
-        "instead of failing"
+        "GGML_CUDA_ENABLE_UNIFIED_MEMORY is set: what does not fit the GPU is kept in RAM and "
+        "fetched over the PCIe link"
     )
-    return "unified-memory", "warn", said, "unset it, and take a smaller context or fewer layers"
+    advice = "unset it, and take a smaller context or fewer layers on the GPU"
+    return "unified-memory", "warn", said, advice
 
 
 def _eager(seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if not serving.server.eager or computes_on_cpu(seen, serving):
         return None
-    said = "--enforce-eager: no CUDA graphs, so each step waits for Python to launch its kernels"
-    return "eager", "warn", said, "leave it out; it saves memory only"
+    said = "--enforce-eager turns CUDA graphs off: each step waits for Python to launch its kernels"
+    return "eager", "warn", said, "leave --enforce-eager out; all that it saves is memory"
 
 
 def _cpu_offload(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     size = serving.server.cpu_offload_bytes
     if not size:
         return None
-    said = f"--cpu-offload-gb: {gib(size)} of weights cross the PCIe link for every token"
-    return "cpu-offload", "warn", said, "a smaller quantisation, or a shorter --max-model-len"
+    said = f"{gib(size)} of weights cross the PCIe link for every token (--cpu-offload-gb)"
+    advice = "take a smaller quantisation or a smaller --max-model-len, and leave the option out"
+    return "cpu-offload", "warn", said, advice
 
 
 def _prefix_caching(_seen: Seen, _engine: EngineSeen, serving: ServingSeen) -> Found | None:
     if serving.server.prefix_caching is not False or serving.server.kind != "vllm":
         return None
-    said = "prefix caching is off: what a conversation has in common is computed at every turn"
+    said = "prefix caching is off: each turn of a conversation computes the earlier ones again"
     return "prefix-caching", "note", said, "leave --no-enable-prefix-caching out"
 
 

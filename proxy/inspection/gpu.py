@@ -7,6 +7,7 @@ its target temperature runs as it should.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from slowtok.detectors.analysis.gpu.clock_loss import set_limit, unlock_clocks
 from slowtok.detectors.analysis.gpu.gpu_window import (
     gained,
     gained_ratio,
@@ -105,7 +106,7 @@ def _power(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     source = next((s.power_source for s in reversed(samples) if s.power_source), None)
     if source == "battery":
         yield _check(
-            gpu, "power-source", "warn", "runs on battery, which lowers its power", "plug it in"
+            gpu, "power-source", "warn", "it runs on battery, which lowers its power", "plug it in"
         )
     elif source == "undersized":
         said = "the power adapter gives less than the machine may need"
@@ -119,8 +120,8 @@ def _power(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     numbers = {"limit_w": limit, "default_w": default, "now_w": draw}
     moves = "laptop" in (gpu.name or "").lower()  # there it goes up and down with the load
     if default and limit < LOWERED_RATIO * default and not moves:
-        said += ": somebody lowered it; prefill feels that, decode often does not"
-        advice = f"sudo nvidia-smi -i {gpu.index} -pl {default:.0f}, if the heat can be taken away"
+        said += ": somebody lowered it, which slows prefill, and decode often not at all"
+        advice = f"if the cooling allows it, raise the limit: {set_limit(gpu, default)}"
         yield _check(gpu, "power-limit", "note", said, advice, numbers)
     else:
         yield _check(gpu, "power-limit", "ok", said, None, numbers)
@@ -149,8 +150,11 @@ def _clocks(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         memory, gpu.max_memory_clock_mhz, LOW_MEMORY_RATIO
     )
     if low and not explained:
-        advice = f"nvidia-smi -i {gpu.index} -rgc -rmc removes locks; after a hang, reboot"
-        said += ", busy, and the driver gives no reason: locked or stuck"
+        unlock = unlock_clocks(gpu)
+        advice = "if that does not change, restart the machine"
+        if unlock is not None:
+            advice = f"remove clock locks ({unlock}); if the clocks stay low, restart the machine"
+        said += ", busy, and the driver gives no reason: the clocks are locked or stuck"
         yield _check(gpu, "clocks", "warn", said, advice, numbers)
     else:
         yield _check(gpu, "clocks", "ok", f"{said}, busy", None, numbers)
@@ -158,6 +162,10 @@ def _clocks(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
 
 def _of(now: float | None, highest: float | None) -> str:
     return f"{now or 0:.0f} of {highest}" if now is not None and highest else f"{now or 0:.0f}"
+
+
+def _counted(count: float | None, what: str) -> str:
+    return f"{count or 0:.0f} {what}{'' if count == 1 else 's'}"
 
 
 def _below(now: float | None, highest: float | None, ratio: float) -> bool:
@@ -177,7 +185,7 @@ def _heat(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     ratio = max((value for value in counted if value is not None), default=None)
     parts = (
         f"{die:.0f} C" if die is not None else None,
-        f"{margin:.0f} below slowing down" if margin is not None else None,
+        f"{margin:.0f} C below the limit at which it slows down" if margin is not None else None,
         f"memory {memory:.0f} C" if memory is not None else None,
     )
     said = ", ".join(filter(None, parts))
@@ -186,18 +194,23 @@ def _heat(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     }  # fmt: skip
     slowed = (share_with_bits(samples, THERMAL_BITS) or 0.0) >= MOSTLY
     if (ratio or 0.0) > HEAT_RATIO or (ratio is None and slowed):
-        part = f" {ratio:.0%} of this look" if ratio is not None else " now"
-        advice = "more air, clean fans, a steeper fan curve; a power limit 15 % lower also helps"
+        part = f"{ratio:.0%} of the time that was looked at" if ratio is not None else "now"
+        advice = (
+            "improve the air flow, clean the fans and let them turn faster; a power limit that is "
+            "15 % lower also helps"
+        )
+        if gpu.vendor == "apple":
+            advice = "let the machine cool, and give it air"
         yield _check(
-            gpu, "temperature", "warn", f"{said}: slowed down by heat{part}", advice, numbers
+            gpu, "temperature", "warn", f"{said}: heat slows it down {part}", advice, numbers
         )
     elif margin is not None and margin <= CLOSE_MARGIN_C and _is_busy(samples):
         yield _check(
             gpu,
             "temperature",
             "note",
-            f"{said}: no reserve",
-            "more air before long runs",
+            f"{said}: it will slow down if it gets hotter",
+            "improve the air flow before long runs",
             numbers,
         )
     elif said:
@@ -219,7 +232,7 @@ def _reasons(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     if (brake or 0.0) >= BRAKE_NS or (brake is None and (braked or 0.0) >= MOSTLY):
         yield _check(
             gpu, "limited-by", "warn", f"{said}: something outside the GPU halves its clocks",
-            "look at power supply and power cables", {"reasons": mask, "brake_ns": brake},
+            "check the power supply and its cables", {"reasons": mask, "brake_ns": brake},
         )  # fmt: skip
     else:
         yield _check(gpu, "limited-by", "ok", said, None, {"reasons": mask, "brake_ns": brake})
@@ -241,12 +254,15 @@ def _link(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     if own is not None and highest is not None and own > highest:
         said += f" (the card itself could do generation {own})"
     if not _has_worked(samples):
-        said = f"idle, cannot tell: an idle link goes down by design; {said}"
-        advice = "run slowtok doctor while a request runs"
+        said += "; an idle link slows down by design, so this says nothing"
+        advice = "run slowtok doctor while the engine generates an answer"
         yield _check(gpu, "link", "unknown", said, advice, numbers)
     elif (widest and width < widest) or (highest and generation < highest):
-        advice = "reseat the card; look at riser, slot and BIOS setting (generation, bifurcation)"
-        said += " under load; loading, offloaded prefill and several GPUs feel that, else little"
+        advice = (
+            "take the card out and put it in again; check riser, slot and the BIOS settings of the "
+            "slot (generation, bifurcation)"
+        )
+        said += " under load: loading a model, prefill of layers in RAM and several GPUs are slower"
         yield _check(gpu, "link", "warn", said, advice, numbers)
     else:
         yield _check(gpu, "link", "ok", f"{said}, under load", None, numbers)
@@ -273,11 +289,14 @@ def _health(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
     numbers = {"xid": xid, "ecc_errors": ecc, "remapped_rows": rows}
     if xid is not None:
         said = f"the driver reported the critical error Xid {xid:.0f} during this look"
-        advice = "sudo dmesg | grep -i xid; NVIDIA's Xid catalogue says what it means"
+        advice = (
+            "`sudo dmesg | grep -i xid` shows it, and NVIDIA's Xid catalogue says what it means"
+        )
         yield _check(gpu, "health", "warn", said, advice, numbers)
     elif ecc or rows:
-        said = f"{ecc or 0:.0f} memory errors counted, {rows or 0:.0f} rows remapped so far"
-        yield _check(gpu, "health", "note", said, "nvidia-smi -q -d ECC,ROW_REMAPPER", numbers)
+        said = f"{_counted(ecc, 'memory error')} and {_counted(rows, 'remapped row')} so far"
+        advice = "nvidia-smi -q -d ECC,ROW_REMAPPER shows which"
+        yield _check(gpu, "health", "note", said, advice, numbers)
     elif ecc is not None or rows is not None:
         yield _check(gpu, "health", "ok", "no memory errors, no rows remapped", None, numbers)
 
@@ -287,10 +306,13 @@ def _licence(gpu: GpuFacts, samples: Samples) -> Iterator[Check]:
         (s.vgpu_licensed for s in reversed(samples) if s.vgpu_licensed is not None), None
     )
     if licensed is False:
-        said = "vGPU without a licence: slow from about 20 minutes after the start on"
-        yield _check(
-            gpu, "vgpu-licence", "warn", said, "license it (nvidia-gridd), then restart it"
+        said = "this vGPU has no licence: it gets slow about 20 minutes after it was started"
+        advice = (
+            "put its licence token into /etc/nvidia/ClientConfigToken, then run "
+            "sudo systemctl restart nvidia-gridd"
         )
+        yield _check(gpu, "vgpu-licence", "warn", said, advice)
     elif gpu.virtual and licensed is None:
-        said = "a vGPU whose licence cannot be seen"
-        yield _check(gpu, "vgpu-licence", "unknown", said, "nvidia-smi -q | grep -i licen")
+        said = "whether this vGPU has a licence cannot be seen"
+        advice = "`nvidia-smi -q | grep -i licen` shows it"
+        yield _check(gpu, "vgpu-licence", "unknown", said, advice)

@@ -74,7 +74,7 @@ def _quota(seen: Seen, engine: EngineSeen) -> Iterator[Check]:
         f"{allowed:.0f} of {logical} cores allowed"
         if allowed and logical and allowed < logical
         else None,
-        f"stopped in {throttled:.0%} of the periods now" if throttled else None,
+        f"now stopped by it in {throttled:.0%} of its periods" if throttled else None,
     )
     said = ", ".join(filter(None, parts))
     if not said:
@@ -85,7 +85,10 @@ def _quota(seen: Seen, engine: EngineSeen) -> Iterator[Check]:
         state = "warn"
     elif on_cpu:
         state = "note"
-    advice = "raise the limit (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota, taskset)"
+    advice = (
+        "raise the limit where it was set (docker --cpus or --cpuset-cpus, Kubernetes limits.cpu, "
+        "systemd CPUQuota or AllowedCPUs, taskset)"
+    )
     yield Check(
         area="host", name="cpu-limit", about=engine.name, state=state, said=said,
         advice=advice if state != "ok" else None,
@@ -108,24 +111,31 @@ def _use(seen: Seen) -> Iterator[Check]:
         return
     mine = [mean(e.host, lambda s: s.server_cpu_cores) or 0.0 for e in seen.engines if e.is_here]
     others = max(busy - sum(mine) - (steal or 0.0), 0.0)
-    said = f"{busy:.1f} of {cores:.0f} cores busy, {others:.1f} of them with other programs"
+    said = f"{busy:.1f} of {cores:.0f} cores busy, {others:.1f} of them by other programs"
     numbers = {"busy_cores": busy, "others_cores": others, "cores": cores, "steal_cores": steal}
     on_cpu = any(computes_on_cpu(seen, s) for e in seen.engines if e.is_here for s in e.serving)
     if steal is not None and busy >= LEAST_BUSY_CORES and steal / busy >= STEAL_RATIO:
-        said += f"; the hypervisor withholds {steal:.1f}, {steal / busy:.0%} of what they want"
+        said += (
+            f"; the hypervisor withholds {steal:.1f} cores, {steal / busy:.0%} of what programs "
+            "want"
+        )
         yield _check(
             "cpu-use",
             "warn" if on_cpu else "note",
             said,
-            "CPU credits of a burstable instance are used up, or the host is overcommitted: "
-            "take dedicated cores",
+            "either this instance has used up its CPU credits, or its host runs too many virtual "
+            "machines: take an instance with cores of its own",
             numbers,
         )
     elif others / cores >= (OTHERS_RATIO if on_cpu else FULL_RATIO):
         if seen.others:
             said += f": {programs(seen.others)}"
         yield _check(
-            "cpu-use", "note", said, "stop them, or lower their priority (renice)", numbers
+            "cpu-use",
+            "note",
+            said,
+            "stop those programs, or lower their priority (renice -n 19 -p PID)",
+            numbers,
         )
     else:
         yield _check("cpu-use", "ok", said, None, numbers)
@@ -144,17 +154,22 @@ def _memory_pressure(seen: Seen) -> Iterator[Check]:
     }  # fmt: skip
     parts = (
         f"{gib(used)} of swap in use" if used else "no swap in use" if used == 0 else None,
-        f"coming back at {swap_in / 1e6:.1f} MB/s" if swap_in and swap_in > 0.05e6 else None,
-        f"stalled for memory {memory:.0%}" if memory is not None else None,
+        f"read back at {swap_in / 1e6:.1f} MB/s" if swap_in and swap_in > 0.05e6 else None,
+        f"all programs waited for memory {memory:.0%} of the time" if memory is not None else None,
         f"for the disk {disk:.0%} of the time" if disk is not None else None,
     )
     said = ", ".join(filter(None, parts))
     if (swap_in or 0) > SWAP_IN_BYTES_PER_S or (memory or 0) >= STALL_RATIO:
         yield _check(
-            "memory-pressure", "warn", said, "memory is short: end other programs", numbers
+            "memory-pressure",
+            "warn",
+            said,
+            "memory is short: end other programs, or take a smaller model or context",
+            numbers,
         )
     elif (disk or 0) >= STALL_RATIO:
-        yield _check("memory-pressure", "note", said, "something waits for the disk", numbers)
+        advice = "find out which program keeps the disk busy (iotop shows it), and stop it"
+        yield _check("memory-pressure", "note", said, advice, numbers)
     elif said:
         yield _check("memory-pressure", "ok", said, None, numbers)
 
@@ -164,8 +179,9 @@ def _clock_policy(seen: Seen) -> Iterator[Check]:
     if device.on_battery:
         yield _check("power", "warn", "the machine runs on battery", "plug it in")
     if device.power_profile in SAVING_PROFILES:
-        said = f"power profile {device.power_profile}"
-        yield _check("power-profile", "warn", said, "powerprofilesctl set performance")
+        said = f"the power profile is {device.power_profile}, which lowers the clocks"
+        advice = "choose a faster one: powerprofilesctl set performance"
+        yield _check("power-profile", "warn", said, advice)
     governor, driver = device.cpu_governor, seen.cpu_driver
     if governor is None:
         return
@@ -174,9 +190,11 @@ def _clock_policy(seen: Seen) -> Iterator[Check]:
         said += f", preference {seen.cpu_preference}"
     dynamic = driver is None or driver.startswith(DYNAMIC_DRIVERS)
     if governor == "powersave" and not dynamic:
-        advice = "sudo cpupower frequency-set -g performance (or schedutil)"
-        yield _check("governor", "warn", f"{said}: holds the lowest clock", advice)
+        advice = "choose another one: sudo cpupower frequency-set -g performance (or schedutil)"
+        yield _check("governor", "warn", f"{said}: it keeps the cores at the lowest clock", advice)
     elif seen.cpu_preference == "power":
-        yield _check("governor", "note", said, "sudo cpupower set --epp balance_performance")
+        said += ": the cores save power rather than clock up"
+        advice = "choose another preference: sudo cpupower set --epp balance_performance"
+        yield _check("governor", "note", said, advice)
     else:
         yield _check("governor", "ok", said)

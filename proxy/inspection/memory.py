@@ -5,9 +5,15 @@ from dataclasses import dataclass
 
 from slowtok.detectors.analysis.gpu.gpu_window import by_gpu
 from slowtok.detectors.analysis.gpu.vram import MODEL_BYTES, Holder, VramSplit, newest_split
+from slowtok.detectors.analysis.placement.remedies import (
+    engine_name,
+    gpu_advice,
+    layers_option,
+    layers_said,
+)
 from slowtok.detectors.analysis.placement.where import MIN_CPU_RATIO
 from slowtok.detectors.case.facts import how_to_enable
-from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.case.machine import GpuSample, GpuVendor
 from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen
@@ -89,7 +95,7 @@ def _ram(seen: Seen) -> Iterator[Check]:
         return
     yield Check(
         area="memory", name="ram", state="ok",
-        said=f"{gib(total)}, of which {gib(available)} can be had",
+        said=f"{gib(total)}, of which {gib(available)} are available",
         numbers={"total_bytes": total, "available_bytes": available},
     )  # fmt: skip
 
@@ -105,9 +111,8 @@ def _fit(seen: Seen, engine: EngineSeen, serving: ServingSeen) -> Check:
     if _is_left_out(seen, serving):
         return Check(
             area="memory", name="fit", about=engine.name, state="warn", numbers=_numbers(need),
-            said=f"{_needs(serving, need)}: none of it is on a GPU, although there is one",
-            advice="is the engine built for this GPU, is the driver right, does "
-            "CUDA_VISIBLE_DEVICES hide it, was the container started with --gpus all?",
+            said=f"{_needs(serving, need)}: none of it is on a GPU, although this machine has one",
+            advice=gpu_advice(serving.server.kind, _vendor(seen)),
         )  # fmt: skip
     gpus = seen.gpus_of(serving.server)
     if not gpus or any(gpu.unified_memory for gpu in gpus):
@@ -122,6 +127,12 @@ def _is_left_out(seen: Seen, serving: ServingSeen) -> bool:
     server = serving.server
     own_memory = any(gpu.unified_memory is False for gpu in seen.device.gpus or ())
     return own_memory and server.gpu_indices == () and server.gpu_layers != 0 and not server.slept
+
+
+def _vendor(seen: Seen) -> GpuVendor | None:
+    """Return the maker of the first GPU that has memory of its own."""
+    gpus = seen.device.gpus or ()
+    return next((gpu.vendor for gpu in gpus if gpu.unified_memory is False), None)
 
 
 def _why(serving: ServingSeen) -> str:
@@ -192,10 +203,10 @@ def _fit_vram(
         said += "; it is unloaded now"
     elif beside is None:
         state, advice = "unknown", how_to_enable("GPU memory of the server")
-        said += "; how much of it is there is not visible"
+        said += "; how much of the model is there cannot be seen"
     elif beside.cpu_ratio > MIN_CPU_RATIO:
         state = "note" if beside.asked else "warn"
-        said += f": about {beside.cpu_ratio:.0%} of it is not there ({beside.source})"
+        said += f": about {beside.cpu_ratio:.0%} of the model is not there ({beside.source})"
         advice = _cure(serving, need, rooms)
     return Check(
         area="memory", name="fit", about=engine.name, state=state, said=said, advice=advice,
@@ -216,14 +227,16 @@ def beside_gpu(
         return None
     if server.loaded_bytes and server.loaded_gpu_bytes is not None:
         ratio = 1 - server.loaded_gpu_bytes / server.loaded_bytes
-        return MemoryBeside(cpu_ratio=max(ratio, 0.0), source=f"by {server.kind}'s word")
+        source = f"{engine_name(server)} says so"
+        return MemoryBeside(cpu_ratio=max(ratio, 0.0), source=source)
     if server.gpu_layers is not None and layers and 0 <= server.gpu_layers < layers:
         ratio = 1 - server.gpu_layers / (layers + 1)  # the output counts as one more
-        return MemoryBeside(cpu_ratio=ratio, source=f"by -ngl {server.gpu_layers}", asked=True)
+        source = f"{layers_option(server.kind)} is {server.gpu_layers}"
+        return MemoryBeside(cpu_ratio=ratio, source=source, asked=True)
     if server_bytes is None or server.unified_memory:
         return None
     if server_bytes >= SURELY_MISSING_RATIO * need.weights_bytes:
-        return MemoryBeside(cpu_ratio=0.0, source="by the VRAM that it holds")
+        return MemoryBeside(cpu_ratio=0.0, source="its processes hold enough VRAM")
     ratio = 1 - server_bytes / need.weights_bytes
     source = f"its processes hold {gib(server_bytes)} of VRAM"
     return MemoryBeside(cpu_ratio=ratio, source=source, asked=bool(server.cpu_moe_layers))
@@ -234,12 +247,15 @@ def _cure(serving: ServingSeen, need: Footprint, rooms: Sequence[VramSplit]) -> 
     if need.fits(usable) is False:
         tokens = context_that_fits(serving.model, serving.server, usable)
         if tokens:
-            return f"it would fit with a context of {tokens:,} tokens in all; then load it again"
-        return "it cannot fit this card at any context: take a smaller quantisation or model"
+            return (
+                f"it would fit with a context of {tokens:,} tokens over all slots: set that, then "
+                "load the model again"
+            )
+        return "it cannot fit at any context: take a smaller quantisation or a smaller model"
     others = sum(_others_bytes(room) for room in rooms)
     if need.fits(usable - others) is not True and others:
         names = ", ".join(_name(other) for room in rooms for other in _largest(room)[:3])
-        return f"{gib(others)} are held by others ({names}): end those, then load the model again"
-    if need.fits(usable) is None:
-        return "it may fit: ask for more layers on the GPU (-ngl), then load the model again"
-    return "it would fit: ask for all layers on the GPU (-ngl 999), then load the model again"
+        return f"others hold {gib(others)} ({names}): end those, then load the model again"
+    would = "may" if need.fits(usable) is None else "would"
+    how = layers_said(serving.server.kind, None, serving.model.layers)
+    return f"it {would} fit: {how}, then load the model again"

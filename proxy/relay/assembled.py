@@ -66,6 +66,6 @@ def _cannot(why: str) -> UpstreamError:
         status=502,
         ended="upstream-error",
         failed=f"the engine's stream {why}",
-        check='did the engine crash? its own log says more; split_nonstreamed = "off" asks for '
-        "whole replies",
+        check="check whether the engine crashed; its own log says more; "
+        'split_nonstreamed = "off" asks for whole replies',
     )

@@ -30,14 +30,14 @@ _HINTS = {
     ),
 }
 _WHAT = {
-    "client": "was spent outside the model (tools and the client itself)",
-    "decode": "generated tokens",
-    "prefill": "read the prompt",
-    "prefill_again": "read known parts of the prompt again",
-    "queue": "waited for the engine",
-    "load": "loaded the model",
-    "delivery": "waited for the client to take the reply",
-    "slowtok": "was slowtok's own",
+    "client": "was spent outside the model (by tools and the client itself)",
+    "decode": "went into generating tokens",
+    "prefill": "went into reading the prompt",
+    "prefill_again": "went into reading known parts of the prompt again",
+    "queue": "was spent waiting for the engine",
+    "load": "went into loading the model",
+    "delivery": "was spent waiting for the client to take the reply",
+    "slowtok": "was taken by slowtok itself",
 }
 _HAS_ALL = frozenset({"continued", "changed", "branched"})
 _READS = {"tool": "tool output", "user": "user messages", "assistant": "earlier answers"}
@@ -326,7 +326,7 @@ def _went_into(turns: Sequence[Turn], whole: Split) -> str:
     part, s = max(whole.parts_s.items(), key=lambda item: item[1])
     what = _WHAT[part]
     if part == PREFILL and (of := _read_most(turns)):
-        what = f"read {of}"
+        what = f"went into reading {of}"
     return f"{s:.1f} of {whole.wall_s:.1f} s {what}"
 
 

@@ -168,7 +168,7 @@ def _no_reply(base_url: str, description: str) -> UpstreamError:
         status=502,
         ended="upstream-error",
         failed=f"{base_url} sent no valid HTTP reply ({description})",
-        check="is this address an inference server?",
+        check="check that this is the address of an inference server",
     )
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST_PORT = "expected HOST:PORT with a port from 0 to 65535, like 127.0.0.1:4141"
 INTEGER = "expected a whole number"
 LIST = 'expected a list of texts, like ["one", "two"]'
-GB_PER_S = "expected GB/s, like 51.2; 0 has it measured"
+GB_PER_S = "expected 1 to 20,000 GB/s, like 51.2; with 0 slowtok measures it"
 TWICE = "two are called x:1; give each its own name, NAME=URL"
 DEFAULTS = (ROOT / "config" / "defaults.toml").read_text(encoding="utf-8")
 
@@ -182,8 +182,11 @@ def test_pages_and_names_that_can_be_allowed(key: str, good: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("key", "bad", "said"),
     [
-        *(("allow_origin", bad, "is no origin, like https://") for bad in NO_ORIGINS),
-        *(("allow_host", bad, "is no host name alone, like box") for bad in NO_HOST_NAMES),
+        *(("allow_origin", bad, "is no origin; expected one like https://") for bad in NO_ORIGINS),
+        *(
+            ("allow_host", bad, "is no host name; expected one without scheme and port, like box")
+            for bad in NO_HOST_NAMES
+        ),
     ],
 )
 def test_what_no_browser_would_send_is_refused(key: str, bad: str, said: str) -> None:

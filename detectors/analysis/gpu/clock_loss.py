@@ -157,11 +157,25 @@ class ClockLoss:
 
     def set_limit(self, watts: float) -> str:
         """Return the command that sets the GPU's power limit, within what it allows."""
-        least, most = self.gpu.min_power_limit_w or 0.0, self.gpu.max_power_limit_w or watts
-        watts = min(max(watts, least), most)
-        if self.gpu.vendor == "amd":
-            return f"sudo rocm-smi -d {self.gpu.index} --setpoweroverdrive {watts:.0f}"
-        return f"sudo nvidia-smi -i {self.gpu.index} -pl {watts:.0f}"
+        return set_limit(self.gpu, watts)
+
+
+def set_limit(gpu: GpuFacts, watts: float) -> str:
+    """Return its maker's command that sets a GPU's power limit, within what it allows."""
+    least, most = gpu.min_power_limit_w or 0.0, gpu.max_power_limit_w or watts
+    watts = min(max(watts, least), most)
+    if gpu.vendor == "amd":
+        return f"sudo rocm-smi -d {gpu.index} --setpoweroverdrive {watts:.0f}"
+    return f"sudo nvidia-smi -i {gpu.index} -pl {watts:.0f}"
+
+
+def unlock_clocks(gpu: GpuFacts) -> str | None:
+    """Return its maker's command that removes locks of a GPU's clocks; None where there is none."""
+    if gpu.vendor == "apple":
+        return None
+    if gpu.vendor == "amd":
+        return f"sudo rocm-smi -d {gpu.index} --setperflevel auto"
+    return f"sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rmc"
 
 
 def is_laptop(case: Case, gpu: GpuFacts) -> bool:

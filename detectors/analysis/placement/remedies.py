@@ -45,6 +45,10 @@ LEAST_BITS = 2.5
 """Below this models lose much of what they can do; a smaller model does better. Heuristic."""
 
 
+MOST_BITS = 16.0
+"""What weights are published in at most: above it the size of the file says more."""
+
+
 def steps(*found: str | None) -> str:
     """Return the steps as one sentence, the cheapest first."""
     known = [step for step in found if step]
@@ -54,9 +58,12 @@ def steps(*found: str | None) -> str:
 
 def engine_name(server: ServerFacts) -> str:
     """Return the engine's name as people write it."""
-    return {"ollama": "Ollama", "vllm": "vLLM", "llama-server": "llama-server"}.get(
-        server.kind, "the engine"
-    )
+    return {
+        "ollama": "Ollama",
+        "vllm": "vLLM",
+        "llama-server": "llama-server",
+        "lm-studio": "LM Studio",
+    }.get(server.kind, "the engine")
 
 
 def load_again(case: Case) -> str:
@@ -80,8 +87,8 @@ def context_said(server: ServerFacts, tokens: int) -> str:
     per_slot = max(tokens // max(server.slots or 1, 1), 1)
     return {
         "llama-server": f"start llama-server with -c {tokens}",
-        "ollama": f"set num_ctx to {per_slot} (OLLAMA_CONTEXT_LENGTH={per_slot}, in the Modelfile "
-        "or in the request's options)",
+        "ollama": f"set num_ctx to {per_slot} in the Modelfile or in the request's options, or "
+        f"OLLAMA_CONTEXT_LENGTH={per_slot} for the Ollama server",
         "vllm": f"start vLLM with --max-model-len {per_slot}",
     }.get(server.kind, f"set the context to {per_slot} tokens")
 
@@ -145,7 +152,7 @@ def smaller_weights(case: Case, reason: Reason, needed_bytes: float) -> str | No
     bits = bits_that_fit(case.model, room)
     if room >= file_bytes or room <= 0 or (bits is not None and bits < LEAST_BITS):
         return None
-    if bits is None:
+    if bits is None or bits > MOST_BITS:
         return f"take a smaller quantisation, a file of at most {room / GIB:.1f} GiB"
     name = type_of(bits)
     such = f", such as {name}" if name and case.server.kind not in WHOLE_ON_GPU else ""
@@ -184,12 +191,26 @@ def more_layers(case: Case, placed: Placement) -> str:
     told = server.gpu_layers if server.gpu_layers and server.gpu_layers > 0 else None
     if layers is not None and told is not None and layers <= told:
         layers = None
-    if server.kind == "ollama":
-        count = layers or (case.model.layers or 998) + 1
-        return f"set num_gpu {count} (PARAMETER in the Modelfile, or in the request's options)"
-    if server.kind == "llama-server":
-        return f"start llama-server with -ngl {layers or 999}"
-    return "ask the engine for all layers on the GPU"
+    return layers_said(server.kind, layers, case.model.layers)
+
+
+def layers_said(kind: str, count: int | None = None, layers: int | None = None) -> str:
+    """Return how this engine puts `count` layers on the GPU, or all of them, the output too.
+
+    `layers` is how many the model has, without the output.
+    """
+    many = "all layers" if count is None else f"{count} layers"
+    return {
+        "llama-server": f"start llama-server with -ngl {count or 999}",
+        "ollama": f"set num_gpu to {count or (layers or 998) + 1} (PARAMETER in the Modelfile, or "
+        "in the request's options)",
+        "lm-studio": f"set GPU offload to {many} in the model's load settings in LM Studio",
+    }.get(kind, f"let the engine put {many} on the GPU")
+
+
+def layers_option(kind: str) -> str:
+    """Return what this engine calls the number of layers on the GPU."""
+    return {"ollama": "num_gpu", "lm-studio": "GPU offload"}.get(kind, "-ngl")
 
 
 def fitting_layers(case: Case, placed: Placement) -> int | None:
@@ -252,15 +273,21 @@ def use_the_gpu(case: Case) -> str:
     if root not in (None, "told"):
         return steps(f"first remove what keeps it off the GPU ({root})")
     gpus = serving_gpus(case)
-    vendor = (gpus[0].vendor if gpus else None) or "nvidia"
+    return steps(gpu_advice(case.server.kind, gpus[0].vendor if gpus else None))
+
+
+def gpu_advice(kind: str, vendor: GpuVendor | None) -> str:
+    """Return what to check and which build to take for an engine to use a maker's GPU."""
+    vendor = vendor or "nvidia"
     build = GPU_BUILDS[vendor]
     engine = {
         "llama-server": f"use a llama-server build with {build} and start it with "
         "--n-gpu-layers 99",
         "ollama": "look for 'no compatible GPUs' in the Ollama server's log and reinstall Ollama",
         "vllm": f"install the {build} build of vLLM",
-    }.get(case.server.kind, f"use a build of the engine with {build}")
-    return steps(f"{GPU_CHECKS[vendor]}; then {engine}")
+        "lm-studio": f"choose the runtime with {build} in LM Studio's settings",
+    }.get(kind, f"use a build of the engine with {build}")
+    return f"{GPU_CHECKS[vendor]}; then {engine}"
 
 
 def _root_of(case: Case) -> Root | None:

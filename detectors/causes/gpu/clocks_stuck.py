@@ -30,7 +30,7 @@ Sources:
 
 from dataclasses import replace
 
-from slowtok.detectors.analysis.gpu.clock_loss import ClockLoss, loss
+from slowtok.detectors.analysis.gpu.clock_loss import ClockLoss, loss, unlock_clocks
 from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu, serving_samples
 from slowtok.detectors.analysis.gpu.gpu_window import (
     median,
@@ -166,10 +166,6 @@ def _remedy(case: Case, found: ClockLoss) -> str:
     engine = {"llama-server": "llama-server", "ollama": "Ollama", "vllm": "vLLM"}.get(
         case.server.kind, "the engine"
     )
-    i = found.gpu.index
-    if found.gpu.vendor == "amd":
-        unlock = f"sudo rocm-smi -d {i} --setperflevel auto"
-    else:
-        unlock = f"sudo nvidia-smi -i {i} -rgc; sudo nvidia-smi -i {i} -rmc"
+    unlock = unlock_clocks(found.gpu)
     last = "shut down and unplug it for a minute" if found.gpu.unified_memory else "reboot"
     return f"Remove clock locks ({unlock}), then restart {engine}; if the clock stays low, {last}."

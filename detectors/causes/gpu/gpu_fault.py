@@ -153,7 +153,7 @@ def _finding(case: Case, index: int, fault: _Fault) -> Finding:
         ),
         remedy=f"{remedy[0].upper()}{remedy[1:]}.",
         evidence=(
-            Evidence(name=fault.name, value=fault.errors, unit="errors", limit=0),
+            Evidence(name=fault.name, value=fault.errors, unit="", limit=0),
             Evidence(name="lost with it", value=cost.lost_s, unit="s"),
         ),
         proof_s=cost.proof_s,
@@ -171,11 +171,15 @@ def _new_fault(samples: Sequence[GpuSample]) -> _Fault | None:
         )
     if count := gained(samples, lambda s: s.ecc_errors):
         times = _when(samples, [s.ecc_errors for s in samples])
-        said = f"{count:.0f} uncorrectable memory errors"
+        said = "1 uncorrectable memory error"
+        if count != 1:
+            said = f"{count:,.0f} uncorrectable memory errors"
         return _Fault(said, f"{RESET}; {REPLACE}", "memory errors", count, *times)
     if count := gained(samples, lambda s: s.remapped_rows):
         times = _when(samples, [s.remapped_rows for s in samples])
-        said = f"{count:.0f} bad memory rows were remapped"
+        said = "1 bad memory row was remapped"
+        if count != 1:
+            said = f"{count:,.0f} bad memory rows were remapped"
         return _Fault(said, XIDS[63][1], "remapped rows", count, *times)
     return None
 

@@ -137,14 +137,18 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[EvidenceKind, ...]) -> F
     proof_s = 0.0 if counted is None else min(counted * found.duration_s, found.lost_s)
     temperature = newest(found.samples, lambda s: s.temperature_c)
     hot = "" if temperature is None else f" ({temperature:.0f} C)"
-    part = f"{100 * share:.0f} % of {found.phase}" if share else found.phase
+    part = f"in {100 * share:.0f} % of {found.phase}" if share else f"in {found.phase}"
     who = f"The memory of {found.name}" if _memory(found) else found.name
     sure = "was probably" if _memory(found) or share is None else "was"
-    cool = f", though the GPU itself was cool{hot}" if _memory(found) else hot
+    cool = (
+        f", although the GPU itself was cool{hot}, so the GPU" if _memory(found) else f"{hot} and"
+    )
     evidence = [found.evidence, found.effect]
     if share is not None:
         least = 100 * (MIN_BITS_RATIO if counted is None else MIN_COUNTED_RATIO)
-        evidence.append(Evidence(name="time hot", value=100 * share, unit="%", limit=least))
+        evidence.append(
+            Evidence(name="time slowed down by heat", value=100 * share, unit="%", limit=least)
+        )
     if (margin := _margin_c(found)) is not None:
         evidence.append(Evidence(name="temperature margin", value=margin, unit="C"))
     return Finding(
@@ -152,7 +156,7 @@ def _finding(case: Case, found: ClockLoss, proof: tuple[EvidenceKind, ...]) -> F
         confidence=weigh(*proof),
         lost_s=found.lost_s,
         summary=(
-            f"{who} {sure} too hot{cool} and slowed down in {part}{_when(case, found)}: "
+            f"{who} {sure} too hot{cool} slowed down {part}{_when(case, found)}: it ran its "
             f"{found.said}; {found.phase} lost about {{lost}}."
         ),
         remedy=_remedy(case, found),
@@ -168,16 +172,22 @@ def _memory(found: ClockLoss) -> bool:
 def _when(case: Case, found: ClockLoss) -> str:
     hot = [s.reasons is not None and _is_hot(s) for s in found.samples]
     bursts = sum(now > before for before, now in pairwise([False, *hot]))
-    return f", {bursts} times" if bursts >= MIN_BURSTS else since(case, found, _is_hot)
+    return f", in {bursts} bursts" if bursts >= MIN_BURSTS else since(case, found, _is_hot)
 
 
 def _remedy(case: Case, found: ClockLoss) -> str:
     limit = newest(found.samples, lambda s: s.power_limit_w) or found.gpu.default_power_limit_w
     pads = "new thermal pads on the memory" if _memory(found) else "cleaning and new thermal paste"
     if found.gpu.vendor == "apple":
-        return "Let the machine cool for some minutes, give it air, and pause between long answers."
+        return (
+            "Let the machine cool for some minutes, let air reach it, and pause between long "
+            "answers."
+        )
     if is_laptop(case, found.gpu):
-        return f"Lift the laptop, choose its loudest fan profile, then try {pads}."
+        return (
+            "Lift the laptop, so that air gets below it, and choose its loudest fan profile; if "
+            f"that does not help, try {pads}."
+        )
     air = "Clear the path of the air and let the fans turn faster"
     if PASSIVE.search(found.gpu.name or ""):  # cooled by the chassis
         air = (

@@ -47,7 +47,11 @@ def detect(case: Case) -> Finding | None:
     if why != "others":
         return None
     others = case.prompt.others_since or 0
-    came = "1 prompt of another conversation" if others == 1 else f"{others} prompts of others"
+    came = (
+        "1 prompt of another conversation"
+        if others == 1
+        else f"{others:,} prompts of other conversations"
+    )
     said = f"{came} came in between and took their place{_where(case, others)}"
     return finding(case, loss, loss.by_engine, said, _remedy(case, others))
 
@@ -75,9 +79,9 @@ def _remedy(case: Case, others: int) -> str:
     wanted = max(others + 1, 2 if slots is None else slots + 1)
     if kind == "llama-server" and slots is not None and others < slots:
         return (
-            "Raise --slot-prompt-similarity (0.5; it is 0.1), so that conversations that begin "
-            "alike do not take each other's slots, pin each to one (id_slot in the request), and "
-            "keep --cache-ram on."
+            "Raise --slot-prompt-similarity to 0.5 (its default is 0.1), so that a conversation "
+            "takes a slot only if at least half of its prompt is in there, or pin each "
+            "conversation to a slot (id_slot in the request); and leave --cache-ram on."
         )
     if kind == "llama-server":
         return (

@@ -48,8 +48,8 @@ def detect(case: Case) -> Finding | None:
         lost_s=decode_s(case) * share,
         informational=True,
         summary=(
-            f"At {context} tokens of context each token reads {100 * added_ratio:.0f} % more than "
-            f"the weights, so {rate_tps:.1f} tokens/s here correspond to about "
+            f"At {context:,} tokens of context each token reads {100 * added_ratio:,.0f} % more "
+            f"than the weights, so {rate_tps:.1f} tokens/s here correspond to about "
             f"{rate_tps / (1 - share):.1f} at a short context; that part is normal."
         ),
         remedy=_remedy(case),

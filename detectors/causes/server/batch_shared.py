@@ -117,7 +117,7 @@ def _finding(
         confidence=CONFIDENCE if others >= MIN_OTHERS else PAUSED_CONFIDENCE,
         lost_s=lost_s,
         summary=(
-            f"The engine decoded {others:.1f} other requests at the same time on average{paused}, "
+            f"The engine decoded {_others(others)} at the same time on average{paused}, "
             f"so this one got {rate_tps:.1f} tokens/s where it would get about {alone_tps:.1f} "
             "alone; sharing cost it about {lost}, which is normal and not a fault."
         ),
@@ -131,6 +131,11 @@ def _finding(
             Evidence(name="rate alone, estimated", value=alone_tps, unit="tokens/s"),
         ),
     )
+
+
+def _others(count: float) -> str:
+    said = f"{count:.1f}".removesuffix(".0")
+    return f"{said} other request{'' if said == '1' else 's'}"
 
 
 def _pauses_s(case: Case) -> float:
@@ -226,8 +231,8 @@ def _shared(case: Case) -> Finding | None:
         lost_s=lost_s,
         summary=(
             f"The engine read {_whose(case, begun=True)} together with this one, which got "
-            f"{rate_tps:.0f} tokens/s where it would get about {alone_tps:.0f} alone; sharing cost "
-            "it about {lost}, which is normal and not a fault."
+            f"{rate_tps:,.0f} tokens/s where it would get about {alone_tps:,.0f} alone; sharing "
+            "cost it about {lost}, which is normal and not a fault."
         ),
         remedy=_prompts_remedy(case),
         evidence=(

@@ -136,7 +136,7 @@ def _finding(case: Case, busy_ratio: float | None, threads: float) -> Finding:
     held = "idled" if guessed else "held none of the model"
     said = f"while {gpu} {'' if guessed else idle}{held}"
     if is_away:
-        said = f"while the driver of {gpu} does not answer ({case.device.gpus_reason})"
+        said = f"while the driver of {gpu} did not answer ({case.device.gpus_reason})"
     evidence: tuple[Evidence, ...] = (
         Evidence(name="busy CPU threads", value=threads, unit="threads", limit=MIN_BUSY_THREADS),
         Evidence(name="decode rate", value=rate_tps, unit="tokens/s", limit=expected_tps),
@@ -163,5 +163,6 @@ def _wrongly(case: Case) -> str:
     on_gpu, loaded = case.server.loaded_gpu_bytes, case.server.loaded_bytes
     if not on_gpu or not loaded:
         return ""
-    said = f"{engine_name(case.server)} says that {100 * on_gpu / loaded:.0f} % of it is there"
+    part = f"{100 * on_gpu / loaded:.0f} %"
+    said = f"{engine_name(case.server)} said that {part} of the model was there"
     return f", although {said}"

@@ -125,8 +125,14 @@ def _finding(case: Case, phase: Phase, lost_s: float) -> Finding:
 
 
 def _remedy(case: Case) -> str:
+    said = flash_attention_said(case.server.kind)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def flash_attention_said(kind: str) -> str:
+    """Return how flash attention is switched on in this engine."""
     return {
-        "llama-server": "Start llama-server with --flash-attn on.",
-        "ollama": "Set OLLAMA_FLASH_ATTENTION=1 for the Ollama server and restart it.",
-        "lm-studio": "Switch on Flash Attention in the model's load settings in LM Studio.",
-    }.get(case.server.kind, "Start the engine with flash attention on.")
+        "llama-server": "start llama-server with --flash-attn on",
+        "ollama": "set OLLAMA_FLASH_ATTENTION=1 for the Ollama server and restart it",
+        "lm-studio": "switch on Flash Attention in the model's load settings in LM Studio",
+    }.get(kind, "start the engine with flash attention on")

@@ -101,7 +101,7 @@ def _small_batches(case: Case) -> _Reason | None:
     smaller = "--ubatch-size" if size == server.micro_batch_tokens else "--batch-size"
     name = "--max-num-batched-tokens" if server.kind == "vllm" else smaller
     return _Reason(
-        said=f"the engine computes only {size} tokens at once ({name})",
+        said=f"the engine computes only {size:,} tokens at once ({name})",
         remedy=f"Start the engine with {name} {USUAL_MICRO_BATCH} or more",
         least_s=passes * (envelope.read_bytes or 0.0) / rate if rate else 0.0,
         most_s=took_s * (1 - (size / USUAL_MICRO_BATCH) ** SMALL_BATCH_EXPONENT),
@@ -124,7 +124,7 @@ def _fetched(case: Case) -> _Reason | None:
     copied_s = passes * held / link_bytes_per_s(case)
     return _Reason(
         said=(
-            f"{held / 2**30:.1f} GiB of the weights are in RAM and are fetched for each {size} "
+            f"{held / 2**30:.1f} GiB of the weights are in RAM and are fetched for each {size:,} "
             "tokens"
         ),
         remedy=_more_at_once(case, size),
@@ -150,7 +150,7 @@ def _more_at_once(case: Case, size: int) -> str:
 def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
     rate_tps, took_s = case.phases.prefill_tps or 0.0, case.phases.prefill_s or 0.0
     usual_tps = rate_tps * took_s / max(took_s - excess_s, 0.01 * took_s)
-    why, lost_s = "nothing that slowtok can see says why", excess_s
+    why, lost_s = "slowtok sees no reason for it", excess_s
     was_better = rate_tps <= OWN_PREFILL_RATIO * (case.history.best_prefill_tps or 0.0)
     is_far = (band := case.envelope.prefill) is not None and rate_tps <= FAR_RATIO * band.low
     kinds: list[EvidenceKind] = ["gauge"] * (was_better + is_far)
@@ -162,8 +162,9 @@ def _finding(case: Case, excess_s: float, reason: _Reason | None) -> Finding:
         confidence=weigh("inference", *kinds),
         lost_s=lost_s,
         summary=(
-            f"Prefill computed {case.timeline.tokens.processed:,} prompt tokens at {rate_tps:.0f} "
-            f"tokens/s where about {usual_tps:.0f} would be usual: {why}; that lost about {{lost}}."
+            f"Prefill computed {case.timeline.tokens.processed:,} prompt tokens at {rate_tps:,.0f} "
+            f"tokens/s, where about {usual_tps:,.0f} would be usual: {why}; that lost about "
+            "{lost}."
         ),
         remedy=f"{NO_REASON_REMEDY if reason is None else reason.remedy}.",
         evidence=(

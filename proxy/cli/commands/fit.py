@@ -46,7 +46,7 @@ def run_fit(
     Returns 2 where it cannot be used, with one line why.
     """
     if compared and claimed_tps is not None:
-        return complain("--claim: judges one machine, so leave out --compare", USAGE)
+        return complain("--claim judges one machine only: leave out --compare", USAGE)
     try:
         if claimed_tps is not None:
             check_positive("claim", claimed_tps)
@@ -136,20 +136,24 @@ def billions(text: str | float) -> float:
     try:
         return float(said) if scale is None else float(said[:-1]) * scale
     except ValueError:
-        raise typer.BadParameter(f"{str(text)!r} is no number of weights, like 8B") from None
+        raise typer.BadParameter(
+            f"{str(text)!r} is not a number of weights; write 8 or 8B for 8 billion, or 500M"
+        ) from None
 
 
 def fit(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="A GGUF file, a Hugging Face folder, or a published model's name.",
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Like 'RTX 5090'; cpu for none; default: this machine."),
+        typer.Option(
+            metavar="NAME", help="A GPU, like 'RTX 5090'; cpu for none; default: this machine's."
+        ),
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="How many GPUs of this kind [1].")
@@ -219,7 +223,8 @@ def fit(
         str | None, typer.Option(metavar="NAME", help="The engine: llama.cpp, vllm, ollama, ...")
     ] = None,
     claim: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Is this decode rate possible?")
+        float | None,
+        typer.Option(metavar="RATE", help="A decode rate, in tokens/s, to judge: is it possible?"),
     ] = None,
     batch: Annotated[
         bool, typer.Option("--batch", help="Setups as JSON lines on standard input.")

@@ -50,7 +50,7 @@ def run_report(
         period = period_between(since, until, now or datetime.now().astimezone())
         with open_log(path) as files:
             if not files:
-                return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
+                return complain(f"there is no log at {path}; {NO_LOG_HINT}", NO_LOG)
             report = make_report(files, period, choice)
     except NotASlowtokLogError as error:
         return complain(str(error), FAILED)

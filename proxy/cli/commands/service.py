@@ -50,7 +50,10 @@ def run_service(
         sys.stdout.write(plan(service, action))
         return DONE
     if action != "install" and not service.path.exists():
-        said = f"no service is installed: {service.path} is not there; slowtok service install"
+        said = (
+            f"no service is installed ({service.path} is not there); install one with "
+            "`slowtok service install`"
+        )
         return complain(said, NOT_INSTALLED)
     try:
         return _carry_out(action, service, settings)
@@ -91,14 +94,18 @@ def why_not_as_service(given: Mapping[str, Any]) -> str | None:
     """Return which option of `slowtok serve` no service can have, and what to do; else None."""
     if given.get("api_key"):
         return (
-            "--api-key: others could read it in a file and among the processes; put api_key into "
-            "a file that only you can read, and name it: slowtok service install -- --config FILE"
+            "--api-key: others could read the key in the service's file and in the list of "
+            "processes; put api_key into a settings file that only you can read, and name that: "
+            "slowtok service install -- --config FILE"
         )
     for name in ("config", "log", "state_dir", "record"):
         path = given.get(name)
         if path and path != "-" and not Path(path).expanduser().is_absolute():
             option = f"--{name.replace('_', '-')}"
-            return f"{option} {path}: a service starts elsewhere; name {Path(path).absolute()}"
+            return (
+                f"{option} {path}: a service starts in another directory; give the whole path, "
+                f"{Path(path).absolute()}"
+            )
     return None
 
 
@@ -118,8 +125,8 @@ def _install(service: ServiceFile, settings: Settings) -> int:
     if before is not None:  # other options may be given now
         _tried(service.stop)
     elif holder := holder_of(settings.port):
-        said = f"{settings.listen} is taken by {holder}: end it first, or name another port"
-        return complain(f"{said}: slowtok service install -- --listen HOST:PORT", FAILED)
+        said = f"{settings.listen} is taken by {holder}; end it first, or name another port with"
+        return complain(f"{said} `slowtok service install -- --listen HOST:PORT`", FAILED)
     service.path.parent.mkdir(parents=True, exist_ok=True)
     service.path.write_text(service.text, encoding=service.encoding)
     try:
@@ -134,11 +141,12 @@ def _install(service: ServiceFile, settings: Settings) -> int:
             sys.stdout.write("the service that was there before is there again\n")
         raise
     sys.stdout.write(f"slowtok is a service now: {service.path}\n")
-    sys.stdout.write(f"it is up {service.lives}\n")
+    sys.stdout.write(f"it runs {service.lives}\n")
     sys.stdout.write(f"its page: http://{own_address(settings)}/slowtok/\n")
     for name in sorted(name for name in os.environ if name.startswith("SLOWTOK_")):
         complain(
-            f"{name} is set here, and the service does not get it: name it after -- or in a file",
+            f"{name} is set in this shell, and the service does not get it: give the option after "
+            "--, or put the setting into a file and name that with --config",
             DONE,
         )
     return DONE
@@ -176,7 +184,7 @@ def _reach(command: Command, otherwise: str) -> None:
 def _run(command: Command) -> None:
     done = _finished(command, is_shown=False)
     if done.returncode != 0:
-        said = " ".join((done.stderr.strip() or done.stdout.strip() or "no reason told").split())
+        said = " ".join((done.stderr.strip() or done.stdout.strip() or "it gave no reason").split())
         code = done.returncode
         raise CommandFailedError(f"`{shlex.join(command)}` ended with {code}: {said}")
 
@@ -194,4 +202,4 @@ def _finished(command: Command, *, is_shown: bool) -> subprocess.CompletedProces
             command, capture_output=not is_shown, text=True, errors="replace", check=False
         )
     except FileNotFoundError:
-        raise CommandFailedError(f"{command[0]} is not there") from None
+        raise CommandFailedError(f"the command {command[0]} is not there") from None

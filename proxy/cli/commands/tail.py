@@ -40,7 +40,7 @@ def run_tail(settings: Settings, choice: Choice = ALL, *, last: int, follow: boo
     """
     path = log_of(settings)
     if not path.exists():
-        return complain(f"no log at {path}; {NO_LOG_HINT}", NO_LOG)
+        return complain(f"there is no log at {path}; {NO_LOG_HINT}", NO_LOG)
     try:
         with _stop_on_ctrl_c() as stop:
             shown = partial(_shown, choice=choice, json=settings.json_lines)

@@ -127,7 +127,9 @@ def question(asked: FitOptions, present: DeviceFacts | None) -> Question:
     context = asked.context or USUAL_CONTEXT_TOKENS
     depth = context // 2 if asked.depth is None else asked.depth
     if depth > context:
-        raise AskError(f"--depth {depth}: more than the context of {context} tokens")
+        raise AskError(
+            f"--depth {depth}: must be at most the context of {context:,} tokens (--context)"
+        )
     asked, as_sized = _sized(asked)
     typed = asked
     asked, as_pulled = _as_pulled(asked)
@@ -184,14 +186,16 @@ def _check(asked: FitOptions) -> None:
         if isinstance(value, int | float) and not may_be_less:
             check_positive(field.name, value)
     if asked.experts is not None and not 0 < (asked.experts_used or 0) <= asked.experts:
-        raise AskError(f"--experts {asked.experts}: needs --experts-used, at most as many")
+        raise AskError(
+            f"--experts {asked.experts}: give --experts-used, too, from 1 to {asked.experts}"
+        )
     if asked.depth is not None and asked.depth < 0:
-        raise AskError(f"--depth {asked.depth}: must not be negative")
+        raise AskError(f"--depth {asked.depth}: must be 0 or more")
     if asked.quant is not None and bits_of(asked.quant) is None and asked.weights is None:
         known = ", ".join(word for word, _ in BITS)
         raise AskError(
-            f"--quant {asked.quant}: not a known type; known are {known}, with any ending: "
-            "else give the size as --weights in GiB"
+            f"--quant {asked.quant}: not a known type; known are {known}, with any ending; for "
+            "another one give the size of the weights as --weights in GiB"
         )
     if asked.engine is not None and not any(e in asked.engine.lower() for e in KNOWN_ENGINES):
         raise AskError(f"--engine {asked.engine}: not one of {', '.join(KNOWN_ENGINES)}")
@@ -266,7 +270,10 @@ def _gpu(asked: FitOptions) -> tuple[str | None, Card | None]:
         return asked.gpu, None
     meant = cards_with(asked.gpu)[:MAX_NAMES]
     did_you_mean = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    said = "not in the table: give its --bandwidth in GB/s and --vram in GiB"
+    said = (
+        "slowtok's table of GPUs does not have it; give its bandwidth as --bandwidth in GB/s, and "
+        "its memory as --vram in GiB"
+    )
     raise AskError(f"--gpu {asked.gpu}: {said}{did_you_mean}")
 
 
@@ -353,12 +360,23 @@ def _on(facts: Published, asked: FitOptions, present: DeviceFacts | None) -> Pub
 
 def _too_little(asked: FitOptions) -> str:
     if asked.model is None:
-        return "which model? give a GGUF file, a folder, a name, or --params and --quant"
+        if asked.params is not None:
+            return (
+                f"--params {asked.params:g}: the type of the weights is missing; give it as "
+                "--quant, like Q4_K_M, or the size of the weights as --weights in GiB"
+            )
+        return (
+            "no model was named: give a GGUF file, a Hugging Face folder or a model's name, or "
+            "--params and --quant"
+        )
     if _find(asked) is not None:
         return f"{asked.model}: give its --quant, like Q4_K_M, or its size as --weights in GiB"
     meant = get_close_matches(asked.model, [model.name for model in known_models()], MAX_NAMES)
     did_you_mean = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    said = "no such file, and no published model of that name: give --params"
+    said = (
+        "there is no such file, and slowtok knows no published model of that name; give a GGUF "
+        "file, or --params and --quant"
+    )
     return f"{asked.model}: {said}{did_you_mean}"
 
 

@@ -34,20 +34,26 @@ def explanation(record: Record) -> RenderableType:
     record = tamed(record)
     parts: list[RenderableType] = [_head(record), _times(record)]
     if record.get("verdict", "unknown") == "unknown" and record.get("ended") in WHAT_TO_CHECK:
-        parts.append(hanging("What to check:", WHAT_TO_CHECK[record["ended"]], mark_style="bold"))
+        parts.append(hanging("What to do:", WHAT_TO_CHECK[record["ended"]], mark_style="bold"))
     if record.get("expected", {}).get("basis"):
         parts.extend(_expectation(record))
     for finding in record.get("findings", ()):
         parts.extend(_finding(finding))
     if record.get("verdict") == "slow" and not named(record):
-        said = "No known cause fits, although nothing was out of sight."
+        said = "No known cause fits, although slowtok could see everything that it needs for them."
         if record.get("not_visible"):
-            said = "No known cause fits. Not a guess: look at what was not visible."
+            said = (
+                "No known cause fits. slowtok does not guess: the cause may be in what was not "
+                "visible (below)."
+            )
         parts.append(Text(f"\n{said}", "bold"))
     why = record.get("host", {}).get("why")
     is_whole = record.get("ended") not in WHAT_TO_CHECK
     if why is not None and is_whole and record.get("verdict") != "normal":
-        said = f"\nReadings of the machine were missing: {why}. Causes in it were not looked at."
+        said = (
+            f"\nReadings of the machine were missing: {why}. So slowtok did not look for causes in "
+            "the machine."
+        )
         parts.append(Text(said, "bold"))
     parts.extend(_rest(record))
     return Group(*parts)
@@ -69,7 +75,9 @@ def _rest(record: Record) -> Iterator[RenderableType]:
     if record.get("cleared"):
         yield hanging("Ruled out:", ", ".join(_ruled_out(record)), "dim")
     if record.get("unused"):
-        yield hanging("Present, without measurable cost:", ", ".join(record["unused"]), "dim")
+        yield hanging(
+            "Present, but without a cost that can be measured:", ", ".join(record["unused"]), "dim"
+        )
     for hidden in record.get("not_visible", ()):
         said = f"{hidden['fact']} ({hidden['how_to_enable']})"
         yield hanging("Not visible:", said, "dim")
@@ -81,7 +89,7 @@ def _ruled_out(record: Record) -> list[str]:
     rest = [cause for cause in cleared if cause not in GPU_CAUSES]
     if record.get("gpu") or not GPU_CAUSES.issubset(cleared):
         return cleared
-    return [f"what needs a GPU ({len(cleared) - len(rest)} causes; none is seen here)", *rest]
+    return [f"all that needs a GPU ({len(cleared) - len(rest)} causes; no GPU is seen here)", *rest]
 
 
 def _head(record: Record) -> Text:
@@ -173,7 +181,7 @@ def _indented(said: Text, columns: int) -> Padding:
 def gpu_line(entry: Entry) -> str:
     """Return one GPU of a record in a line: how it fared, why its clocks were lower, its memory."""
     name = f"GPU {entry['index']}" + (f" {entry['name']}" if "name" in entry else "")
-    return f"{name}: {'; '.join(_parts(entry)) or 'it told nothing'}"
+    return f"{name}: {'; '.join(_parts(entry)) or 'its driver told nothing'}"
 
 
 def _parts(entry: Entry) -> Iterator[str]:
@@ -199,7 +207,7 @@ def _heat(entry: Entry) -> str:
     if "temperature_c" not in entry:
         return ""
     margin = (
-        f" ({_median(entry, 'temperature_margin_c'):.0f} below its limit)"
+        f" ({_median(entry, 'temperature_margin_c'):.0f} C below its limit)"
         if "temperature_margin_c" in entry
         else ""
     )
@@ -210,7 +218,7 @@ def _reasons(entry: Entry) -> str:
     """Return for how much of the time each reason held the clocks down; idleness is none."""
     shares = {name: share for name, share in entry.get("reasons", {}).items() if name != "gpu-idle"}
     said = ", ".join(f"{name} {_PERCENT * share:.0f} %" for name, share in shares.items())
-    return f"clocks held by {said}" if said else ""
+    return f"clocks held down by {said} of the time" if said else ""
 
 
 def _energy(entry: Entry) -> str:

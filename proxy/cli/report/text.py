@@ -122,7 +122,7 @@ def _spent(spent_ms: Report) -> Table:
 
 def _runs(runs: Sequence[Report]) -> Table:
     table = _table(
-        ("run", ""), ("started", ""), ("requests", "r"), ("took", "r"), ("then", "r"),
+        ("run", ""), ("started", ""), ("requests", "r"), ("took", "r"), ("would take", "r"),
         ("fix first", ""),
     )  # fmt: skip
     for run in runs:

@@ -340,7 +340,7 @@ def test_phase_of_the_verdict_lost_most() -> None:
 @pytest.mark.parametrize(
     ("status", "ended", "reason"),
     [
-        (503, "http-error", "the engine answered 503"),
+        (503, "http-error", "the engine answered with status 503"),
         (502, "upstream-refused", "the engine could not be reached"),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_cannot_be_judged_is_unknown_and_never_called_too_short(unclear: Ca
     diagnosis = diagnose(unclear)
 
     assert diagnosis.verdict == "unknown"
-    assert diagnosis.reason.startswith("nothing is generated, and ")
+    assert diagnosis.reason.startswith("nothing was generated, and ")
 
 
 def test_nothing_is_concluded_from_an_estimate() -> None:

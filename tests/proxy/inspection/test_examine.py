@@ -59,7 +59,7 @@ def test_an_engine_with_nothing_in_memory_offers() -> None:
     names = tuple(f"m{i}" for i in range(7))
     what = replace(seen(), engines=(replace(engine, serving=(), models=names),))
 
-    assert "it offers m0, m1, m2, m3, m4 and 2 more" in checks(what, "model")[0].said
+    assert "the engine offers m0, m1, m2, m3, m4 and 2 more" in checks(what, "model")[0].said
 
 
 def test_one_examiner_that_breaks_costs_its_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:

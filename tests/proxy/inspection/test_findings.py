@@ -19,7 +19,7 @@ from fakes.doctor import (
     seen,
     states,
 )
-from slowtok.detectors.case.machine import CpuUser, GpuProcess, GpuSample
+from slowtok.detectors.case.machine import CpuUser, GpuFacts, GpuProcess, GpuSample
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.seen import Seen
 
@@ -42,22 +42,23 @@ def only(what: Seen, name: str) -> Check:
 
 
 FLAGS = {
-    "gpu-layers": (told(gpu_layers=20), "warn", "-ngl 20 of 32 layers"),
+    "gpu-layers": (told(gpu_layers=20), "warn", "-ngl is 20, of 32 layers"),
     "gpu-layers none": (told(gpu_layers=0, gpu_indices=()), "warn", "no layer is on the GPU"),
-    "gpu-layers output": (told(gpu_layers=32), "note", "leaves the output layer"),
+    "gpu-layers output": (told(gpu_layers=32), "note", "the output layer, which counts"),
     "kv-on-cpu": (told(kv_on_gpu=False), "warn", "-nkvo"),
-    "flash-attention": (told(flash_attention="off"), "warn", "-fa off"),
+    "flash-attention": (told(flash_attention="off"), "warn", "flash attention is off"),
     "flash-attention quantised": (
-        told(flash_attention="off", kv_type_k="q8_0"), "warn", "KV type q8_0 without flash",
+        told(flash_attention="off", kv_type_k="q8_0"), "warn", "the KV cache is q8_0",
     ),
-    "expert-layers": (told(cpu_moe_layers=10), "note", "experts are kept in RAM"),
-    "threads": (on_cores(threads=32), "warn", "--threads 32 on 8 cores"),
-    "threads logical": (on_cores(threads=16), "note", "--threads 16 on 8 cores"),
+    "expert-layers": (told(cpu_moe_layers=10), "note", "experts of 10 layers are kept in RAM"),
+    "threads": (on_cores(threads=32), "warn", "32 threads (--threads) on 8 cores"),
+    "threads logical": (on_cores(threads=16), "note", "16 threads (--threads) on 8 cores"),
     "threads over the quota": (
         on_cores(threads=8, host=host_samples(server_quota_cores=2.5)), "warn", "on 2 cores",
     ),
     "threads left to an engine that sees no quota": (
-        on_cores(threads=None, host=host_samples(server_quota_cores=2.5)), "warn", "quota of 2.5",
+        on_cores(threads=None, host=host_samples(server_quota_cores=2.5)), "warn",
+        "quota is 2.5 cores",
     ),
     "threads over the allowed cores": (
         on_cores(threads=8, host=host_samples(server_allowed_cores=4)), "warn", "on 4 cores",
@@ -65,7 +66,7 @@ FLAGS = {
     "slots": (
         told(slots=4, context_tokens=2048, kv_cache_tokens=8192), "note", "one request can use",
     ),
-    "micro-batch": (told(micro_batch_tokens=64), "note", "-ub 64"),
+    "micro-batch": (told(micro_batch_tokens=64), "note", "-ub is 64, below"),
     "unified-memory": (told(unified_memory=True), "warn", "UNIFIED_MEMORY"),
     "eager": (told(kind="vllm", gpu_layers=None, eager=True), "warn", "--enforce-eager"),
     "cpu-offload": (
@@ -86,6 +87,62 @@ def test_a_flag_that_costs_speed(name: str) -> None:
     assert (check.area, check.state) == ("flags", state)
     assert said in check.said
     assert check.advice
+
+
+LLAMA_CPP_WORDS = ("-ngl", "-fa", "--flash-attn", "--threads", "-np", "-ub", "-nkvo", "-c ")
+ADVICE = {
+    "gpu-layers ollama": (
+        told(kind="ollama", gpu_layers=20), "num_gpu is 20", "set num_gpu to 33 (PARAMETER",
+    ),
+    "gpu-layers lm-studio": (
+        told(kind="lm-studio", gpu_layers=20), "GPU offload is 20", "set GPU offload to all layers",
+    ),
+    "flash-attention ollama": (
+        told(kind="ollama", flash_attention="off"), "off", "set OLLAMA_FLASH_ATTENTION=1",
+    ),
+    "flash-attention lm-studio": (
+        told(kind="lm-studio", flash_attention="off", kv_type_k="q8_0"), "q8_0",
+        "switch on Flash Attention in the model's load settings in LM Studio",
+    ),
+    "threads ollama": (
+        on_cores(kind="ollama", threads=32), "32 threads (num_thread)", "set num_thread to 8",
+    ),
+    "threads ollama by default": (
+        on_cores(kind="ollama", threads=None, host=host_samples(server_quota_cores=2.5)),
+        "num_thread is not set", "set num_thread to 2",
+    ),
+    "slots ollama": (
+        told(kind="ollama", slots=4, context_tokens=2048, kv_cache_tokens=8192), "4 slots",
+        "OLLAMA_NUM_PARALLEL=1",
+    ),
+    "micro-batch ollama": (
+        told(kind="ollama", micro_batch_tokens=64), "num_batch is 64", "leave num_batch out",
+    ),
+    "kv-on-cpu lm-studio": (
+        told(kind="lm-studio", kv_on_gpu=False), "in RAM", "let the GPU hold the KV cache",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_the_advice_is_in_the_words_of_the_engine(name: str) -> None:
+    what, said, advice = ADVICE[name]
+
+    check = only(what, name.split(maxsplit=1)[0])
+
+    assert said in check.said
+    assert advice in (check.advice or "")
+    assert not [w for w in LLAMA_CPP_WORDS if w in f"{check.said} {check.advice}"]
+
+
+def test_a_model_that_would_fit_is_put_on_the_gpu_by_the_option_of_its_engine() -> None:
+    server = replace(
+        SERVER, kind="ollama", loaded_bytes=5 * GIB, loaded_gpu_bytes=2 * GIB, gpu_layers=None
+    )
+
+    advice = only(seen(server=server), "fit").advice or ""
+    assert "set num_gpu to 33" in advice
+    assert "-ngl" not in advice
 
 
 def test_flags_are_not_judged_where_the_process_was_not_seen() -> None:
@@ -149,7 +206,7 @@ def test_the_word_of_the_engine_counts_first() -> None:
     fit = only(seen(server=server), "fit")
     assert fit.state == "warn"
     assert "40%" in fit.said
-    assert "by ollama's word" in fit.said
+    assert "Ollama says so" in fit.said
 
 
 def test_a_split_that_was_asked_for_is_warned_of_once() -> None:
@@ -222,13 +279,17 @@ GPU = {
     "clocks SM": (working(sm_clock_mhz=1200, reasons=0), "warn", "locked or stuck"),
     "clocks memory": (working(memory_clock_mhz=5001, reasons=0), "warn", "locked or stuck"),
     "temperature": (
-        seen(gpu=counting(throttled_sw_thermal_ns=20_000_000)), "warn", "slowed down by heat 20%",
+        seen(gpu=counting(throttled_sw_thermal_ns=20_000_000)), "warn",
+        "heat slows it down 20% of the time",
     ),
     "temperature without counters": (
         working(reasons=0x20, throttled_sw_thermal_ns=None, throttled_hw_thermal_ns=None),
-        "warn", "slowed down by heat now",
+        "warn", "heat slows it down now",
     ),
-    "temperature close": (working(temperature_margin_c=2), "note", "no reserve"),
+    "temperature close": (
+        working(temperature_margin_c=2), "note",
+        "2 C below the limit at which it slows down: it will slow down if",
+    ),
     "limited-by": (
         seen(gpu=counting(throttled_power_brake_ns=10_000_000)), "warn", "halves its clocks",
     ),
@@ -236,7 +297,7 @@ GPU = {
     "link generation": (working(pcie_generation=1), "warn", "generation 1 of 4"),
     "health": (working(xid=79, xids=1), "warn", "Xid 79"),
     "health errors": (working(ecc_errors=3, remapped_rows=0), "note", "3 memory errors"),
-    "vgpu-licence": (working(vgpu_licensed=False), "warn", "without a licence"),
+    "vgpu-licence": (working(vgpu_licensed=False), "warn", "has no licence"),
     "vgpu-licence hidden": (facts(virtual=True), "unknown", "cannot be seen"),
 }  # fmt: skip
 
@@ -252,6 +313,32 @@ def test_a_gpu_that_is_held_back(name: str) -> None:
     assert check.advice
 
 
+RADEON = replace(CARD, vendor="amd", name="AMD Radeon RX 7900 XTX", max_power_limit_w=355.0)
+OF_OTHER_MAKERS: dict[str, tuple[GpuFacts, dict[str, Any], str]] = {
+    "power-limit": (RADEON, {"power_limit_w": 200.0}, "rocm-smi -d 0 --setpoweroverdrive 355"),
+    "clocks": (RADEON, {"sm_clock_mhz": 1200, "reasons": 0}, "rocm-smi -d 0 --setperflevel auto"),
+    "clocks apple": (
+        replace(CARD, vendor="apple", unified_memory=True), {"sm_clock_mhz": 500, "reasons": 0},
+        "restart the machine",
+    ),
+    "fit": (RADEON, {}, "HIP_VISIBLE_DEVICES does not hide"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_OTHER_MAKERS)
+def test_the_advice_for_a_gpu_of_another_maker_names_its_own_tools(name: str) -> None:
+    card, changes, advice = OF_OTHER_MAKERS[name]
+    unused = replace(SERVER, gpu_indices=()) if name == "fit" else SERVER
+    device = replace(DEVICE, gpus=(card,))
+    what = seen(server=unused, device=device, gpu=gpu_samples(WORKING | changes))
+
+    said = only(what, name.split(maxsplit=1)[0]).advice or ""
+
+    assert advice in said
+    assert "nvidia" not in said
+    assert "CUDA" not in said
+
+
 HOST = {
     "cpu-limit": (
         on_cores(host=host_samples(server_quota_cores=4.0, server_throttled_ratio=0.3)),
@@ -263,7 +350,7 @@ HOST = {
     "cpu-use": (on_cores(host=host_samples(cpu_busy_cores=8.0)), "note", "8.0 of 16 cores busy"),
     "cpu-use steal": (
         on_cores(host=host_samples(cpu_busy_cores=4.0, cpu_steal_cores=2.0)),
-        "warn", "withholds 2.0, 50% of what they want",
+        "warn", "withholds 2.0 cores, 50% of what programs want",
     ),
     "cpu-use steal beside a GPU": (
         seen(host=host_samples(cpu_busy_cores=4.0, cpu_steal_cores=2.0)), "note", "withholds 2.0",
@@ -323,6 +410,15 @@ def test_a_sampling_process_that_broke_is_not_called_slow(
     assert (check.area, check.state) == ("hidden", "unknown")
     assert said in check.said
     assert advice in (check.advice or "")
+
+
+def test_how_the_bandwidth_of_ram_gets_known_is_said_where_the_rate_rests_on_it() -> None:
+    device = replace(NO_GPU, ram_bandwidth_bytes_per_s=None)
+    rate = only(seen(server=ON_CORES, device=device, gpu=()), "expected-rate")
+
+    assert "60 GB/s assumed" in (rate.basis or "")
+    assert "slowtok serve measures the RAM's bandwidth" in (rate.advice or "")
+    assert only(on_cores(), "expected-rate").advice is None
 
 
 def test_the_expected_rate_is_said_with_its_basis() -> None:

@@ -54,7 +54,7 @@ async def test_engine_that_does_not_run(path: str, body: bytes, dead: tuple[str,
     error = error_of(head, said)
     assert head.status == 502
     assert error["code"] == "upstream-refused"
-    assert f"{url} refused the connection: is the engine running" in error["message"]
+    assert f"{url} refused the connection: check that the engine is running" in error["message"]
     assert head.get("access-control-allow-origin") == "http://localhost:5173"
     record = await proxy.record(head.get("slowtok-id"))
     assert (record["ended"], record["status"]) == ("upstream-refused", 502)

@@ -18,7 +18,7 @@ def test_a_healthy_run_says_what_its_time_went_into() -> None:
     assert found["verdict"] == "normal"
     assert "fix_first" not in found
     assert found["lost_ms"] == {}
-    assert found["went_into"] == "18.0 of 27.0 s read tool output"
+    assert found["went_into"] == "18.0 of 27.0 s went into reading tool output"
 
 
 def test_a_small_loss_does_not_make_a_run_slow() -> None:

@@ -30,7 +30,7 @@ def test_a_model_that_does_not() -> None:
     [fit] = of(seen(model=held, gpu=gpu_samples(RESTING)))
 
     assert fit["state"] == "warn"
-    assert "cannot fit this card" in fit["advice"]
+    assert "cannot fit at any context" in fit["advice"]
     assert fit["most_context_tokens"] == 0
     assert fit["cpu_ratio"] > 0.5
 

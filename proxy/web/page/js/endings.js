@@ -2,10 +2,10 @@
 
 const ENDINGS = {
   "no-engine": ["there was no engine to ask", "start llama-server, vLLM or Ollama, or name one with --upstream URL"],
-  "upstream-refused": ["the engine could not be reached", "is the engine running, and is this its address? (slowtok --upstream URL)"],
-  "upstream-error": ["the engine broke off, or reported an error", "did the engine crash or restart? its own log says more"],
-  timeout: ["the engine did not answer in time", "is the machine reachable, and does a firewall drop the connection?"],
-  overloaded: ["slowtok had no file descriptor or no memory left for it", "raise the limit of open files (ulimit -n), or set max_connections lower; where memory was the limit, raise max_held_bytes"],
+  "upstream-refused": ["the engine could not be reached", "check that the engine is running and that this is its address (--upstream URL sets it)"],
+  "upstream-error": ["the engine broke off, or reported an error", "check whether the engine crashed or restarted; its own log says more"],
+  timeout: ["the engine did not answer in time", "check that the machine can be reached and that no firewall drops the connection"],
+  overloaded: ["slowtok had no file descriptor or no memory left for the request", "raise the limit of open files (ulimit -n), or lower max_connections; where memory was the limit, raise max_held_bytes"],
   "client-gone": ["the client left before the end", null],
   "proxy-stopped": ["slowtok was stopped before the end", null],
 };
@@ -28,7 +28,7 @@ export function verdictMore(record) {
 export function reasonOf(record) {
   if (record.reason) return record.reason;
   if (record.verdict) return null;
-  return ENDINGS[record.ended]?.[0] ?? (record.status >= 400 ? `the engine answered ${record.status}` : null);
+  return ENDINGS[record.ended]?.[0] ?? (record.status >= 400 ? `the engine answered with status ${record.status}` : null);
 }
 
 /** The same as a sentence; beside a verdict, a reason says what that leaves open. */

@@ -4,6 +4,36 @@ import { el, facts, fill, sized, table } from "./dom.js";
 import { DASH, bandwidth, bytes, clock, count, millis, number, percent, seconds, words } from "./format.js";
 import { renderFit } from "./fit.js";
 
+// Facts of an engine whose field's name is no words, by that name.
+const NAMES = {
+  local: "runs on this machine",
+  pid: "process",
+  unmapped: "why its process is not known",
+  through: "started by",
+  slept: "has put its model away",
+  context_tokens: "context of a slot",
+  gpu_layers: "layers asked for on GPUs (-1: the engine decides)",
+  kv_type_k: "type of the KV cache, keys",
+  kv_type_v: "type of the KV cache, values",
+  kv_on_gpu: "KV cache on the GPU",
+  kv_cache_tokens: "room of the whole KV cache",
+  gpu_indices: "GPUs that it uses",
+  gpu_memory_ratio: "share of the GPU that it may fill",
+  loaded_bytes: "model in memory",
+  loaded_gpu_bytes: "of that on GPUs",
+  cpu_moe_layers: "layers whose experts stay in RAM",
+  cpu_offload_bytes: "weights kept in RAM",
+  swa_full: "whole KV cache of sliding windows",
+  checkpoints: "states kept to go back to",
+  cache_block_tokens: "block of the prefix cache",
+  batch_tokens: "batch",
+  micro_batch_tokens: "micro-batch",
+  eager: "without CUDA graphs",
+  started_unix_s: "started",
+  uptime_s: "runs for",
+  template_habits: "what its chat template changes",
+};
+
 export function renderMachine(place, source) {
   const status = source.status;
   if (!status) return fill(place, el("h1", {}, "Engines and GPUs"), el("p", { class: "empty" }, "The proxy has not answered yet."));
@@ -28,7 +58,7 @@ export function renderMachine(place, source) {
 function engineCard(engine, opened) {
   const key = engine.name ?? engine.url;
   const shown = ["name", "kind", "url", "version", "answers", "gone_since", "models", "loaded_models", "fit"];
-  const rest = Object.entries(engine).filter(([name]) => !shown.includes(name)).map(([name, value]) => [words(name.replace(/_s$/, "")), written(name, value)]);
+  const rest = Object.entries(engine).filter(([name]) => !shown.includes(name)).map(([name, value]) => [NAMES[name] ?? words(name.replace(/_(s|bytes|tokens)$/, "")), written(name, value)]);
   return el(
     "li",
     { class: "card", dataset: { state: engine.answers ? "up" : "down" } },
@@ -86,7 +116,7 @@ function hostFacts(status) {
   return facts([
     ["CPU", host.cpu_busy_cores === undefined ? null : `${number(host.cpu_busy_cores)} of ${number(host.cpu_cores)} cores busy`],
     ["RAM", machine.ram_bytes ? `${bytes(machine.ram_bytes)}${host.available_bytes === undefined ? "" : `, ${bytes(host.available_bytes)} available`}` : null],
-    ["RAM bandwidth", machine.ram_bandwidth_bytes_per_s ? `${bandwidth(machine.ram_bandwidth_bytes_per_s)}, measured` : null],
+    ["RAM bandwidth", machine.ram_bandwidth_bytes_per_s ? [bandwidth(machine.ram_bandwidth_bytes_per_s), machine.ram_bandwidth_how ?? (machine.ram_bandwidth_source === "given" ? "given in the settings" : machine.ram_bandwidth_source)].filter(Boolean).join(", ") : null],
     ["Power", machine.on_battery === true ? "on battery" : null],
     ["Power profile", machine.power_profile],
     ["CPU governor", machine.cpu_governor],
@@ -116,6 +146,8 @@ function written(name, value) {
   if (name.endsWith("_bytes")) return bytes(value);
   if (name.endsWith("_ratio")) return percent(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
+  if (name === "started_unix_s") return clock(value * 1000);
+  if (name.endsWith("_tokens")) return `${count(value)} tokens`;
   if (typeof value === "number") return name.endsWith("_s") ? seconds(value) : name === "pid" ? String(value) : count(value);
   return Array.isArray(value) ? value.join(", ") || "none" : typeof value === "object" ? JSON.stringify(value) : String(value);
 }

@@ -197,6 +197,15 @@ def test_without_parameters_the_size_of_the_file_is_said() -> None:
     )
 
 
+def test_more_bits_than_weights_are_ever_given_are_not_said() -> None:
+    case = model_too_big()
+    few = replace(case, model=replace(case.model, parameters=(case.model.parameters or 0) // 6))
+    reason = reason_of(few)
+
+    said = smaller_weights(few, reason, reason.needed_for_used_bytes)
+    assert said == "take a smaller quantisation, a file of at most 18.8 GiB"
+
+
 def test_without_a_size_any_smaller_one_is_advised() -> None:
     case = model_too_big()
     unknown = replace(case, model=replace(case.model, file_bytes=None))
@@ -243,11 +252,9 @@ def test_more_layers_as_the_engine_names_them() -> None:
 
     assert more_layers(case, placement(case)) == "start llama-server with -ngl 33"
     by_ollama = replace(case, server=ollama(8192, loaded=6.4, on_gpu=3.2))
-    assert "num_gpu 33" in more_layers(by_ollama, placement(by_ollama))
+    assert "num_gpu to 33" in more_layers(by_ollama, placement(by_ollama))
     by_sglang = with_server(case, kind="sglang")
-    assert (
-        more_layers(by_sglang, placement(by_sglang)) == "ask the engine for all layers on the GPU"
-    )
+    assert more_layers(by_sglang, placement(by_sglang)) == "let the engine put 33 layers on the GPU"
 
 
 def test_nobody_is_named_where_the_driver_lists_nobody() -> None:

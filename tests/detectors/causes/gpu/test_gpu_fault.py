@@ -65,7 +65,7 @@ FIRING = [
     pytest.param(firing(), 4.0, "the answer stopped there and {lost} were lost", id="a stall"),
     pytest.param(firing(), 4.0, "(sudo nvidia-smi -r -i 0)", id="what to do"),
     pytest.param(
-        counted(firing(), "ecc_errors"), 4.0, "1 uncorrectable memory errors", id="memory"
+        counted(firing(), "ecc_errors"), 4.0, "1 uncorrectable memory error)", id="memory"
     ),
     # 23.4 s of decode; the rate falls at 2.5 s to a quarter
     pytest.param(
@@ -87,7 +87,7 @@ TOLD = [
     pytest.param(
         with_readings(gpu_case(), xid=250, xids=lambda t: int(t > 3)), "NVIDIA's catalogue", id="?"
     ),
-    pytest.param(counted(gpu_case(), "remapped_rows"), "1 bad memory rows", id="remapped"),
+    pytest.param(counted(gpu_case(), "remapped_rows"), "1 bad memory row was", id="remapped"),
     pytest.param(lost(), "the driver lost the GPU", id="lost"),
     pytest.param(slow_throughout(at_s=9.0), "92", id="slow before it already"),
     pytest.param(slowed(at_s=15.0, token=300), "92", id="slower long before it"),

@@ -90,12 +90,13 @@ FIRING = [
     pytest.param(firing(), 3.50, "was too hot (93 C) and slowed down in 98 %", id="counters"),
     pytest.param(firing(), 3.50, "sudo nvidia-smi -i 0 -pl 298", id="a limit from the facts"),
     pytest.param(bits_alone(), 3.50, "in 100 % of decode", id="bits at the limit, no counters"),
-    pytest.param(sawtooth(), 2.98, ", 3 times", id="sawtooth"),
+    pytest.param(sawtooth(), 2.98, ", in 3 bursts: it ran its processors at", id="sawtooth"),
     pytest.param(begins_late(), 4.2, " of decode from token 400 on", id="from a token on"),
     pytest.param(
         with_readings(firing(), reasons=0x20, temperature_c=64, temperature_margin_c=26),
         3.50,
-        "The memory of GPU 0 (NVIDIA GeForce RTX 3090) was probably too hot, though the GPU",
+        "The memory of GPU 0 (NVIDIA GeForce RTX 3090) was probably too hot, although the GPU "
+        "itself was cool (64 C), so the GPU slowed down in",
         id="GDDR6X under a cool GPU",
     ),
     pytest.param(laptop(firing()), 3.50, "Lift the laptop", id="laptop"),

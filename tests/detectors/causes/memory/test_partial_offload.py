@@ -118,7 +118,7 @@ FIRING = [
         ),
         17.982 * 0.56,
         "although all of it would fit",
-        "Set num_gpu 33",
+        "Set num_gpu to 33",
         id="ollama#5821: 31 of 33 layers beside 6 GiB that stay free",
     ),
     pytest.param(
@@ -194,7 +194,7 @@ FIRING = [
         ),
         13.167 * 0.475,
         "Ollama left 2.4 GiB",
-        "Set num_gpu 29",
+        "Set num_gpu to 29",
         id="a Mac, by the engine's word",
     ),
 ]

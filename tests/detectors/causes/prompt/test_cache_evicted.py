@@ -44,11 +44,13 @@ QUIET = [
     pytest.param(by_time(others_since=1, slots=4), id="not told, and there was a slot for each"),
 ]
 FIRING = [
-    pytest.param(firing(), "3 prompts of others", "--parallel 4", id="more than slots"),
+    pytest.param(
+        firing(), "3 prompts of other conversations", "--parallel 4", id="more than slots"
+    ),
     pytest.param(
         grown(cached=700, others_since=1, others_common_chars=3000),
         "gives a prompt to the slot most like it",
-        "--slot-prompt-similarity",
+        "Raise --slot-prompt-similarity to 0.5 (its default is 0.1)",
         id="a slot that began alike",
     ),
     pytest.param(

@@ -13,7 +13,7 @@ FIRING = [
     pytest.param(
         firing(),
         5.837 * 0.5,
-        "At 4000 tokens of context each token reads 100 % more",
+        "At 4,000 tokens of context each token reads 100 % more",
         id="as many bytes as the weights",
     ),
     pytest.param(

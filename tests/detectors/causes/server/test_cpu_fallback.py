@@ -108,14 +108,14 @@ FIRING = [
     pytest.param(
         driver_away(),
         29.85 * 0.947,
-        f"while the driver of NVIDIA GeForce RTX 3090 does not answer ({AWAY})",
+        f"while the driver of NVIDIA GeForce RTX 3090 did not answer ({AWAY})",
         id="ollama#15918: the driver was updated, and the engine started after that",
     ),
     pytest.param(
         on_cpu(server=ALL_BY_ITS_WORD, host=replace(SPLIT_HOST, server_busy_threads=6)),
         29.85 * 0.947,
         "on 6 CPU threads while NVIDIA GeForce RTX 3090 was 0 % busy and held none of the model, "
-        "although Ollama says that 100 % of it is there",
+        "although Ollama said that 100 % of the model was there",
         id="ollama#8623: 600 % CPU, the GPU's memory empty, ps says 100 % GPU",
     ),
     pytest.param(

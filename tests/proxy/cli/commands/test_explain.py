@@ -124,13 +124,14 @@ def test_neither_a_slowtok_nor_a_log(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert run_explain(settings(missing), None) == 3
     said = capsys.readouterr().err
-    assert said.startswith(f"slowtok: no log at {missing}; ")
+    assert said.startswith(f"slowtok: there is no log at {missing}; ")
 
 
 def test_neither_a_slowtok_nor_its_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_explain(load({"listen": NOBODY}, {}), None) == 3
     said = capsys.readouterr().err
-    assert said.startswith(f"slowtok: no slowtok at {NOBODY} and no log at {home}")
+    nobody = f"slowtok: no slowtok answers at {NOBODY}"
+    assert said.startswith(f"{nobody}, and there is no log at {home}")
 
 
 @pytest.mark.parametrize("named", ["log", "state_dir"])
@@ -155,7 +156,7 @@ def test_no_engine_is_said_in_words_with_what_to_look_at(
     assert run_explain(settings(log), "gone") == 0
     said = capsys.readouterr().out
     assert "no model named, no engine" in said
-    assert "What to check: start llama-server, vLLM or Ollama" in said
+    assert "What to do: start llama-server, vLLM or Ollama" in said
     assert "?" not in said
 
 

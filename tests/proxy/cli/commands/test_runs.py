@@ -61,7 +61,7 @@ def test_no_log(tmp_path: Path) -> None:
     done = run("runs", "--log", str(tmp_path / "none.jsonl"), "--listen", NOBODY)
 
     assert done.returncode == 3
-    assert done.stderr.startswith(f"slowtok: no log at {tmp_path / 'none.jsonl'}; ")
+    assert done.stderr.startswith(f"slowtok: there is no log at {tmp_path / 'none.jsonl'}; ")
 
 
 @pytest.mark.parametrize("command", ["runs", "run"])
@@ -78,6 +78,6 @@ def test_a_file_of_another_kind(command: str, tmp_path: Path) -> None:
 def test_nobody_there_and_a_log_that_cannot_be_read_again(command: str) -> None:
     done = run(command, "--log", "-", "--listen", NOBODY)
 
-    said = "and the log goes to standard output; name a file with --log"
+    said = "and the log goes to standard output; name a log file with --log FILE"
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == f"slowtok: no slowtok at {NOBODY}, {said}\n"
+    assert done.stderr == f"slowtok: no slowtok answers at {NOBODY}, {said}\n"

@@ -58,7 +58,7 @@ UNUSABLE = (
     (
         ("--upstream", "localhost:8080"),
         "upstream = ['localhost:8080']",
-        "expected URL or NAME=URL, like http://127.0.0.1:8080",
+        "expected http://HOST:PORT or NAME=http://HOST:PORT, like http://127.0.0.1:8080",
     ),
     (
         ("--listen", "127.0.0.1:0", "--log", "/dev/null/x/log"),

@@ -212,7 +212,7 @@ def test_settings_of_this_shell_that_the_service_does_not_get_are_named(
     monkeypatch.setenv("SLOWTOK_UPSTREAM", "http://127.0.0.1:9")
 
     assert do("install") == 0
-    assert "SLOWTOK_UPSTREAM is set here" in capsys.readouterr().err
+    assert "SLOWTOK_UPSTREAM is set in this shell" in capsys.readouterr().err
 
 
 def test_a_key_does_not_go_into_the_file() -> None:

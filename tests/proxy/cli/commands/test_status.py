@@ -17,9 +17,10 @@ from fakes.wire import JSON, reply
 from slowtok.config.settings import Settings, load
 from slowtok.proxy.cli import running
 from slowtok.proxy.cli.commands.status import run_status
+from slowtok.proxy.http.response import error_response
 
 NOBODY = "127.0.0.1:9"
-ANOTHER = "; --listen HOST:PORT names another\n"
+ANOTHER = "; name slowtok's address with --listen HOST:PORT\n"
 STATUS = b'{"version":"9.9","listen":"here","engines":[],"looked_at":"the usual ports"}'
 
 
@@ -93,13 +94,28 @@ def test_somebody_who_does_not_answer(
     assert capsys.readouterr().err == f"slowtok: {listen} did not answer within 0.05 s\n"
 
 
+@pytest.mark.parametrize(("status", "code"), [(403, "refused"), (503, "overloaded")])
+def test_an_error_of_slowtok_is_told_in_its_own_words(
+    status: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = error_response(status, "too many connections (limit 9): retry shortly", code)
+    head = f"HTTP/1.1 {status} No\r\nContent-Length: {len(refused.body or b'')}\r\n"
+    with answering(
+        f"{head}{JSON}\r\nConnection: close\r\n\r\n".encode() + (refused.body or b"")
+    ) as port:
+        assert run_status(settings(f"127.0.0.1:{port}")) == 1
+
+    said = f"slowtok: slowtok at 127.0.0.1:{port}: too many connections (limit 9): retry shortly\n"
+    assert capsys.readouterr().err == said
+
+
 def test_nobody_is_there() -> None:
     ended = run("status", "--listen", NOBODY)
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
-        f"slowtok: no slowtok at {NOBODY} (Connection refused); `slowtok serve` starts one, "
-        "--listen HOST:PORT names another\n"
+        f"slowtok: no slowtok answers at {NOBODY} (Connection refused); start one with "
+        "`slowtok serve`, or name another address with --listen HOST:PORT\n"
     )
 
 

@@ -174,7 +174,7 @@ def test_no_log_yet(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tail.run_tail(load({"log": str(log)}, {}), last=1, follow=True) == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"slowtok: no log at {log}; slowtok serve writes it, --log FILE")
+    assert said.err.startswith(f"slowtok: there is no log at {log}; `slowtok serve` writes one; ")
 
 
 def test_log_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +303,8 @@ def test_command_says_what_is_wrong_in_one_line() -> None:
 
     assert ended.returncode == 2
     assert ended.stderr == (
-        "slowtok: log = '-' (from arguments): it goes to standard output; name a file with --log\n"
+        "slowtok: log = '-' (from arguments): the log goes to standard output and cannot be read "
+        "again; name a file with --log\n"
     )
 
 

@@ -66,7 +66,7 @@ def test_nobody_there() -> None:
     found = run("top", "--once", "--listen", NOBODY)
 
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith(f"slowtok: no slowtok at {NOBODY}")
+    assert found.stderr.startswith(f"slowtok: no slowtok answers at {NOBODY}")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C ends it")

@@ -81,7 +81,10 @@ def test_a_claimed_rate_is_judged() -> None:
         ({"params": "many", "quant": "Q4_0", "gpu": "4090"}, "params is not a number: 'many'"),
         ({"params": 8, "context": 1.5, "gpu": "4090"}, "context is not a whole number: '1.5'"),
         ({"params": 8, "quant": "Q4_0"}, "no gpu: name one, or cpu for none"),
-        ({"params": 8, "quant": "Q4_0", "gpu": "RTX 9999"}, "--gpu RTX 9999: not in the table"),
+        (
+            {"params": 8, "quant": "Q4_0", "gpu": "RTX 9999"},
+            "--gpu RTX 9999: slowtok's table of GPUs",
+        ),
         ({"params": 8, "quant": "Q4_0", "gpu": "4090", "claim": 0}, "--claim 0: must be more"),
     ],
 )
@@ -92,7 +95,7 @@ def test_a_bad_option_is_named(setup: dict[str, Any], said: str) -> None:
 def test_a_name_that_nobody_knows_is_null_with_a_reason() -> None:
     found = answer(b'{"model": "nobodys-9b", "gpu": "RTX 4090"}', 1)
     assert set(found["decode_tps"].values()) == {None}
-    assert found["basis"][0].startswith("nobodys-9b: no such file, and no published model")
+    assert found["basis"][0].startswith("nobodys-9b: there is no such file, and slowtok")
 
 
 @pytest.mark.parametrize(

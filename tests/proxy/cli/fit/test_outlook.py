@@ -94,11 +94,11 @@ def test_the_same_card_with_another_memory() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({}, "which model?"),
+        ({}, "no model was named"),
         ({"model": "x.gguf", "gpu": "4090"}, "x.gguf: no such file or folder"),
-        ({"model": "Nobodys-9B", "gpu": "4090"}, "Nobodys-9B: no such file, and no published"),
+        ({"model": "Nobodys-9B", "gpu": "4090"}, "Nobodys-9B: there is no such file, and"),
         ({"model": "Qwen4-8B", "gpu": "4090"}, "did you mean Qwen3-8B"),
-        ({"gpu": "RTX 9999", **LLAMA}, "--gpu RTX 9999: not in the table"),
+        ({"gpu": "RTX 9999", **LLAMA}, "--gpu RTX 9999: slowtok's table of GPUs"),
         ({"gpu": "H100", **LLAMA}, "did you mean NVIDIA H100 PCIe or "),
         ({"gpu": "2 x RTX 3090", "gpus": 3, **LLAMA}, "--gpus 3 says another number"),
         ({"gpu": "4090", **LLAMA, "layers": 0}, "--layers 0: must be more than 0"),
@@ -106,9 +106,12 @@ def test_the_same_card_with_another_memory() -> None:
         ({"gpu": "4090", **LLAMA, "params": math.nan}, "--params nan: must be more than 0"),
         ({"gpu": "4090", **LLAMA, "vram": math.inf}, "--vram inf: must be a finite number"),
         ({"gpu": "4090", **LLAMA, "kv_type": "q3"}, "--kv-type q3: not one of f32, f16"),
-        ({"gpu": "4090", **LLAMA, "context": 100, "depth": 200}, "--depth 200: more than"),
+        (
+            {"gpu": "4090", **LLAMA, "context": 100, "depth": 200},
+            "--depth 200: must be at most the context of 100",
+        ),
         ({"gpu": "4090", **LLAMA, "depth": -2}, "--depth -2"),
-        ({"gpu": "4090", **LLAMA, "experts": 8}, "--experts 8: needs --experts-used"),
+        ({"gpu": "4090", **LLAMA, "experts": 8}, "--experts 8: give --experts-used, too"),
     ],
 )
 def test_what_cannot_be_used_is_named(asked: dict[str, Any], said: str) -> None:

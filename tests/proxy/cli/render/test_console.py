@@ -67,7 +67,7 @@ def test_line_of_an_unknown_says_why() -> None:
 
     assert " unknown " in said
     assert "  503 http-error  " in said
-    assert "  (the engine answered 503)  " in said
+    assert "  (the engine answered with status 503)  " in said
 
 
 def test_line_does_not_cry_for_what_is_only_for_information() -> None:
@@ -111,7 +111,7 @@ def test_explanation_of_a_slow_request() -> None:
         "wait in the queue = 2.5 s (limit 0.2)",
         "Remedy: Start llama-server with --parallel 4",
         "Lost per token (ms): queued 5.56, unexplained 0.00",
-        "Ruled out: what needs a GPU (10 causes; none is seen here), partial-offload, ",
+        "Ruled out: all that needs a GPU (10 causes; no GPU is seen here), partial-offload, ",
     ):
         assert part in said, part
 
@@ -119,12 +119,12 @@ def test_explanation_of_a_slow_request() -> None:
 def test_explanation_of_what_nobody_can_explain_is_no_guess() -> None:
     told = record(case(ms_per_token=40))
 
-    guess = "No known cause fits. Not a guess: look at what was not visible."
+    guess = "No known cause fits. slowtok does not guess: the cause may be in what was not visible"
     unseen = [{"fact": "host samples", "how_to_enable": "by hand"}]
     assert guess in text({**told, "not_visible": unseen})
     seen = text({**told, "not_visible": []})
     assert guess not in seen
-    assert "No known cause fits, although nothing was out of sight." in seen
+    assert "No known cause fits, although slowtok could see everything" in seen
 
 
 def test_explanation_says_what_could_not_be_seen_and_how_to_see_it() -> None:
@@ -147,7 +147,7 @@ def test_explanation_says_why_nothing_of_the_machine_was_read() -> None:
 def test_explanation_names_the_causes_of_a_gpu_where_there_is_one() -> None:
     said = text(record(with_gpu(FIRING["queued"]())))
 
-    assert "what needs a GPU" not in said
+    assert "all that needs a GPU" not in said
 
 
 def test_what_is_not_known_is_not_zero() -> None:
@@ -169,7 +169,8 @@ def test_explanation_shows_each_gpu() -> None:
 
     for part in (
         "GPU 0 NVIDIA GeForce RTX 3090: 0 % busy, 70 % of its bandwidth, 20 of 350 W, 1900 MHz; ",
-        "; 60 C (20 below its limit); clocks held by sw-power-cap 100 %; 1 J per token; ",
+        "; 60 C (20 C below its limit); clocks held down by sw-power-cap 100 % of the time; ",
+        "; 1 J per token; ",
         "; memory (GiB): server 18.0, game 3.0, hidden 0.5, free 2.0 of 24.0",
         "\nGPU 1: ",
     ):
@@ -177,8 +178,8 @@ def test_explanation_shows_each_gpu() -> None:
 
 
 def test_gpu_that_told_nothing_says_so() -> None:
-    assert gpu_line({"index": 3}) == "GPU 3: it told nothing"
-    assert gpu_line({"index": 0, "reasons": {"gpu-idle": 1.0}}) == "GPU 0: it told nothing"
+    assert gpu_line({"index": 3}) == "GPU 3: its driver told nothing"
+    assert gpu_line({"index": 0, "reasons": {"gpu-idle": 1.0}}) == "GPU 0: its driver told nothing"
 
 
 @pytest.mark.parametrize("show", [line, text])
