@@ -43,7 +43,7 @@ HEAD_S = 0.05  # head of the only stream in flight, for a verdict requested when
 WHOLE_S = 0.5  # a whole reply, for its diagnosis
 RECORD_S = 0.5  # the end of a stream, for its record
 
-SYNC_S = 0.5  # that a page may wait until the observing process knows of all that has happened
+SYNC_S = 10.0  # that a page may wait until the observing process knows of all that has happened
 
 CHOOSE_S = 2.0  # the observing process itself may wait a second for an engine
 KEEP_CHOSEN = 64
@@ -165,7 +165,7 @@ class RemoteObserver:
     async def sync(self) -> None:
         """Wait until the observing process knows of everything up to now, `SYNC_S` at most."""
         self._report_all()
-        await self._answer(self._channel.ask("sync"), SYNC_S)
+        await self._wait(self._channel.ask("sync"), SYNC_S)
 
     def progress(self) -> list[Progress]:
         """Return the progress of each request whose reply has begun."""

@@ -50,6 +50,7 @@ class MainProcess:
             "end_diagnosed",
             "heartbeat",
             "choose",
+            "sync",
         )
         self._handlers: dict[str, Any] = {name: self._hear(name) for name in every}
         self._handlers |= {"diagnose": self._diagnose}
@@ -166,3 +167,41 @@ async def test_engine_that_was_there_is_asked_while_the_observing_process_is_sil
     assert (await client.reply())[1] == WHOLE
     client.close()
     assert "choose" in main.heard
+
+
+async def test_page_is_asked_for_when_the_observing_process_knows_all_that_was_before(
+    main_process: tuple[MainProcess, int], engine: Upstream
+) -> None:
+    main, port = main_process
+    client = await connect(port)
+    await client.chat(stream=False)
+    await (await engine.next()).answer(reply(WHOLE, JSON))
+    await client.reply()
+    await client.ask("GET", "/slowtok/requests")
+    head, _ = await client.reply()
+    client.close()
+
+    assert head.status == 503, "nobody serves pages here"
+    assert main.heard.index("end") < main.heard.index("sync")
+
+
+async def test_short_request_is_judged_while_the_observing_process_is_silent(
+    main_process: tuple[MainProcess, int], engine: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, port = main_process
+    monkeypatch.setattr(remote, "WHOLE_S", 0.05)
+    main.hears_nothing_of("diagnose")
+    await main.channel.ask("setups", setup_of_small(Tokens(prompt=120, completion=9)))
+    client = await connect(port)
+    verdicts = []
+    for body in (WHOLE, TIMED, TIMED):  # of the first one only the observing process could tell
+        await client.chat(stream=False)
+        await (await engine.next()).answer(reply(body, JSON))
+        head, _ = await client.reply()
+        verdicts.append((head.get("slowtok-verdict"), head.get("slowtok-previous")))
+    client.close()
+
+    assert verdicts[0] == (None, None)
+    assert [verdict for verdict, _ in verdicts[1:]] == ["normal", "normal"]
+    assert verdicts[1][1] is None, "the verdict before it has not come"
+    assert (verdicts[2][1] or "").startswith("normal")
