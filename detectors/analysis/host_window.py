@@ -10,7 +10,7 @@ from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.engine import SPINNING_PROCESSES
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuSample, HostSample
-from slowtok.detectors.case.memo import once, once_each
+from slowtok.detectors.case.memo import cached_for_last_case, cached_for_last_case_by_args
 
 # How fast a decode has read the RAM: a lower bound of the RAM's bandwidth.
 #
@@ -68,7 +68,7 @@ GPU_DECODES_CORES = 0.5
 """Decoding on a CPU keeps at least one thread busy. The half is heuristic."""
 
 
-@once
+@cached_for_last_case
 def runs_on_cpu(case: Case) -> bool:
     """Return True if the CPU decodes: the engine was told so, or uses no GPU that is seen here.
 
@@ -87,7 +87,7 @@ def runs_on_cpu(case: Case) -> bool:
     return wanted_cores > CPU_DECODES_CORES
 
 
-@once
+@cached_for_last_case
 def computes_on_cpu(case: Case) -> bool:
     """Return True if a team of CPU threads computes a part of each token, or all of it.
 
@@ -206,7 +206,7 @@ class RunQueue:
         return cores / self.wanted_cores if self.wanted_cores else 0.0
 
 
-@once_each
+@cached_for_last_case_by_args
 def run_queue(case: Case, phase: Phase) -> RunQueue:
     """Return the run queue of a phase.
 

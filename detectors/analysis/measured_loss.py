@@ -36,8 +36,8 @@ from slowtok.detectors.analysis.rate_shape import (
 from slowtok.detectors.case.case import Baseline, Case
 from slowtok.detectors.case.clocks_event import HARMLESS_BITS
 from slowtok.detectors.case.machine import GpuSample
-from slowtok.detectors.case.memo import once
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.memo import cached_for_last_case
+from slowtok.detectors.case.value import frozen_dataclass
 from slowtok.detectors.expectation.speculation import speculates
 
 Kind = Literal["stood still", "slower than itself", "counted"]
@@ -88,7 +88,7 @@ FAIRLY_HEALTHY_RATIO = 0.9
 """At this share of its own healthy median a setup lost nothing, whatever a counter says."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoss:
     """Seconds of decode that were lost for certain, and how that is known.
 
@@ -100,7 +100,7 @@ class MeasuredLoss:
     reference_tps: float
 
 
-@once
+@cached_for_last_case
 def measured_loss(case: Case) -> MeasuredLoss | None:
     """Return the largest loss of the decode that is proven without an expectation."""
     decode_s, reads = case.phases.decode_s, len(case.timeline.token_at_s)
@@ -124,7 +124,7 @@ def measured_loss(case: Case) -> MeasuredLoss | None:
     return MeasuredLoss(kind=kind, lost_s=lost[kind], reference_tps=reference_tps)
 
 
-@once
+@cached_for_last_case
 def engine_stalls(case: Case) -> tuple[Stall, ...]:
     """Return the stalls in which the engine itself gave nothing.
 
@@ -148,7 +148,7 @@ def engine_stalls(case: Case) -> tuple[Stall, ...]:
     return () if late_s >= HELD_UP_RATIO * sum(stall.gap_s for stall in found) else found
 
 
-@once
+@cached_for_last_case
 def was_throttled(case: Case) -> bool:
     """Return True if a counter of heat or brake grew while the request was prefilled or decoded."""
     samples = (*case.gpu_during("prefill"), *case.gpu_during("decode"))

@@ -16,8 +16,8 @@ from slowtok.detectors.analysis.measured_loss import answers, is_fairly_healthy,
 from slowtok.detectors.case.case import Baseline, Case, ModelLoad, Phase
 from slowtok.detectors.case.ending import CUT_SHORT
 from slowtok.detectors.case.finding import Finding, PhaseLoss, number
-from slowtok.detectors.case.memo import once
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.memo import cached_for_last_case
+from slowtok.detectors.case.value import frozen_dataclass
 from slowtok.detectors.expectation.envelope import learned_low_tps
 from slowtok.detectors.expectation.learned import is_possible
 from slowtok.detectors.expectation.speculation import drafts_of, speculates
@@ -61,7 +61,7 @@ _DRAFTS_UNKNOWN = (
 _SEVERAL = "there were several answers, and how long each of them was is not known"
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeJudgement:
     """The decode against its expectation; `slow` is None where it cannot be judged: `reason`.
 
@@ -86,7 +86,7 @@ MAX_LOST_RATIO = 0.97
 """No cause is said to have taken all of a decode that did happen."""
 
 
-@once
+@cached_for_last_case
 def judge_decode(case: Case) -> DecodeJudgement:
     """Hold the decode rate against the band, the setup's own past, and what was measured."""
     by_rate = judge_rate(case)

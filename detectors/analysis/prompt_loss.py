@@ -24,8 +24,8 @@ from slowtok.detectors.analysis.phase_loss import MIN_LOAD_S, is_telling_prefill
 from slowtok.detectors.case.case import Case, ModelLoad, PromptPrefix
 from slowtok.detectors.case.engine import LLAMA_CPP, PAGED_KV_CACHE
 from slowtok.detectors.case.finding import Evidence, Finding, need, weigh
-from slowtok.detectors.case.memo import once
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.memo import cached_for_last_case
+from slowtok.detectors.case.value import frozen_dataclass
 
 IMPOSSIBLE_RATIO = 2.0
 """Heuristic: nobody reads a prompt at twice the highest rate expected, or at
@@ -117,7 +117,7 @@ def _by_time(case: Case) -> Cached | None:
     return Cached(tokens=max(total - expected_tps * took_s, 0.0), is_told=False)
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLoss:
     """What a prompt lost, in tokens: `kept` of `total` could have come from the cache.
 
@@ -132,7 +132,7 @@ class PromptLoss:
     by_engine: float
 
 
-@once
+@cached_for_last_case
 def prompt_loss(case: Case) -> PromptLoss | None:
     """Return what was computed again; None where there is no earlier prompt to go by.
 
@@ -175,7 +175,7 @@ def least_kept_ratio(prompt: PromptPrefix) -> float:
     return least / (least + rest) if least + rest else 0.0
 
 
-@once
+@cached_for_last_case
 def why_lost(case: Case) -> Why:
     """Return why the engine lost a beginning that stayed the same."""
     server, prompt, loss = case.server, case.prompt, prompt_loss(case)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 
 MIN_SIDE_GAPS = 12
 """A side of a step has so many gaps: fewer are a stutter. Heuristic."""
@@ -78,7 +78,7 @@ class Stretch:
     last: int
 
 
-@once
+@cached_for_last_case
 def step_of(case: Case) -> RateStep | None:
     """Return the one lasting change of the rate, None where it was level or only drifted."""
     times = case.timeline.token_at_s
@@ -108,7 +108,7 @@ def step_of(case: Case) -> RateStep | None:
     )
 
 
-@once
+@cached_for_last_case
 def stalls_of(case: Case) -> tuple[Stall, ...]:
     """Return the gaps that are far longer than this request's usual ones."""
     times = case.timeline.token_at_s
@@ -125,7 +125,7 @@ def stalls_of(case: Case) -> tuple[Stall, ...]:
     )
 
 
-@once
+@cached_for_last_case
 def best_stretch(case: Case) -> Stretch | None:
     """Return the fastest stretch of arrivals that was held; None where the answer is too short."""
     times = case.timeline.token_at_s
@@ -147,7 +147,7 @@ def usual_gap_s(gaps: Sequence[float]) -> float:
     return statistics.median([gap_s for gap_s in gaps if gap_s >= ONE_STEP_S] or gaps)
 
 
-@once
+@cached_for_last_case
 def gaps_of(case: Case) -> list[float]:
     """Return the seconds between one read that carried tokens and the next."""
     times = case.timeline.token_at_s

@@ -6,8 +6,8 @@ through the proxy; else the proxy's own requests do.
 """
 
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.memo import once
-from slowtok.detectors.case.value import value
+from slowtok.detectors.case.memo import cached_for_last_case
+from slowtok.detectors.case.value import frozen_dataclass
 
 MIN_TURN_WAIT_S = 0.2
 """Heuristic: a shorter wait is not felt, and is within the error of the phases."""
@@ -16,7 +16,7 @@ MOSTLY = 0.5
 """A wait is for what was so in at least half of it. Heuristic."""
 
 
-@value(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """One wait of `waited_s` for a turn at the engine.
 
@@ -37,7 +37,7 @@ class Wait:
         return not self.is_full and self.reading_s >= MOSTLY * self.waited_s
 
 
-@once
+@cached_for_last_case
 def wait_of(case: Case) -> Wait | None:
     """Return what a request waited for; None where its wait is not known, or is not felt."""
     waited_s = case.phases.queue_s

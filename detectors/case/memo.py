@@ -38,7 +38,8 @@ def cached_for_last_case_by_args(
 ) -> Callable[Concatenate[Subject, P], T]:
     """Return `work` with a cache of its answers for the last case, one for each further argument.
 
-    Arguments are compared by identity: comparing samples by value would cost what is saved.
+    Arguments are compared by identity: comparing samples by value would cost what is saved. They
+    are kept with their answer, so that no other object gets the identity of one.
     """
     last: tuple[Subject | None, dict[tuple[object, ...], tuple[object, T]]] = (None, {})
 
@@ -55,15 +56,7 @@ def cached_for_last_case_by_args(
         if answer is None:
             if len(answers) >= MAX_ANSWERS:
                 answers.clear()
-            answer = answers[key] = (
-                arguments,
-                work(case, *args, **named),
-            )  # `given` keeps ids valid
+            answer = answers[key] = (arguments, work(case, *args, **named))
         return answer[1]
 
     return kept
-
-
-# The former names, which some modules of detectors/analysis use.
-once = cached_for_last_case
-once_each = cached_for_last_case_by_args

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as frozen_dataclass
-    from dataclasses import dataclass as value
 else:
 
     def frozen_dataclass(*, frozen: bool, **options: Any) -> Any:
         """Return a decorator that makes a hashable dataclass; `frozen` is for the type checker."""
         return dataclass(**options, unsafe_hash=frozen)
 
-    value = frozen_dataclass  # the former name, which some modules of detectors/analysis use
 
-
-__all__ = ["frozen_dataclass", "value"]
+__all__ = ["frozen_dataclass"]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from slowtok.proxy.inspection.check import Check
-from slowtok.proxy.inspection.engine import check_engines
+from slowtok.proxy.inspection.engines import check_engines
 from slowtok.proxy.inspection.flags import check_flags
 from slowtok.proxy.inspection.gpu import check_gpus
 from slowtok.proxy.inspection.hidden import check_hidden

@@ -7,8 +7,8 @@ from typing import Any
 
 from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, newest
 from slowtok.detectors.case.clocks_event import NAMES
-from slowtok.detectors.case.facts import PID_HOST, WHO_HAS, label, name_of
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.case.named_facts import PID_HOST, WHO_HAS, label, name_of
 from slowtok.proxy.outputs.gpus import memory_entry
 from slowtok.proxy.outputs.record import known
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from slowtok.detectors.case.facts import how_to_enable, name_of
 from slowtok.detectors.case.machine import GpuFacts
+from slowtok.detectors.case.named_facts import how_to_enable, name_of
 from slowtok.proxy.inspection.check import Check
 from slowtok.proxy.inspection.gpu_status import gpus_not_visible
 from slowtok.proxy.inspection.seen import EngineSeen, Seen

@@ -12,8 +12,8 @@ from slowtok.detectors.analysis.placement.remedies import (
     layers_said,
 )
 from slowtok.detectors.analysis.placement.where import MIN_CPU_RATIO
-from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.machine import GpuSample, GpuVendor
+from slowtok.detectors.case.named_facts import how_to_enable
 from slowtok.detectors.expectation.footprint import Footprint, context_that_fits, footprint
 from slowtok.proxy.inspection.check import Check, State, gib, measured
 from slowtok.proxy.inspection.seen import EngineSeen, Seen, ServingSeen

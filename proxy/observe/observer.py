@@ -29,10 +29,10 @@ from slowtok.proxy.observe.runs import Runs
 from slowtok.proxy.observe.setups import SetupLog
 from slowtok.proxy.observe.slot_owners import SlotOwners
 from slowtok.proxy.outputs import headers
+from slowtok.proxy.outputs.in_flight import running
 from slowtok.proxy.outputs.previous_verdicts import EndedVerdict, PreviousVerdicts
 from slowtok.proxy.outputs.record import make_record
 from slowtok.proxy.outputs.record_ring import RecordRing
-from slowtok.proxy.outputs.running import running
 from slowtok.proxy.outputs.sink import Sink, Step, Watcher
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.runtime.work_queue import WorkQueue

@@ -17,7 +17,7 @@ from aiohttp import web
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.proxy.http.response import error_page
-from slowtok.proxy.outputs.running import running_entry
+from slowtok.proxy.outputs.in_flight import running_entry
 from slowtok.proxy.relay.exchange import Exchange
 
 MAX_LISTENERS = 16

@@ -11,9 +11,9 @@ from typing import Any
 from slowtok.detectors.analysis.prompt_change import client_remedy
 from slowtok.detectors.analysis.prompt_loss import known_ratio, recomputed_of
 from slowtok.detectors.case.case import Case, Envelope, Phases, PromptPrefix, Tokens
-from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.finding import Diagnosis, Finding
 from slowtok.detectors.case.machine import HostSample
+from slowtok.detectors.case.named_facts import how_to_enable
 from slowtok.proxy.outputs.gpus import gpu_entries
 from slowtok.proxy.outputs.labels import sendable
 from slowtok.proxy.runtime.utc import utc_text

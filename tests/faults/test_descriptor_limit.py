@@ -93,15 +93,17 @@ async def test_a_flood_of_connections(engine: Upstream, tmp_path: Path, connect:
         client = await connect(port)
         arrived = await begin(engine, client)
         silent = [await connect(port) for _ in range(MOST - 1)]  # they are let in before the others
-        asking = await asyncio.gather(*(connect(port) for _ in range(FLOOD)))
+        asking: list[Client] = []
 
-        async def ends(one: Client) -> bytes:
+        async def ask() -> bytes:
+            one = await connect(port)
+            asking.append(one)
             with contextlib.suppress(ConnectionError):
                 await one.ask("GET", "/slowtok/health")
                 return await one.rest()
             return b""
 
-        replies = await asyncio.gather(*map(ends, asking))
+        replies = await asyncio.gather(*(ask() for _ in range(FLOOD)))
         assert {said[:12] for said in replies} <= {b"", b"HTTP/1.1 503"}
         assert b"HTTP/1.1 503" in {said[:12] for said in replies}
         assert psutil.Process(running.process.pid).num_fds() < DESCRIPTORS

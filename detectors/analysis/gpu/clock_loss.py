@@ -39,10 +39,10 @@ from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_dec
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.clocks_event import IDLE_BIT
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, need
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
-from slowtok.detectors.case.memo import once, once_each
+from slowtok.detectors.case.memo import cached_for_last_case, cached_for_last_case_by_args
+from slowtok.detectors.case.named_facts import label
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 CLOCKS = "clocks of the GPU"
@@ -233,7 +233,7 @@ def is_present(case: Case, bits: int) -> bool:
     return False
 
 
-@once
+@cached_for_last_case
 def looked_at(case: Case) -> tuple[Phase, ...]:
     """Return the phases that were long enough to look at."""
     phases: tuple[Phase, ...] = ("decode", "prefill")
@@ -310,7 +310,7 @@ def _loss(case: Case, phase: Phase, concerns: Concerns, *, is_told: bool) -> Clo
     )
 
 
-@once_each
+@cached_for_last_case_by_args
 def _most_lost(case: Case, phase: Phase) -> float:
     """Return the share of the time that lower clocks took, whatever lowered them.
 

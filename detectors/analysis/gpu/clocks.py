@@ -22,7 +22,7 @@ from slowtok.detectors.analysis.gpu.gpu_window import gpus_during, median
 from slowtok.detectors.analysis.host_window import runs_on_cpu
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
-from slowtok.detectors.case.memo import once, once_each
+from slowtok.detectors.case.memo import cached_for_last_case, cached_for_last_case_by_args
 
 Concerns = Callable[[GpuSample], bool]
 """Which samples show the cause in question."""
@@ -68,13 +68,13 @@ class Clocks:
     own: bool = False
 
 
-@once
+@cached_for_last_case
 def decodes_on_gpu(case: Case) -> bool:
     """Return True if a GPU of this machine that is seen here serves the request."""
     return case.server.local is not False and bool(case.device.gpus) and not runs_on_cpu(case)
 
 
-@once_each
+@cached_for_last_case_by_args
 def serving_samples(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase of the GPUs that took part in it.
 
@@ -88,7 +88,7 @@ def serving_samples(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]
     return busy or gpus
 
 
-@once_each
+@cached_for_last_case_by_args
 def healthy(
     case: Case, gpu: GpuFacts, samples: Sequence[GpuSample], sm_of_max: float = SM_OF_MAX_RATIO
 ) -> Clocks:

@@ -11,7 +11,7 @@ from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.engine import ServerFacts
 from slowtok.detectors.case.finding import need
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
-from slowtok.detectors.case.memo import once_each
+from slowtok.detectors.case.memo import cached_for_last_case_by_args
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 Read = Callable[[GpuSample], float | None]
@@ -39,7 +39,7 @@ def by_gpu(samples: Sequence[GpuSample]) -> dict[int, tuple[GpuSample, ...]]:
     return {index: tuple(s for s in samples if s.index == index) for index in indices}
 
 
-@once_each
+@cached_for_last_case_by_args
 def gpus_during(case: Case, phase: Phase) -> dict[int, tuple[GpuSample, ...]]:
     """Return the samples of a phase by GPU, of those that the server uses.
 

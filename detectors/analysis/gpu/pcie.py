@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from slowtok.detectors.analysis.gpu.gpu_window import Read, gained, gpu_facts, most
 from slowtok.detectors.analysis.host_window import gpu_mean
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.named_facts import label
 
 REPLAYS_PER_LANE_MINUTE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 """By generation: what a sound link may have."""

@@ -31,7 +31,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, need, weigh
 from slowtok.detectors.case.machine import GpuProcess, GpuSample
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 Gpus = Mapping[int, Sequence[GpuSample]]
@@ -86,7 +86,7 @@ class Spill:
         return self.lost_s > 0
 
 
-@once
+@cached_for_last_case
 def may_spill(case: Case) -> bool | None:
     """Return True if the driver can put GPU memory into RAM; None where that is not known."""
     gpus, server = serving_gpus(case), case.server
@@ -100,7 +100,7 @@ def may_spill(case: Case) -> bool | None:
     return server.unified_memory if server.kind in UNIFIED_MEMORY_ENGINES else False
 
 
-@once
+@cached_for_last_case
 def spill_of(case: Case) -> Spill | None:
     """Return what GPUs that decode have to fetch; causes of a split ask for it, too.
 

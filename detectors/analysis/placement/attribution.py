@@ -20,7 +20,7 @@ from slowtok.detectors.analysis.placement.reasons import Reason, Root, reason_fo
 from slowtok.detectors.analysis.placement.where import Placement, off_gpu, placement
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import Evidence, Missing
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 
 LIKELY_RATIO = 0.8
 """What is left of the confidence where not physics but the engine's margin, or what is held now
@@ -82,7 +82,7 @@ def _of_spill(case: Case, root: Root, spilled: Spill) -> Attribution | None:
     )
 
 
-@once
+@cached_for_last_case
 def _spilled(case: Case) -> Spill | None:
     """Return what shows that the GPU fetches a part itself; None where that cannot be seen."""
     if may_spill(case) is False:

@@ -20,7 +20,7 @@ from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.engine import WHOLE_ON_GPU, ModelFacts, ServerFacts
 from slowtok.detectors.case.finding import Missing, need
 from slowtok.detectors.case.machine import GpuFacts
-from slowtok.detectors.case.memo import once
+from slowtok.detectors.case.memo import cached_for_last_case
 from slowtok.detectors.expectation.footprint import (
     Footprint,
     embedding_bytes,
@@ -80,7 +80,7 @@ class _PlacementBeside:
     over_link: bool = False
 
 
-@once
+@cached_for_last_case
 def off_gpu(case: Case) -> Placement | None:
     """Return the placement where a part that costs time is in RAM although GPUs are there for it.
 
@@ -101,7 +101,7 @@ def off_gpu(case: Case) -> Placement | None:
     return placed
 
 
-@once
+@cached_for_last_case
 def placement(case: Case) -> Placement:
     """Return where the model lies.
 
@@ -129,7 +129,7 @@ def placement(case: Case) -> Placement:
     )
 
 
-@once
+@cached_for_last_case
 def serving_gpus(case: Case) -> tuple[GpuFacts, ...]:
     """Return the GPUs that may serve: those in use, or all; of a GPU in slices only the slices."""
     gpus, mine = case.device.gpus or (), case.server.gpu_indices
@@ -138,7 +138,7 @@ def serving_gpus(case: Case) -> tuple[GpuFacts, ...]:
     return tuple(g for g in whole if not mine or g.index in mine)
 
 
-@once
+@cached_for_last_case
 def vram_held(case: Case) -> VramSplit | None:
     """Return the memory of all GPUs that may serve, as one; None where one does not tell."""
     mine = {gpu.index for gpu in serving_gpus(case)}
@@ -220,7 +220,7 @@ def _may_hold(case: Case, held: VramSplit | None, fact: str) -> bool:
     raise Missing(fact)
 
 
-@once
+@cached_for_last_case
 def server_cores(case: Case) -> float | None:
     """Return how many cores the server's threads kept busy in decode."""
     return mean(case.host_during("decode"), lambda s: s.server_cpu_cores)

@@ -31,9 +31,9 @@ from slowtok.detectors.analysis.measured_loss import engine_stalls
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, is_cut_short, judge_decode
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import UNNAMED, Evidence, EvidenceKind, Finding, Traits, weigh
 from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.case.named_facts import label
 
 TITLE = "GPU error"
 TRAITS = Traits(requires="gpu")

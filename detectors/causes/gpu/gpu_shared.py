@@ -36,9 +36,9 @@ from slowtok.detectors.analysis.gpu.gpu_share import (
 from slowtok.detectors.analysis.gpu.gpu_window import gpu_facts, without_first_second
 from slowtok.detectors.analysis.phase_loss import nearest_loss_s, prefill_excess_s
 from slowtok.detectors.case.case import Case, Phase
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Missing, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuSample
+from slowtok.detectors.case.named_facts import label
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 TITLE = "Another process computed on the GPU"

@@ -42,8 +42,8 @@ from slowtok.detectors.analysis.gpu.tensor_parallel import GpuWaiting, exchange_
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import expected_decode_tps, judge_decode
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, weigh
+from slowtok.detectors.case.named_facts import label
 from slowtok.detectors.expectation.memory import is_tensor_parallel
 
 TITLE = "Split over several GPUs costs time"

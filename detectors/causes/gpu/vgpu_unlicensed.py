@@ -26,9 +26,9 @@ from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gpu_facts, median,
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
-from slowtok.detectors.case.facts import label
 from slowtok.detectors.case.finding import Evidence, EvidenceKind, Finding, Traits, need, weigh
 from slowtok.detectors.case.machine import GpuFacts, GpuSample
+from slowtok.detectors.case.named_facts import label
 
 TITLE = "vGPU without a licence"
 TRAITS = Traits(requires="gpu")

@@ -17,7 +17,7 @@ import aiohttp
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.demo.children import free_port, last_words, run_child
 from slowtok.proxy.cli.demo.client import Client
-from slowtok.proxy.cli.running import NotThere, own_address, read_page
+from slowtok.proxy.cli.running_proxy import NotThere, own_address, read_page
 from slowtok.proxy.runtime.state_dir import CLAIM_FILE, claimed
 
 START_S = 10.0

@@ -8,7 +8,7 @@ from rich.console import Console
 from slowtok.config.settings import Settings
 from slowtok.proxy.cli.render.console import json_text
 from slowtok.proxy.cli.render.doctor import page
-from slowtok.proxy.cli.running import Running, running_at, say_whose, with_state_of
+from slowtok.proxy.cli.running_proxy import Running, running_at, say_whose, with_state_of
 from slowtok.proxy.inspection.examine import as_json, examine
 from slowtok.proxy.inspection.look import take_look
 

@@ -11,7 +11,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import SHORT_ID_CHARS, json_text
 from slowtok.proxy.cli.render.explanation import explanation
-from slowtok.proxy.cli.running import (
+from slowtok.proxy.cli.running_proxy import (
     NoLog,
     NotThere,
     log_and_whose,

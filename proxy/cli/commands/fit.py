@@ -30,7 +30,7 @@ from slowtok.proxy.cli.options import (
     settings_from,
 )
 from slowtok.proxy.cli.render.console import json_text
-from slowtok.proxy.cli.running import running_at, with_state_of
+from slowtok.proxy.cli.running_proxy import running_at, with_state_of
 from slowtok.proxy.inspection.look import NOT_LOOKED, POLL_S, READY_S
 from slowtok.proxy.sampling.host.ram import kept_bytes_per_s
 from slowtok.proxy.sampling.supervisor import Sampler

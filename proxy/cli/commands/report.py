@@ -18,7 +18,7 @@ from slowtok.proxy.cli.report import html, text
 from slowtok.proxy.cli.report.choice import BadPeriod, Choice, Period, period_between
 from slowtok.proxy.cli.report.summary import summarise
 from slowtok.proxy.cli.report.tally import Tally
-from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
+from slowtok.proxy.cli.running_proxy import NO_LOG_HINT, log_of
 from slowtok.proxy.runtime.log_files import LogCheck, LogFile, NotASlowtokLogError, lines, open_log
 from slowtok.proxy.runtime.state_dir import replace_file
 

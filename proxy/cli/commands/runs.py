@@ -12,7 +12,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import json_text
 from slowtok.proxy.cli.render.runs import run_page, runs_page
-from slowtok.proxy.cli.running import NoLog, NotThere, log_to_search, names_a_log, read_page
+from slowtok.proxy.cli.running_proxy import NoLog, NotThere, log_to_search, names_a_log, read_page
 from slowtok.proxy.runs.ledger import NEWEST, Ledger, run_records
 from slowtok.proxy.runtime.log_files import NotASlowtokLogError
 

@@ -18,7 +18,7 @@ from slowtok.detectors.diagnosis.catalog import CATALOG, cause_of
 from slowtok.proxy.app import Proxy, make_app
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import plain
-from slowtok.proxy.cli.running import EVERYWHERE, why_not
+from slowtok.proxy.cli.running_proxy import EVERYWHERE, why_not
 from slowtok.proxy.cli.screen import Screen
 from slowtok.proxy.engines.registry import Engines
 from slowtok.proxy.outputs.case_file import Recorder

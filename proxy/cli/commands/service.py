@@ -19,7 +19,7 @@ from slowtok.proxy.cli.commands.service_files import (
     systemd_unit,
 )
 from slowtok.proxy.cli.complaint import complain
-from slowtok.proxy.cli.running import holder_of, own_address
+from slowtok.proxy.cli.running_proxy import holder_of, own_address
 
 DONE, FAILED, USAGE, NOT_INSTALLED = 0, 1, 2, 3
 

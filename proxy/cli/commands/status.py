@@ -8,7 +8,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import json_text
 from slowtok.proxy.cli.render.overview import overview
-from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
+from slowtok.proxy.cli.running_proxy import NotThere, not_slowtok, read_page
 
 
 def run_status(settings: Settings) -> int:

@@ -19,7 +19,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import is_telling, plain, request_line
 from slowtok.proxy.cli.report.choice import Choice
-from slowtok.proxy.cli.running import NO_LOG_HINT, log_of
+from slowtok.proxy.cli.running_proxy import NO_LOG_HINT, log_of
 from slowtok.proxy.outputs.log import escaped
 from slowtok.proxy.runtime.log_files import LogCheck, NotASlowtokLogError
 

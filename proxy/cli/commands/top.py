@@ -15,7 +15,7 @@ from slowtok.config.settings import Settings
 from slowtok.proxy.cli.complaint import complain
 from slowtok.proxy.cli.render.console import json_text, plain
 from slowtok.proxy.cli.render.top import MAX_RECENT, frame
-from slowtok.proxy.cli.running import NotThere, not_slowtok, read_page
+from slowtok.proxy.cli.running_proxy import NotThere, not_slowtok, read_page
 
 DONE, FAILED = 0, 1
 KEYS = "q ends"

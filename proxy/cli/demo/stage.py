@@ -24,7 +24,7 @@ from slowtok.proxy.cli.demo.children import (
 from slowtok.proxy.cli.demo.client import Client
 from slowtok.proxy.cli.demo.report import Show
 from slowtok.proxy.cli.render.units import MIB
-from slowtok.proxy.cli.running import holder_of
+from slowtok.proxy.cli.running_proxy import holder_of
 
 SLOTS = 2
 CONTEXT_TOKENS = 12_288  # half of it for each slot

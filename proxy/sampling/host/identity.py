@@ -6,7 +6,7 @@ Only what tells how the server is set up leaves this module, and nothing secret.
 from typing import Any
 
 from slowtok.proxy.sampling.host.host import parse_field
-from slowtok.proxy.sampling.host.listener import PortListener
+from slowtok.proxy.sampling.host.port_owner import PortListener
 from slowtok.proxy.sampling.host.process import TICKS_PER_S, read_stat
 from slowtok.proxy.sampling.host.procfs import read_whole
 from slowtok.proxy.sampling.host.redaction import redact_arguments, redact_variable

@@ -6,7 +6,7 @@ from typing import Any
 from slowtok.proxy.sampling.host.cgroup import CgroupReader
 from slowtok.proxy.sampling.host.host import Fields
 from slowtok.proxy.sampling.host.identity import describe
-from slowtok.proxy.sampling.host.listener import (
+from slowtok.proxy.sampling.host.port_owner import (
     PortListener,
     Socket,
     find_listener,

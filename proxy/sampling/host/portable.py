@@ -11,7 +11,7 @@ import psutil
 
 from slowtok.proxy.sampling.host.host import Conditions, CoreTicks, Fields, cpu_usage
 from slowtok.proxy.sampling.host.identity import MAX_CHARS, select_variables
-from slowtok.proxy.sampling.host.listener import NO_LISTENER, NO_PERMISSION, is_elsewhere
+from slowtok.proxy.sampling.host.port_owner import NO_LISTENER, NO_PERMISSION, is_elsewhere
 from slowtok.proxy.sampling.host.procfs import CounterRate, total
 from slowtok.proxy.sampling.host.programs import forwarder
 from slowtok.proxy.sampling.host.redaction import redact_arguments

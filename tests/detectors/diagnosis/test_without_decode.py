@@ -7,7 +7,7 @@ import pytest
 
 from fakes.cases import case, healthy, with_phases, with_timeline, with_tokens
 from slowtok.detectors.case.case import Case, Range
-from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.case.named_facts import how_to_enable
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import make_record
 

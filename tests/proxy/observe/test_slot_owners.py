@@ -6,7 +6,7 @@ import pytest
 
 from slowtok.proxy.engines.counters.slots import SlotsLook, WorkingSlot
 from slowtok.proxy.observe.slot_owners import SlotOwners
-from slowtok.proxy.outputs.running import running_entry
+from slowtok.proxy.outputs.in_flight import running_entry
 from slowtok.proxy.relay.exchange import Exchange, PromptEstimate, Queued, SlotProgress
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter

@@ -12,9 +12,9 @@ from fakes.cases import FIRING, case, healthy, with_phases, with_server, with_ti
 from fakes.records import full_record, names
 from slowtok.detectors.case.case import Case, Envelope, Phases, Timeline
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.detectors.case.facts import how_to_enable
 from slowtok.detectors.case.finding import Diagnosis
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.case.named_facts import how_to_enable
 from slowtok.detectors.diagnosis.diagnose import diagnose
 from slowtok.proxy.outputs.record import MAX_TEXT_CHARS, SCHEMA, make_record
 

@@ -153,10 +153,9 @@ async def test_a_stopped_sampling_process_is_replaced() -> None:
         stopped = pid_of(sampler)
         os.kill(stopped, signal.SIGSTOP)
 
-        await eventually(lambda: sampler.status()["restarts"] == 1)
-
+        await eventually(lambda: not is_running(stopped))
+        await eventually(lambda: sampler.status()["restarts"] >= 1)
         assert sampler.status()["last_end"] == "silent for 1 s"
-        assert not is_running(stopped)
 
 
 async def test_a_beginning_among_many_asks_for_no_sample_of_its_own(

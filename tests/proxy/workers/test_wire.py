@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from slowtok.proxy.outputs.running import running_entry
+from slowtok.proxy.outputs.in_flight import running_entry
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter

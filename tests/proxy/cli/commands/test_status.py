@@ -15,7 +15,7 @@ from fakes.commands import run, served
 from fakes.upstream import Upstream
 from fakes.wire import JSON, reply
 from slowtok.config.settings import Settings, load
-from slowtok.proxy.cli import running
+from slowtok.proxy.cli import running_proxy
 from slowtok.proxy.cli.commands.status import run_status
 from slowtok.proxy.http.response import error_response
 
@@ -86,7 +86,7 @@ def test_somebody_else_is_there(answer: bytes, capsys: pytest.CaptureFixture[str
 def test_somebody_who_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(running_proxy, "TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         listen = f"127.0.0.1:{silent.getsockname()[1]}"
         assert run_status(settings(listen)) == 1

@@ -11,7 +11,7 @@ from slowtok.proxy.sampling.host.identity import (
     parse_arguments,
     parse_environment,
 )
-from slowtok.proxy.sampling.host.listener import PortListener, find_listener, find_sockets
+from slowtok.proxy.sampling.host.port_owner import PortListener, find_listener, find_sockets
 
 ENVIRONMENT = (
     b"HOME=/root\0PATH=/usr/bin\0LLAMA_ARG_THREADS=8\0LLAMA_ARG_API_KEY=hidden\0"

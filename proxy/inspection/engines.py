@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from slowtok.detectors.case.case import Envelope, Range
-from slowtok.detectors.case.facts import how_to_enable
+from slowtok.detectors.case.named_facts import how_to_enable
 from slowtok.detectors.expectation.envelope import expect
 from slowtok.detectors.expectation.memory import UNKNOWN_RAM
 from slowtok.proxy.engines.probing.server_facts import UNMAPPED_REMOTE

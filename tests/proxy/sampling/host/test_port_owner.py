@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.listening_process import Server, running
-from slowtok.proxy.sampling.host.listener import (
+from slowtok.proxy.sampling.host.port_owner import (
     NO_LISTENER,
     NO_PERMISSION,
     NOT_VISIBLE,
@@ -132,7 +132,7 @@ needs_root = pytest.mark.skipif(
 def found_by_another_user(port: int) -> str:
     """Return what a user without rights finds behind a port."""
     code = (
-        "from slowtok.proxy.sampling.host.listener import find_listener, find_sockets; import os;"
+        "from slowtok.proxy.sampling.host.port_owner import find_listener, find_sockets; import os;"
         f"os.setuid(65534); print(find_listener(find_sockets({port}), {port}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ import pytest
 from fakes.commands import run, served
 from fakes.upstream import Upstream
 from slowtok.config.settings import SettingsError, load
-from slowtok.proxy.cli import running
-from slowtok.proxy.cli.running import Running
+from slowtok.proxy.cli import running_proxy
+from slowtok.proxy.cli.running_proxy import Running
 
 NOBODY = "127.0.0.1:9"
 MODEL = ("--params", "8.03", "--quant", "Q4_K_M", "--layers", "32", "--kv-heads", "8",
@@ -25,35 +25,35 @@ def at(log: Path | None) -> Running:
 def test_nobody_runs(capsys: pytest.CaptureFixture[str]) -> None:
     usual = load({"listen": NOBODY}, {})
 
-    assert running.running_at(usual) is None
-    assert running.log_of(usual) == usual.log_path
+    assert running_proxy.running_at(usual) is None
+    assert running_proxy.log_of(usual) == usual.log_path
     said = capsys.readouterr().err
     assert said.startswith(f"log: {usual.log_path} (no slowtok answers at {NOBODY}")
-    assert running.with_state_of(usual, None) is usual
+    assert running_proxy.with_state_of(usual, None) is usual
 
 
 @pytest.mark.parametrize("named", [{"log": "/my/log"}, {"state_dir": "/my"}])
 def test_what_was_named_wins(named: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "running_at", lambda _: at(Path("/private/log")))
+    monkeypatch.setattr(running_proxy, "running_at", lambda _: at(Path("/private/log")))
     settings = load(named, {})
 
-    assert running.log_of(settings) == settings.log_path
+    assert running_proxy.log_of(settings) == settings.log_path
 
 
 def test_log_of_the_one_that_runs_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "running_at", lambda _: at(Path("/private/log")))
+    monkeypatch.setattr(running_proxy, "running_at", lambda _: at(Path("/private/log")))
 
-    assert running.log_of(load({}, {})) == Path("/private/log")
+    assert running_proxy.log_of(load({}, {})) == Path("/private/log")
     assert capsys.readouterr().err == "log: /private/log (of the slowtok at 127.0.0.1:4141)\n"
 
 
 def test_log_of_the_one_that_runs_may_be_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "running_at", lambda _: at(None))
+    monkeypatch.setattr(running_proxy, "running_at", lambda _: at(None))
 
     with pytest.raises(SettingsError, match=r"slowtok at .* goes to standard output"):
-        running.log_of(load({}, {}))
+        running_proxy.log_of(load({}, {}))
 
 
 @POSIX
@@ -78,7 +78,7 @@ async def test_the_bandwidth_that_it_uses_is_told(engine: Upstream, tmp_path: Pa
     other = tmp_path / "other"
     async with served(tmp_path / "private", "--upstream", engine.url) as proxy:
         listen = await proxy.address()
-        told = running.running_at(load({"listen": listen}, {}))
+        told = running_proxy.running_at(load({"listen": listen}, {}))
         here = ("--listen", listen, "--state-dir", str(other), "--json")
         fit = json.loads(run("fit", *MODEL, *here).stdout)
         doctor = json.loads(run("doctor", *here).stdout)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slowtok.detectors.case.machine import HostSample
-from slowtok.proxy.outputs.running import running, running_entry, stage
+from slowtok.proxy.outputs.in_flight import running, running_entry, stage
 from slowtok.proxy.relay.exchange import Exchange
 from slowtok.proxy.stream.apis import find_api
 from slowtok.proxy.stream.meter import Meter

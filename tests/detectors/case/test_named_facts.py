@@ -12,9 +12,9 @@ import pytest
 from fakes.cases import healthy, with_gpu
 from slowtok.detectors.case.case import Case, Envelope, Phases, Timeline
 from slowtok.detectors.case.engine import ModelFacts
-from slowtok.detectors.case.facts import FIELDS, HOW_TO_ENABLE, NAMES, WHO_HAS, how_to_enable
 from slowtok.detectors.case.finding import Detector
 from slowtok.detectors.case.machine import DeviceFacts, GpuFacts, GpuSample
+from slowtok.detectors.case.named_facts import FIELDS, HOW_TO_ENABLE, NAMES, WHO_HAS, how_to_enable
 from slowtok.detectors.diagnosis.catalog import CATALOG
 from slowtok.detectors.diagnosis.diagnose import diagnose
 
