@@ -42,7 +42,7 @@ def _attempt(examiner: Examiner, seen: Seen) -> Iterator[Check]:
     try:
         yield from examiner(seen)
     except Exception as error:  # noqa: BLE001 - one fault must not hide everything else
-        said = f"{examiner.__name__} broke: {type(error).__name__}: {error}"
+        said = f"{examiner.__name__} failed ({type(error).__name__}: {error})"
         yield Check(area="hidden", name="broken", state="unknown", said=said, advice=REPORT_IT)
 
 

@@ -28,8 +28,8 @@ NOW = (
 """Of `GpuSample`; `reasons` are shown by name."""
 
 NO_GPU = (
-    "fine where there is none; NVIDIA: install the driver (containers: --gpus all); Apple: "
-    "brew install macmon; AMD: Linux with the amdgpu driver"
+    "nothing to do if this machine has no GPU. NVIDIA: install the driver (containers: --gpus "
+    "all); Apple: brew install macmon; AMD: Linux with the amdgpu driver"
 )
 WINDOWS = "Windows manages the memory itself and does not tell the driver which process has it"
 

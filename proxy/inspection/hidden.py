@@ -32,12 +32,12 @@ def _of_engine(engine: EngineSeen) -> Iterator[Check]:
         return
     if server.local is False:
         where = server.unmapped or "the engine runs on another machine"
-        said = f"{where}: memory, GPU, flags and host there"
+        said = f"{where}, so its memory, GPU, flags and host cannot be seen from here"
         yield _hidden("remote", said, "run slowtok doctor on the engine's machine", engine.name)
         return
     if server.pid is None:
         reason = f" ({server.unmapped})" if server.unmapped else ""
-        said = f"its process{reason}: command line, flags, CPU, memory"
+        said = f"its process is not visible{reason}, nor are its flags, its CPU time and its memory"
         yield _hidden("process", said, how_to_enable("CPU time of the server"), engine.name)
 
 

@@ -126,7 +126,9 @@ async def pick_model(stage: BenchStage, wanted: str | None) -> str:
             return few[0]
     if not names:
         raise BenchModelError("the engine lists no model: name one with --model")
-    raise BenchModelError(f"which model? --model with one of: {', '.join(sorted(names))}")
+    raise BenchModelError(
+        f"several models are listed; name one with --model: {', '.join(sorted(names))}"
+    )
 
 
 def _listed(wanted: str, names: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def test_one_examiner_that_breaks_costs_its_own_checks(monkeypatch: pytest.Monke
     rest = [e for e in examining.EXAMINERS if e.__name__ != "check_gpus"]
     monkeypatch.setattr(examining, "EXAMINERS", (check_gpus, *rest))
 
-    assert checks(seen(), "broken")[0].said == "check_gpus broke: ValueError: odd"
+    assert checks(seen(), "broken")[0].said == "check_gpus failed (ValueError: odd)"
     assert checks(seen(), "fit")
 
 

@@ -40,7 +40,7 @@ def test_no_gpu_is_told_with_its_reason(device: DeviceFacts, why: str) -> None:
     [hidden] = gpus_not_visible(device, ())
 
     assert (hidden["fact"], hidden["why"]) == ("GPUs", why)
-    assert hidden["how_to_enable"].startswith("fine where there is none")
+    assert hidden["how_to_enable"].startswith("nothing to do if this machine has no GPU")
     assert gpu_status(device, ()) == []
 
 
