@@ -142,7 +142,7 @@ async def test_garbage_instead_of_http(
     error = error_of(head, said)
     assert (head.status, error["code"]) == (502, "upstream-error")
     assert "sent no valid HTTP reply" in error["message"]
-    assert "is this address an inference server?" in error["message"]
+    assert "check that this is the address of an inference server" in error["message"]
     assert "SSH" not in error["message"]  # not a byte of what it sent
     assert (await proxy.record(head.get("slowtok-id")))["ended"] == "upstream-error"
     assert engine.count == 1
