@@ -24,9 +24,10 @@ arrive faster than they can be observed. Heuristic."""
 CAUGHT_UP_BYTES = FAR_BEHIND_BYTES - 1024 * 1024
 """With so much unread, replies wait no longer. Heuristic."""
 
-TURN_S = 0.005
+TURN_S = 0.02
 """Most time that one turn of the event loop spends on messages, so that whatever else the loop
-carries goes on beside a burst of them. Heuristic."""
+carries goes on beside a burst of them. With less, records would be made while replies wait for
+their diagnosis. Heuristic."""
 
 READ_AHEAD_BYTES = 64 * 1024
 """With so much read and not handled yet, no more is read: it waits at the other end, which counts
