@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from slowtok.detectors.analysis.host_window import mean, others_cores
+from slowtok.detectors.analysis.placement.remedies import steps
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.finding import Evidence, need
 from slowtok.detectors.case.machine import CpuUser, DeviceFacts
@@ -91,8 +92,7 @@ def threads_option(kind: str) -> str:
 
 def ask_for(case: Case) -> str:
     """Return the remedy that names the number of threads, as a sentence."""
-    said = in_words(case.server.kind, recommended_threads(case) or 1)
-    return f"{said[0].upper()}{said[1:]}."
+    return steps(in_words(case.server.kind, recommended_threads(case) or 1))
 
 
 def cpu_users(case: Case, phase: Phase) -> tuple[CpuUser, ...]:

@@ -57,6 +57,7 @@ class SetupLog:
 
         `baseline` gives the setup's baseline with this request in it; where it has taught
         something, it is asked for at once.
+
         Not for engines whose replies alone do not suffice: an engine behind llama-swap may have had
         to load its model, and Ollama's reports need corrections from samples.
         """
@@ -68,7 +69,7 @@ class SetupLog:
         if is_fresh and not has_taught:
             return
         self._refreshed_at_s[key] = now_s
-        facts = _facts_of(replace(case, baseline=baseline(case)))
+        facts = _facts_of(case, baseline(case))
         _, known = self._facts.get(key, (0, None))
         if known is not None and known.model != facts.model:
             self.forget(engine_name)
@@ -91,7 +92,7 @@ class SetupLog:
         return {key: facts for key, (last, facts) in self._facts.items() if last > number}
 
 
-def _facts_of(case: Case) -> Case:
+def _facts_of(case: Case, baseline: Baseline) -> Case:
     """Return the part of a case that also holds for other requests of its setup."""
     history = case.history
     return Case(
@@ -100,7 +101,7 @@ def _facts_of(case: Case) -> Case:
         server=replace(case.server, uptime_s=None, slept=None),
         model=case.model,
         device=case.device,
-        baseline=case.baseline,
+        baseline=baseline,
         envelope=Envelope(roofline_tps=case.envelope.roofline_tps),
         history=History(
             other_version=history.other_version,

@@ -90,9 +90,7 @@ class Exchange:
     annotate: Mode | None = None  # put the record into the stream
     assembling: bool = False  # a stream was asked for in place of a whole reply
     held_bytes: int = 0  # of its body and its whole reply, in memory: see memory_budget.py
-    was_unloaded: bool | None = (
-        None  # the engine had unloaded its model when the request went to it
-    )
+    was_unloaded: bool | None = None  # the engine's model, when the request went to it
 
     # The reply, and when what happened.
     meter: Meter | None = None

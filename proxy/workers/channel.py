@@ -7,6 +7,7 @@ with its length in front. Sending never blocks; whoever makes a request sets its
 import asyncio
 import inspect
 import itertools
+import math
 import pickle  # between two processes of one program, over a socket that is theirs alone
 import time
 from collections import deque
@@ -148,8 +149,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle what is still here, and answer all pending requests with None."""
-        while self._unhandled or self._unpack():
-            self._dispatch(*self._unhandled.popleft())
+        self._handle_until(math.inf)
         self._has_caught_up.set()
         for answer in list(self._pending_answers.values()):
             if not answer.done():
@@ -169,13 +169,17 @@ class Channel(asyncio.Protocol):
     def _handle_some(self) -> None:
         """Handle messages for `TURN_S`, and go on in the next turn if there are more."""
         self._handling = None
-        until_s = time.monotonic() + TURN_S
+        if not self._handle_until(time.monotonic() + TURN_S):
+            self._handling = asyncio.get_running_loop().call_soon(self._handle_some)
+        self._limit_reading()
+
+    def _handle_until(self, until_s: float) -> bool:
+        """Handle messages until this time; return True if all that are complete are handled."""
         while self._unhandled or self._unpack():
             self._dispatch(*self._unhandled.popleft())
             if time.monotonic() >= until_s:
-                self._handling = asyncio.get_running_loop().call_soon(self._handle_some)
-                break
-        self._limit_reading()
+                return False
+        return True
 
     def _unpack(self) -> bool:
         """Take the next list of messages apart; return False if none is complete."""

@@ -304,7 +304,7 @@ class RemoteEngines:
         answer = self._channel.ask("choose", model, path, dict(keys))
         chosen: RemoteEngine | None = await self._channel.wait_for_answer(answer, CHOOSE_S)
         if chosen is None:
-            return last_chosen if self._channel.is_silent or self._channel.is_full else None
+            return None if self._channel.is_responsive else last_chosen
         self._chosen[model, path] = chosen
         return chosen
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from slowtok.detectors.analysis.gpu.gpu_window import by_gpu, gained, gpu_facts, newest
 from slowtok.detectors.analysis.measured_loss import engine_stalls
 from slowtok.detectors.analysis.phase_loss import decode_excess_s, is_cut_short, judge_decode
+from slowtok.detectors.analysis.placement.remedies import steps
 from slowtok.detectors.analysis.rate_shape import step_of
 from slowtok.detectors.case.case import Case
 from slowtok.detectors.case.finding import UNNAMED, Evidence, EvidenceKind, Finding, Traits, weigh
@@ -141,7 +142,6 @@ def _finding(case: Case, index: int, fault: _Fault) -> Finding:
     if fault.by_program and cost.lost_s <= 0 and not is_cut_short(case):
         return UNNAMED  # another program's, as far as this answer goes
     perhaps = ", perhaps of another program" if fault.by_program else ""
-    remedy = fault.remedy.format(index=index)
     return Finding(
         phase="decode",
         confidence=weigh(*cost.proof),
@@ -151,7 +151,7 @@ def _finding(case: Case, index: int, fault: _Fault) -> Finding:
             f"{label(gpu_facts(case, index))} reported an error during this request{perhaps} "
             f"({fault.said}){cost.said}."
         ),
-        remedy=f"{remedy[0].upper()}{remedy[1:]}.",
+        remedy=steps(fault.remedy.format(index=index)),
         evidence=(
             Evidence(name=fault.name, value=fault.errors, unit="", limit=0),
             Evidence(name="lost with it", value=cost.lost_s, unit="s"),

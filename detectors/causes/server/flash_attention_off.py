@@ -26,6 +26,7 @@ from slowtok.config.efficiency import constants
 from slowtok.detectors.analysis.gpu.clocks import decodes_on_gpu
 from slowtok.detectors.analysis.host_window import decode_s, decode_tps
 from slowtok.detectors.analysis.phase_loss import judge_decode, prefill_excess_s
+from slowtok.detectors.analysis.placement.remedies import steps
 from slowtok.detectors.case.case import Case, Phase
 from slowtok.detectors.case.engine import LLAMA_CPP
 from slowtok.detectors.case.finding import Evidence, Finding, Traits, need, weigh
@@ -113,7 +114,7 @@ def _finding(case: Case, phase: Phase, lost_s: float) -> Finding:
             f"times as long to work through, and {phase} ran at {rate_tps:.1f} tokens/s; that lost "
             f"about {{lost}} here, and more the longer the context gets."
         ),
-        remedy=_remedy(case),
+        remedy=steps(flash_attention_said(case.server.kind)),
         evidence=(
             Evidence(name="context", value=at, unit="tokens"),
             Evidence(name=f"{phase} rate", value=rate_tps, unit="tokens/s"),
@@ -122,11 +123,6 @@ def _finding(case: Case, phase: Phase, lost_s: float) -> Finding:
             ),
         ),
     )
-
-
-def _remedy(case: Case) -> str:
-    said = flash_attention_said(case.server.kind)
-    return f"{said[0].upper()}{said[1:]}."
 
 
 def flash_attention_said(kind: str) -> str:
